@@ -1,0 +1,139 @@
+"""What the demo measured, as values: read from the two jobs' JSON, handed to the table, the pictures and the page."""
+
+import json
+import os
+import platform
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+BACKENDS = ("gloo", "hocket")
+COMPARED_STEPS = 50
+REQUIRED_ACCURACY = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A median over rounds with its 95 % interval."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training run to the end over one backend, as train.py wrote it."""
+
+    backend: str
+    ranks: int
+    batch_per_rank: int
+    parameters: int
+    accuracy: list[float]
+    losses: list[float]
+    step_seconds: list[float] = field(repr=False)
+    wall_seconds: float
+    operations: list[dict[str, Any]] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The interleaved job, as compare.py wrote it; times in milliseconds a step, max over ranks."""
+
+    step_ms: dict[str, Estimate]
+    no_sync_ms: dict[str, Estimate]
+    share: dict[str, Estimate]
+    speed_up: dict[str, Estimate]
+    rounds_ms: dict[str, list[float]] = field(repr=False)
+    sample_ms: float
+    core_factor: float
+    foreign_busy: float
+    null_ratio: Estimate
+
+
+@dataclass(frozen=True)
+class OperationGroup:
+    """All operations of one kind, type and size that a run issued."""
+
+    op: str
+    dtype: str
+    nbytes: int
+    count: int
+    median_us: float
+    total_ms: float
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Everything the report shows."""
+
+    trainings: dict[str, Training]
+    timing: Timing
+    machine: dict[str, str]
+
+    @property
+    def equal_steps(self) -> int:
+        """How many steps from the first on have bitwise equal losses over both backends."""
+        pairs = list(zip(*(self.trainings[name].losses for name in BACKENDS), strict=True))
+        return next((step for step, (one, other) in enumerate(pairs) if one != other), len(pairs))
+
+    @property
+    def operations(self) -> list[OperationGroup]:
+        """What hocket recorded during training, the costliest group first."""
+        return group_operations(self.trainings["hocket"].operations)
+
+    @property
+    def shortfalls(self) -> list[str]:
+        """What a full run must show and this one did not."""
+        found = [
+            f"{name}: test accuracy {run.accuracy[-1]:.1%} is below {REQUIRED_ACCURACY:.0%}"
+            for name, run in self.trainings.items()
+            if run.accuracy[-1] < REQUIRED_ACCURACY
+        ]
+        if self.equal_steps < COMPARED_STEPS:
+            found.append(f"the losses over gloo and hocket differ from step {self.equal_steps + 1} on")
+        return found
+
+
+def group_operations(operations: Iterable[dict[str, Any]]) -> list[OperationGroup]:
+    """Operations by kind, type and size, the largest total time first."""
+    seconds: dict[tuple[str, str, int], list[float]] = defaultdict(list)
+    for record in operations:
+        seconds[record["op"], record["dtype"], record["nbytes"]].append(record["seconds"])
+    groups = [
+        OperationGroup(*key, len(times), statistics.median(times) * 1e6, sum(times) * 1e3)
+        for key, times in seconds.items()
+    ]
+    return sorted(groups, key=lambda group: -group.total_ms)
+
+
+def read_training(path: Path) -> Training:
+    return Training(**json.loads(path.read_text()))
+
+
+def read_timing(path: Path) -> Timing:
+    raw = json.loads(path.read_text())
+    for name in ("step_ms", "no_sync_ms", "share", "speed_up"):
+        raw[name] = {backend: Estimate(**estimate) for backend, estimate in raw[name].items()}
+    return Timing(**{**raw, "null_ratio": Estimate(**raw["null_ratio"])})
+
+
+def describe_machine() -> dict[str, str]:
+    """Processor, cores and versions, for the reader who wants to compare."""
+    info = dict(line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line)
+    model = next((value.strip() for key, value in info.items() if key.startswith("model name")), platform.machine())
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "processor": model,
+        "cores": f"{len(os.sched_getaffinity(0))} usable",
+        "memory": f"{memory_gib:.0f} GiB",
+        "system": f"Linux {platform.release()}",
+        "versions": f"Python {platform.python_version()}, "
+        + ", ".join(f"{package} {version(package)}" for package in ("hocket", "torch", "numpy")),
+        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+    }

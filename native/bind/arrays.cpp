@@ -1,0 +1,170 @@
+#include "bind/arrays.hpp"
+
+#include <string>
+
+#include "bind/errors.hpp"
+#include <nanobind/stl/vector.h>
+
+#include "bind/tensor.hpp"
+
+namespace hocket {
+
+namespace {
+
+[[noreturn]] void invalid_type(const ArrayRules& rules, const std::string& what) {
+  throw Failure(ErrorCode::invalid_type, std::string("argument ") + rules.argument + ": " + what);
+}
+
+[[noreturn]] void unsupported(const ArrayRules& rules, const std::string& what) {
+  std::string known;
+  for (const char* dtype : kDTypeNames) known += std::string(known.empty() ? "" : ", ") + dtype;
+  throw Failure(ErrorCode::unsupported_dtype,
+                std::string("argument ") + rules.argument + ": data type " + what + " is not supported; supported are " + known);
+}
+
+bool dtype_of_format(const char* format, DType* dtype) {
+  if (!format) format = "B";
+  if (*format == '@' || *format == '=' || (*format == '<' && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)) ++format;
+  if (!*format || format[1]) return false;
+  switch (*format) {
+    case 'e':
+      *dtype = DType::float16;
+      return true;
+    case 'f':
+      *dtype = DType::float32;
+      return true;
+    case 'd':
+      *dtype = DType::float64;
+      return true;
+    case 'b':
+      *dtype = DType::int8;
+      return true;
+    case 'h':
+      *dtype = DType::int16;
+      return true;
+    case 'i':
+      *dtype = DType::int32;
+      return true;
+    case 'l':
+    case 'q':
+      *dtype = DType::int64;
+      return true;
+    case 'B':
+      *dtype = DType::uint8;
+      return true;
+    case '?':
+      *dtype = DType::boolean;
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool is_c_contiguous(const Py_buffer& buffer) {
+  Py_ssize_t expected = buffer.itemsize;
+  for (int axis = buffer.ndim; axis-- > 0;) {
+    if (buffer.shape[axis] != 1 && buffer.strides[axis] != expected) return buffer.len == 0;
+    expected *= buffer.shape[axis];
+  }
+  return true;
+}
+
+}  // namespace
+
+void Array::release() {
+  if (buffer_.obj) PyBuffer_Release(&buffer_);  // clears buffer_.obj
+  Py_CLEAR(owner_);
+  copy_.reset();
+  data_ = nullptr;
+  nbytes_ = 0;
+}
+
+void Array::acquire(PyObject* object, const ArrayRules& rules) {
+  if (is_tensor(object)) {
+    acquire_tensor(object, rules);
+  } else if (PyObject_CheckBuffer(object)) {
+    acquire_buffer(object, rules);
+  } else if (PyObject_HasAttrString(object, "__cuda_array_interface__")) {
+    invalid_type(rules, "the array lies in device memory; the shm backend works on memory of the host");
+  } else {
+    invalid_type(rules, std::string("expected a NumPy array, a torch tensor or an object with the buffer protocol, not ") +
+                            Py_TYPE(object)->tp_name);
+  }
+}
+
+void Array::acquire_buffer(PyObject* object, const ArrayRules& rules) {
+  if (PyObject_GetBuffer(object, &buffer_, PyBUF_RECORDS_RO) != 0) {
+    buffer_.obj = nullptr;
+    // NumPy cannot export types it does not know itself, such as ml_dtypes.bfloat16.
+    if (!PyObject_HasAttrString(object, "__array_interface__")) throw PythonError();
+    PyErr_Clear();
+    acquire_interface(object, rules);
+    return;
+  }
+  if (!dtype_of_format(buffer_.format, &dtype_)) unsupported(rules, std::string("with buffer format '") + buffer_.format + "'");
+  if (buffer_.readonly && rules.access == Access::write)
+    invalid_type(rules, "the array is read-only, but the result is written into it");
+  data_ = static_cast<std::byte*>(buffer_.buf);
+  nbytes_ = static_cast<size_t>(buffer_.len);
+  if (is_c_contiguous(buffer_)) [[likely]]
+    return;
+  set_strided({data_, itemsize(dtype_), {buffer_.shape, buffer_.shape + buffer_.ndim},
+               {buffer_.strides, buffer_.strides + buffer_.ndim}}, rules);
+}
+
+void Array::acquire_interface(PyObject* object, const ArrayRules& rules) {
+  nb::handle array(object);
+  const std::string name = nb::cast<std::string>(nb::str(array.attr("dtype")));
+  if (name != "bfloat16") unsupported(rules, name);
+  nb::dict interface = nb::cast<nb::dict>(array.attr("__array_interface__"));
+  nb::tuple data = nb::cast<nb::tuple>(interface["data"]);
+  if (nb::cast<bool>(data[1]) && rules.access == Access::write)
+    invalid_type(rules, "the array is read-only, but the result is written into it");
+  owner_ = Py_NewRef(object);
+  dtype_ = DType::bfloat16;
+  StridedArray strided{reinterpret_cast<std::byte*>(nb::cast<uintptr_t>(data[0])), itemsize(dtype_),
+                       nb::cast<std::vector<int64_t>>(nb::list(array.attr("shape"))),
+                       nb::cast<std::vector<int64_t>>(nb::list(array.attr("strides")))};
+  set_strided(std::move(strided), rules);
+}
+
+void Array::acquire_tensor(PyObject* object, const ArrayRules& rules) {
+  TensorFacts facts = read_tensor(object, rules);
+  owner_ = Py_NewRef(object);
+  dtype_ = facts.dtype;
+  data_ = facts.data;
+  nbytes_ = facts.nbytes;
+  if (facts.is_contiguous) [[likely]]
+    return;
+  set_strided({facts.data, itemsize(dtype_), std::move(facts.shape), std::move(facts.strides)}, rules);
+}
+
+void Array::set_strided(StridedArray array, const ArrayRules& rules) {
+  size_t count = 1;
+  for (int64_t extent : array.shape) count *= static_cast<size_t>(extent);
+  data_ = array.data;
+  nbytes_ = count * array.itemsize;
+  if (array.is_contiguous()) return;
+  if (rules.access == Access::write && array.has_overlapping_items())
+    throw Failure(ErrorCode::invalid_argument, std::string("argument ") + rules.argument +
+                                                   ": several items of the array share memory (a stride of zero), so a "
+                                                   "result cannot be written into it; pass a copy");
+  copy_ = std::make_unique<std::byte[]>(nbytes_);
+  array.gather_into(copy_.get());
+  strided_ = std::move(array);
+  data_ = copy_.get();
+}
+
+bool Array::overlaps(const Array& other) const {
+  const auto extent_of = [](const Array& array, const std::byte** begin, const std::byte** end) {
+    *begin = array.data_;
+    *end = array.data_ + array.nbytes_;
+    if (array.copy_) array.strided_.extent(begin, end);
+  };
+  const std::byte *begin, *end, *other_begin, *other_end;
+  extent_of(*this, &begin, &end);
+  extent_of(other, &other_begin, &other_end);
+  return begin < other_end && other_begin < end;
+}
+
+}  // namespace hocket

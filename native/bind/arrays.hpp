@@ -1,0 +1,62 @@
+// Arrays as they come from Python: NumPy and anything else with the buffer protocol, ml_dtypes' bfloat16, torch tensors.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+
+#include "bind/strided.hpp"
+#include "core/types.hpp"
+
+namespace hocket {
+
+enum class Access : uint8_t { read, write };
+
+struct ArrayRules {
+  const char* argument = "x";     // its name, for messages
+  Access access = Access::write;
+  bool check_grad = true;         // whether a tensor that requires grad may not be written (with grad mode on)
+};
+
+// Keeps its array's memory valid while it lives. Everything but data(), nbytes() and dtype() needs the GIL.
+class Array {
+ public:
+  Array() = default;
+  ~Array() { release(); }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+
+  // Throws Failure (InvalidType, UnsupportedDtype) or PythonError.
+  void acquire(PyObject* object, const ArrayRules& rules);
+  void release();
+
+  std::byte* data() const { return data_; }
+  size_t nbytes() const { return nbytes_; }
+  DType dtype() const { return dtype_; }
+
+  // A non-contiguous array is worked on in a copy; write_back() brings the copy home and may run without the GIL.
+  bool is_copy() const { return copy_ != nullptr; }
+  void write_back() const { strided_.scatter_from(copy_.get()); }
+
+  // Whether any byte of the two arrays as given is the same.
+  bool overlaps(const Array& other) const;
+  bool is_same_range(const std::byte* begin, size_t nbytes) const {
+    return !copy_ && data_ == begin && nbytes_ == nbytes;
+  }
+
+ private:
+  void acquire_buffer(PyObject* object, const ArrayRules& rules);
+  void acquire_tensor(PyObject* object, const ArrayRules& rules);
+  void acquire_interface(PyObject* object, const ArrayRules& rules);
+  void set_strided(StridedArray array, const ArrayRules& rules);
+
+  std::byte* data_ = nullptr;
+  size_t nbytes_ = 0;
+  DType dtype_ = DType::uint8;
+  Py_buffer buffer_{};         // buffer_.obj is null where it is not used
+  PyObject* owner_ = nullptr;  // of a tensor or array interface
+  StridedArray strided_;       // of a non-contiguous array
+  std::unique_ptr<std::byte[]> copy_;
+};
+
+}  // namespace hocket

@@ -1,0 +1,59 @@
+// The native part of a communicator as Python sees it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <vector>
+
+#include "bind/errors.hpp"
+#include "core/communicator.hpp"
+#include "shm/point_to_point_lane.hpp"
+#include "shm/region.hpp"
+
+namespace hocket {
+
+struct PyHost {
+  std::shared_ptr<Host> host;
+};
+
+class PyCommunicator {
+ public:
+  // members: host ranks in order of the new communicator's ranks.
+  PyCommunicator(const PyHost& host, std::vector<int> members, int rank, uint64_t key, std::string label,
+                 double timeout_s, double open_timeout_s);
+  ~PyCommunicator();
+  PyCommunicator(const PyCommunicator&) = delete;
+  PyCommunicator& operator=(const PyCommunicator&) = delete;
+
+  Communicator& core() { return *core_; }
+  const std::shared_ptr<Communicator>& shared_core() const { return core_; }
+  const PointToPointLane& point_to_point() const { return *point_to_point_; }
+
+  // Waits until what is in flight is over (at most so long), then leaves. Idempotent.
+  void close(double drain_timeout_s);
+
+  const double timeout_s;
+  bool check_grad = true;
+  nb::object on_failure;  // called with (communicator, exception) when an operation failed
+
+ private:
+  std::shared_ptr<Communicator> core_;
+  const PointToPointLane* point_to_point_;
+};
+
+struct PyWork {
+  WorkPtr work;
+  nb::object communicator;  // for on_failure
+};
+
+void bind_communicator(nb::module_& module);
+void bind_work(nb::module_& module);
+
+// Sets the exception of a failed operation and tells communicator.on_failure.
+void raise_operation_error(nb::handle communicator, const Error& error);
+
+// Waits without the GIL; raises what the operation raised. PythonError if a signal handler did.
+void wait_for_work(nb::handle communicator, const WorkPtr& work, double timeout_s);
+
+}  // namespace hocket

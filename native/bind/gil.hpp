@@ -1,0 +1,55 @@
+// How waits and the GIL live together (decision 18).
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <mutex>
+#include <string>
+
+#include "core/engine.hpp"
+
+namespace hocket {
+
+// The progress lock, for a thread that holds the GIL: tried first, and waited for only without the GIL.
+class ProgressGuard {
+ public:
+  ProgressGuard() {
+    ProgressLock& lock = Engine::instance().lock();
+    if (lock.try_lock()) return;
+    PyThreadState* state = PyEval_SaveThread();
+    lock.lock();
+    PyEval_RestoreThread(state);
+  }
+  ~ProgressGuard() { Engine::instance().lock().unlock(); }
+  ProgressGuard(const ProgressGuard&) = delete;
+  ProgressGuard& operator=(const ProgressGuard&) = delete;
+};
+
+// The GIL is released for the life of this object; signal handlers run from time to time, in the main thread.
+class ReleasedGil final : public WaitHooks {
+ public:
+  ReleasedGil() : state_(PyEval_SaveThread()), is_main_thread_(gettid() == getpid()) {}
+  ~ReleasedGil() override { PyEval_RestoreThread(state_); }
+  ReleasedGil(const ReleasedGil&) = delete;
+  ReleasedGil& operator=(const ReleasedGil&) = delete;
+
+  // True with the Python exception set.
+  bool interrupted() override {
+    if (!is_main_thread_) return false;
+    PyEval_RestoreThread(state_);
+    const bool raised = PyErr_CheckSignals() != 0;
+    state_ = PyEval_SaveThread();
+    return raised;
+  }
+  void stalled(const std::string& report) override {
+    std::fprintf(stderr, "hocket: %s; still waiting\n", report.c_str());
+  }
+
+ private:
+  PyThreadState* state_;
+  bool is_main_thread_;
+};
+
+}  // namespace hocket

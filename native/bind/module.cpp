@@ -1,0 +1,61 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include "bind/communicator.hpp"
+#include "bind/errors.hpp"
+#include "core/process.hpp"
+#include "reduce/reduce.hpp"
+
+namespace {
+
+template <typename Names>
+nanobind::tuple name_list(const Names& names) {
+  nanobind::list list;
+  for (const char* name : names) list.append(name);
+  return nanobind::tuple(list);
+}
+
+}  // namespace
+
+NB_MODULE(_native, module) {
+  using namespace hocket;
+  module.doc() = "The native core of hocket.";
+  nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
+    guarded([&]() -> PyObject* { std::rethrow_exception(pointer); });
+  });
+  bind_communicator(module);
+  bind_work(module);
+
+  // The sizes at which the core changes its way of doing things; tests go to their borders.
+  nb::dict constants;
+  constants["line_bytes"] = sizeof(HeaderLine);
+  constants["inline_bytes"] = kInlineBytes;
+  constants["eager_bytes"] = kEagerBytes;
+  constants["ring_message_bytes"] = kRingMessageBytes;
+  constants["ring_bytes"] = kRingBytes;
+  constants["bulk_bytes"] = kBulkBytes;
+  constants["bulk_slots"] = kBulkSlots;
+  constants["events"] = EventRing::kCapacity;
+  module.attr("CONSTANTS") = constants;
+  module.attr("OP_NAMES") = name_list(kOpNames);
+  module.attr("DTYPE_NAMES") = name_list(kDTypeNames);
+  module.attr("REDUCE_NAMES") = name_list(kReduceNames);
+  module.attr("ISA") = active_isa();
+
+  module.def("set_oversubscribed", [](bool value) { Engine::instance().set_oversubscribed(value); });
+  module.def("start_progress_thread", [] {
+    nb::gil_scoped_release released;
+    Engine::instance().start_thread();
+  });
+  module.def("stop_progress_thread", [] {
+    if (g_forked_child.load(std::memory_order_relaxed)) return;
+    nb::gil_scoped_release released;  // a callback on that thread may be waiting for the GIL
+    Engine::instance().stop_thread();
+  });
+  module.def("has_progress_thread", [] { return Engine::instance().has_thread(); });
+  module.def("clock_anchor", [] {
+    const ClockAnchor anchor = ClockAnchor::take();
+    return nb::make_tuple(anchor.ticks, anchor.ns);
+  });
+  module.def("is_forked_child", [] { return g_forked_child.load(std::memory_order_relaxed); });
+}

@@ -1,0 +1,24 @@
+// Copies between a strided array and a contiguous buffer; needs no Python.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace hocket {
+
+struct StridedArray {
+  std::byte* data = nullptr;
+  size_t itemsize = 1;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;  // bytes; may be negative
+
+  void gather_into(std::byte* buffer) const;
+  void scatter_from(const std::byte* buffer) const;
+  bool is_contiguous() const;  // C order
+  bool has_overlapping_items() const;  // a stride of zero: one item stands in several places
+  // First and one past the last byte that any item touches.
+  void extent(const std::byte** begin, const std::byte** end) const;
+};
+
+}  // namespace hocket

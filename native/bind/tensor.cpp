@@ -1,0 +1,128 @@
+#include "bind/tensor.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <string>
+
+#include "bind/arrays.hpp"
+#include "bind/errors.hpp"
+
+namespace hocket {
+
+namespace {
+
+// What is needed of the torch module, looked up once.
+struct Torch {
+  PyTypeObject* tensor_type = nullptr;
+  std::array<PyObject*, kNumDTypes> dtypes{};
+  PyObject* strided_layout = nullptr;
+  PyObject* is_grad_enabled = nullptr;
+  PyObject* increment_version = nullptr;
+};
+
+PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
+
+// References are kept for the life of the process, as torch itself is.
+Torch* torch_or_null() {
+  static Torch torch;
+  if (torch.tensor_type) return &torch;
+  static PyObject* torch_name = interned("torch");
+  nb::object module = nb::steal(PyImport_GetModule(torch_name));
+  // While torch itself is being imported its parts come one by one; nobody has a tensor yet.
+  if (!module.is_valid() || !PyObject_HasAttrString(module.ptr(), "Tensor") ||
+      !PyObject_HasAttrString(module.ptr(), "is_grad_enabled") || !PyObject_HasAttrString(module.ptr(), "strided")) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  for (size_t i = 0; i < kNumDTypes; ++i) torch.dtypes[i] = nb::object(module.attr(kDTypeNames[i])).release().ptr();
+  torch.strided_layout = nb::object(module.attr("strided")).release().ptr();
+  torch.is_grad_enabled = nb::object(module.attr("is_grad_enabled")).release().ptr();
+  torch.increment_version = nb::object(module.attr("_C").attr("_increment_version")).release().ptr();
+  torch.tensor_type = reinterpret_cast<PyTypeObject*>(nb::object(module.attr("Tensor")).release().ptr());
+  return &torch;
+}
+
+nb::object get(PyObject* object, PyObject* name) {
+  PyObject* value = PyObject_GetAttr(object, name);
+  if (!value) throw PythonError();
+  return nb::steal(value);
+}
+
+nb::object call(PyObject* object, PyObject* method) {
+  PyObject* value = PyObject_CallMethodNoArgs(object, method);
+  if (!value) throw PythonError();
+  return nb::steal(value);
+}
+
+bool is_true(PyObject* object, PyObject* name) { return get(object, name).ptr() == Py_True; }
+
+std::string text_of(PyObject* object, PyObject* name) { return nb::cast<std::string>(nb::str(get(object, name))); }
+
+}  // namespace
+
+bool is_tensor(PyObject* object) {
+  const Torch* torch = torch_or_null();
+  return torch && PyType_IsSubtype(Py_TYPE(object), torch->tensor_type);
+}
+
+TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules) {
+  static PyObject *dtype = interned("dtype"), *is_cpu = interned("is_cpu"), *layout = interned("layout"),
+                  *requires_grad = interned("requires_grad"), *data_ptr = interned("data_ptr"),
+                  *numel = interned("numel"), *is_contiguous = interned("is_contiguous"), *device = interned("device"),
+                  *shape = interned("shape"), *stride = interned("stride"), *is_neg = interned("is_neg");
+  const Torch& torch = *torch_or_null();
+  const auto invalid = [&](const std::string& what) {
+    throw Failure(ErrorCode::invalid_type, std::string("argument ") + rules.argument + ": " + what);
+  };
+  TensorFacts facts{};
+  const nb::object its_dtype = get(tensor, dtype);
+  size_t i = 0;
+  while (i < kNumDTypes && torch.dtypes[i] != its_dtype.ptr()) ++i;
+  if (i == kNumDTypes) {
+    std::string known;
+    for (const char* each : kDTypeNames) known += std::string(known.empty() ? "" : ", ") + each;
+    throw Failure(ErrorCode::unsupported_dtype, std::string("argument ") + rules.argument + ": data type " +
+                                                    text_of(tensor, dtype) + " is not supported; supported are " + known);
+  }
+  facts.dtype = static_cast<DType>(i);
+  if (!is_true(tensor, is_cpu))
+    invalid("the tensor is on device " + text_of(tensor, device) + "; the shm backend works on memory of the host (cpu)");
+  if (get(tensor, layout).ptr() != torch.strided_layout)
+    invalid("the tensor has layout " + text_of(tensor, layout) + "; only dense (strided) tensors can be communicated");
+  if (rules.access == Access::write && rules.check_grad && is_true(tensor, requires_grad)) {
+    PyObject* enabled = PyObject_CallNoArgs(torch.is_grad_enabled);
+    if (!enabled) throw PythonError();
+    Py_DECREF(enabled);
+    if (enabled == Py_True)
+      throw Failure(ErrorCode::invalid_argument,
+                    std::string("argument ") + rules.argument +
+                        ": the tensor requires grad and would be written in place, which autograd cannot follow; use "
+                        "torch.no_grad() or x.detach()");
+  }
+  facts.data = reinterpret_cast<std::byte*>(PyLong_AsUnsignedLongLong(call(tensor, data_ptr).ptr()));
+  if (PyErr_Occurred()) throw PythonError();
+  const size_t count = PyLong_AsSize_t(call(tensor, numel).ptr());
+  facts.nbytes = count * itemsize(facts.dtype);
+  facts.is_contiguous = call(tensor, is_contiguous).ptr() == Py_True;
+  if (facts.is_contiguous && count != 1) return facts;
+  // Lazily negated views exist only of every second item, the imaginary parts of complex numbers.
+  if (call(tensor, is_neg).ptr() == Py_True) invalid("the tensor is a lazily negated view; call resolve_neg() first");
+  if (facts.is_contiguous) return facts;
+  for (nb::handle extent : nb::iter(get(tensor, shape))) facts.shape.push_back(nb::cast<int64_t>(extent));
+  for (nb::handle step : nb::iter(call(tensor, stride)))
+    facts.strides.push_back(nb::cast<int64_t>(step) * static_cast<int64_t>(itemsize(facts.dtype)));
+  return facts;
+}
+
+void mark_written(PyObject* tensor) {
+  PyObject* tensors = PyTuple_Pack(1, tensor);
+  if (!tensors) throw PythonError();
+  PyObject* none = PyObject_CallOneArg(torch_or_null()->increment_version, tensors);
+  Py_DECREF(tensors);
+  if (!none) throw PythonError();
+  Py_DECREF(none);
+}
+
+}  // namespace hocket

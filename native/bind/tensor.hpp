@@ -1,0 +1,32 @@
+// torch tensors, read through their Python attributes: linking against torch's C++ would tie hocket to one version of it.
+#pragma once
+
+#include <Python.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/types.hpp"
+
+namespace hocket {
+
+struct ArrayRules;
+
+struct TensorFacts {
+  std::byte* data;
+  size_t nbytes;
+  DType dtype;
+  bool is_contiguous;
+  std::vector<int64_t> shape;    // only where not contiguous
+  std::vector<int64_t> strides;  // bytes
+};
+
+// False as long as torch is not loaded.
+bool is_tensor(PyObject* object);
+// Throws Failure for a tensor that cannot be used, PythonError if torch raised.
+TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules);
+// Tells autograd that the tensor was written, as every in-place operation of torch does.
+void mark_written(PyObject* tensor);
+
+}  // namespace hocket

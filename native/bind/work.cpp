@@ -1,0 +1,109 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include "bind/communicator.hpp"
+#include "bind/errors.hpp"
+#include "bind/gil.hpp"
+#include "core/process.hpp"
+
+namespace hocket {
+
+void raise_operation_error(nb::handle communicator, const Error& error) {
+  set_error(error);
+  const auto* self = nb::inst_ptr<PyCommunicator>(communicator);
+  if (!self->on_failure.is_valid() || self->on_failure.is_none()) return;
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  PyObject* result = PyObject_CallFunctionObjArgs(self->on_failure.ptr(), communicator.ptr(), value, nullptr);
+  // A record that cannot be written must not hide the error that it is about.
+  if (!result) PyErr_WriteUnraisable(self->on_failure.ptr());
+  Py_XDECREF(result);
+  PyErr_Restore(type, value, traceback);
+}
+
+void wait_for_work(nb::handle communicator, const WorkPtr& work, double timeout_s) {
+  WaitResult result = WaitResult::finished;
+  if (!work->finished()) {
+    ReleasedGil hooks;
+    result = Engine::instance().wait(*work, timeout_s, hooks);
+  }
+  if (result == WaitResult::interrupted) throw PythonError();
+  if (work->error) {
+    raise_operation_error(communicator, *work->error);
+    throw PythonError();
+  }
+}
+
+namespace {
+
+void check_usable() {
+  if (g_forked_child.load(std::memory_order_relaxed))
+    throw Failure(ErrorCode::invalid_state, "hocket cannot be used in a child that was forked after hocket.init(); start "
+                                            "processes with the spawn method");
+}
+
+void wait(nb::handle self, std::optional<double> timeout) {
+  PyWork& handle = *nb::inst_ptr<PyWork>(self);
+  check_usable();
+  if (timeout && !(*timeout >= 0))
+    throw Failure(ErrorCode::invalid_argument, "timeout must be a number of seconds, zero or more");
+  wait_for_work(handle.communicator, handle.work, timeout.value_or(handle.work->timeout_s));
+  handle.work->pins.reset();
+}
+
+bool test(nb::handle self) {
+  PyWork& handle = *nb::inst_ptr<PyWork>(self);
+  check_usable();
+  if (!handle.work->finished()) {
+    ProgressLock& lock = Engine::instance().lock();
+    if (lock.try_lock()) {
+      Engine::instance().progress();
+      lock.unlock();
+    }
+  }
+  if (!handle.work->finished()) return false;
+  handle.work->pins.reset();
+  if (handle.work->error) {
+    raise_operation_error(handle.communicator, *handle.work->error);
+    throw PythonError();
+  }
+  return true;
+}
+
+nb::object exception(nb::handle self) {
+  const Work& work = *nb::inst_ptr<PyWork>(self)->work;
+  if (!work.finished() || !work.error) return nb::none();
+  return nb::steal(make_exception(*work.error));
+}
+
+void on_finished(nb::handle self, nb::callable callback) {
+  // Runs on the progress thread, which takes the GIL for it and holds no lock then.
+  auto* held = new nb::object(std::move(callback));  // NOLINT: freed by the callback itself, with the GIL
+  Engine::instance().on_finished(nb::inst_ptr<PyWork>(self)->work, [held] {
+    const nb::gil_scoped_acquire gil;
+    PyObject* result = PyObject_CallNoArgs(held->ptr());
+    if (!result) PyErr_WriteUnraisable(held->ptr());
+    Py_XDECREF(result);
+    delete held;
+  });
+}
+
+}  // namespace
+
+void bind_work(nb::module_& module) {
+  nb::class_<PyWork>(module, "Work", "The handle of an operation in flight; dropping it does not cancel the operation.")
+      .def("wait", [](nb::handle self, std::optional<double> timeout) { wait(self, timeout); },
+           nb::arg("timeout").none() = nb::none())
+      .def("test", [](nb::handle self) { return test(self); })
+      .def("exception", [](nb::handle self) { return exception(self); })
+      .def_prop_ro("done", [](const PyWork& self) { return self.work->finished(); })
+      .def_prop_ro("seq", [](const PyWork& self) { return self.work->op.seq; })
+      .def("_on_finished", [](nb::handle self, nb::callable callback) { on_finished(self, std::move(callback)); })
+      .def("__repr__", [](const PyWork& self) {
+        const char* state = !self.work->finished() ? "in flight" : self.work->error ? "failed" : "done";
+        return "<hocket.Work " + describe(self.work->op) + ", number " + std::to_string(self.work->op.seq) + ": " + state + ">";
+      });
+}
+
+}  // namespace hocket

@@ -1,0 +1,57 @@
+// How a thread that ran out of things to do sleeps until another process publishes something for it.
+//
+// Every process has one bell: a 32-bit futex word in a page of its own that all peers map. A ringer stores its data, then
+// reads the word; a sleeper stores 1 into the word, then reads the data once more, then sleeps. Each side stores one place
+// and loads the other, so one full barrier is needed on both sides or the ring can be missed. The sleeper alone pays for
+// it: membarrier(GLOBAL_EXPEDITED) makes every running thread of every registered process pass a full barrier, so either
+// the ringer's data is visible to the sleeper's second look, or the ringer's load comes later and sees the 1. Ringing
+// costs one load of a line that hardly ever changes. Where the system call is missing both sides use a locked instruction.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace hocket {
+
+using BellWord = std::atomic<uint32_t>;
+
+class Bell {
+ public:
+  static Bell& mine();
+  Bell(const Bell&) = delete;
+  Bell& operator=(const Bell&) = delete;
+
+  int fd() const { return fd_; }
+  BellWord& word() { return *word_; }
+  bool has_membarrier() const { return has_membarrier_; }
+
+  // The word is up; look at everything once more before sleep().
+  void prepare_sleep();
+  // Until rung, a signal, or the timeout. The caller looks again in any case.
+  void sleep(int64_t timeout_ns);
+
+ private:
+  Bell();
+  ~Bell();
+  int fd_ = -1;
+  BellWord* word_ = nullptr;
+  bool has_membarrier_ = false;
+};
+
+namespace detail {
+// Set once a peer without membarrier was met (and then for good): ringers must then order store and load themselves.
+inline std::atomic<bool> ringers_fence{false};
+void ring_slow(BellWord& word);
+void fence_by_locked_instruction();
+}  // namespace detail
+
+// Call after the release store of what was published.
+inline void ring(BellWord& word) {
+  if (detail::ringers_fence.load(std::memory_order_relaxed)) [[unlikely]]
+    detail::fence_by_locked_instruction();
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler must not move the load above the store
+  if (word.load(std::memory_order_relaxed)) [[unlikely]]
+    detail::ring_slow(word);
+}
+
+}  // namespace hocket

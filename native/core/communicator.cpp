@@ -1,0 +1,214 @@
+#include "core/communicator.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "core/engine.hpp"
+
+namespace hocket {
+
+namespace {
+
+std::string seconds(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g s", value);
+  return text;
+}
+
+std::string at_site(const Operation& op) { return op.site ? std::string(" at ") + op.site : ""; }
+
+// A Failure belongs to its own operation only; these break the communicator as well.
+bool is_fatal(const Error& error) {
+  return error.code == ErrorCode::peer_failure || error.code == ErrorCode::aborted ||
+         error.code == ErrorCode::comm_timeout;
+}
+
+}  // namespace
+
+Communicator::Communicator(int rank_, int size_, uint32_t id_, std::string label_)
+    : rank(rank_), size(size_), id(id_), label(std::move(label_)), events_(id_), send_seq_(size_), recv_seq_(size_) {}
+
+void Communicator::add_lane(std::unique_ptr<Lane> lane) { queues_.push_back({std::move(lane), {}, 0}); }
+
+uint64_t Communicator::next_seq(const Operation& op) {
+  if (op.kind == OpKind::send) return ++send_seq_[static_cast<size_t>(op.root)];
+  if (op.kind == OpKind::recv) return ++recv_seq_[static_cast<size_t>(op.root)];
+  return ++collective_seq_;
+}
+
+void Communicator::issue(const WorkPtr& work, LaneIndex index, uint8_t event_flags) {
+  work->op.seq = next_seq(work->op);
+  work->event = events_.begin(work->op, ticks(), event_flags);
+  LaneQueue& queue = queues_[static_cast<size_t>(index)];
+  queue.works.push_back(work);
+  progress(queue);
+}
+
+bool Communicator::try_short(Operation& op, LaneIndex index, bool& posted, uint64_t& event) {
+  // About a microsecond: longer waits go through the engine, which drives all lanes and gives the processor away.
+  constexpr int kSpins = 64;
+  LaneQueue& queue = queues_[static_cast<size_t>(index)];
+  posted = false;
+  if (!queue.works.empty() || failure_ || !queue.lane->is_short(op)) return false;
+  op.seq = ++collective_seq_;
+  event = events_.begin(op, ticks(), 0);
+  posted = true;
+  Progress state = queue.lane->post(op);
+  for (int i = 0; state != Progress::done && i < kSpins; ++i) state = queue.lane->test(op);
+  if (state != Progress::done) return false;
+  events_.end(event, EventState::completed);
+  return true;
+}
+
+void Communicator::adopt(const WorkPtr& work, LaneIndex index, uint64_t event) {
+  LaneQueue& queue = queues_[static_cast<size_t>(index)];
+  work->event = event;
+  work->state.store(Work::State::posted, std::memory_order_relaxed);
+  queue.works.push_back(work);
+  queue.num_posted = 1;
+}
+
+bool Communicator::progress() {
+  bool moved = false;
+  for (LaneQueue& queue : queues_)
+    if (!queue.works.empty()) moved |= progress(queue);
+  return moved;
+}
+
+bool Communicator::progress(LaneQueue& queue) {
+  bool moved = false;
+  for (size_t i = 0; i < queue.works.size();) {
+    Work& work = *queue.works[i];
+    try {
+      Progress state;
+      if (i < queue.num_posted) {
+        state = queue.lane->test(work.op);
+      } else {
+        if (queue.num_posted >= queue.lane->depth()) break;
+        state = queue.lane->post(work.op);
+        work.state.store(Work::State::posted, std::memory_order_relaxed);
+        events_.mark(work.event, EventState::started);
+        ++queue.num_posted;
+        moved = true;
+        if (state != Progress::done) state = queue.lane->test(work.op);
+      }
+      moved |= state != Progress::waiting;
+      if (state != Progress::done) {
+        ++i;
+        continue;
+      }
+      finish(work);
+    } catch (const Failure& failure) {
+      if (is_fatal(failure.error())) {
+        fail(failure.error());
+        return true;
+      }
+      finish(work, failure.error());
+    }
+    queue.works.erase(queue.works.begin() + static_cast<std::ptrdiff_t>(i));
+    --queue.num_posted;
+    moved = true;
+  }
+  return moved;
+}
+
+bool Communicator::idle() const {
+  return std::all_of(queues_.begin(), queues_.end(), [](const LaneQueue& queue) { return queue.works.empty(); });
+}
+
+void Communicator::finish(Work& work) {
+  if (work.write_back) work.write_back();
+  events_.end(work.event, EventState::completed);
+  work.state.store(Work::State::done, std::memory_order_release);
+  Engine::instance().note_finished(work);
+}
+
+void Communicator::finish(Work& work, Error error) {
+  work.error = std::move(error);
+  events_.end(work.event, EventState::failed);
+  work.state.store(Work::State::failed, std::memory_order_release);
+  Engine::instance().note_finished(work);
+}
+
+void Communicator::check_health() {
+  if (failure_) return;
+  for (LaneQueue& queue : queues_) {
+    std::optional<Error> error = queue.lane->health();
+    if (!error) continue;
+    // What the peers published before they died is visible by now: operations that it satisfies complete.
+    while (progress()) {
+    }
+    if (!failure_) fail(*error);
+    return;
+  }
+}
+
+void Communicator::fail(const Error& error) {
+  failure_ = error;
+  if (error.code == ErrorCode::comm_timeout) failure_->code = ErrorCode::aborted;
+  for (LaneQueue& queue : queues_) {
+    for (size_t i = 0; i < queue.works.size(); ++i) {
+      if (i < queue.num_posted) queue.lane->cancel(queue.works[i]->op);
+      finish(*queue.works[i], error);
+    }
+    queue.works.clear();
+    queue.num_posted = 0;
+    queue.lane->abandon(error);
+  }
+}
+
+Communicator::LaneQueue* Communicator::queue_of(const Work& work, size_t* position) {
+  for (LaneQueue& queue : queues_)
+    for (size_t i = 0; i < queue.works.size(); ++i)
+      if (queue.works[i].get() == &work) {
+        *position = i;
+        return &queue;
+      }
+  return nullptr;
+}
+
+std::vector<int> Communicator::missing(const Work& work) {
+  size_t position;
+  const LaneQueue* queue = queue_of(work, &position);
+  if (!queue || queue->num_posted == 0) return {};
+  // An operation that is still queued waits for whom the first one of its lane waits for.
+  return queue->lane->missing(position < queue->num_posted ? work.op : queue->works.front()->op);
+}
+
+std::string Communicator::waiting_text(const Work& work) {
+  const std::vector<int> ranks = missing(work);
+  std::string text = "rank " + std::to_string(rank) + " of " + label + " waits in " + describe(work.op) + ", number " +
+                     std::to_string(work.op.seq) + at_site(work.op);
+  if (!ranks.empty()) text += ", for rank" + std::string(ranks.size() > 1 ? "s " : " ") + join_ranks(ranks);
+  return text;
+}
+
+void Communicator::give_up(Work& work, double waited_s) {
+  size_t position;
+  LaneQueue* queue = queue_of(work, &position);
+  if (!queue) return;  // it finished after all
+  const Error error{ErrorCode::comm_timeout, waiting_text(work) + ": gave up after " + seconds(waited_s),
+                    missing(work)};
+  const bool posted = position < queue->num_posted;
+  const bool independent = queue->lane->depth() > 1;
+  if (independent && posted && queue->lane->cancel(work.op)) {
+    WorkPtr keep = queue->works[position];
+    queue->works.erase(queue->works.begin() + static_cast<std::ptrdiff_t>(position));
+    --queue->num_posted;
+    finish(*keep, error);
+    return;
+  }
+  fail(error);
+}
+
+void Communicator::expire(int64_t now) {
+  for (LaneQueue& queue : queues_)
+    for (const WorkPtr& work : queue.works) {
+      const double age_s = static_cast<double>(now - work->issued_ns) * 1e-9;
+      if (work->waiters.load(std::memory_order_relaxed) > 0 || age_s < work->timeout_s) continue;
+      give_up(*work, age_s);
+      return;  // the queue has changed; the next tick looks at the rest
+    }
+}
+
+}  // namespace hocket

@@ -1,0 +1,246 @@
+#include "core/engine.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "core/bell.hpp"
+#include "core/clock.hpp"
+
+namespace hocket {
+
+namespace {
+
+constexpr int64_t kSpinNs = 20'000;
+constexpr int64_t kYieldNs = 100'000;
+constexpr int64_t kYieldOversubscribedNs = 2'000'000;
+constexpr int64_t kSleepNs = 50'000'000;  // also the period of looking at signals, peers' lives and deadlines
+constexpr int64_t kTickNs = 50'000'000;
+
+// Spin, then yield, then sleep; the clock is read only every so many spins.
+class Backoff {
+ public:
+  explicit Backoff(bool oversubscribed) : oversubscribed_(oversubscribed) { reset(); }
+  void reset() {
+    idle_since_ns_ = 0;
+    spins_ = 0;
+  }
+  enum class Next { again, sleep };
+  Next step() {
+    if (!oversubscribed_ && ++spins_ % 32 != 0) {
+      cpu_pause();
+      return Next::again;
+    }
+    const int64_t now = now_ns();
+    if (idle_since_ns_ == 0) idle_since_ns_ = now;
+    const int64_t idle = now - idle_since_ns_;
+    if (!oversubscribed_ && idle < kSpinNs) return Next::again;
+    if (idle < (oversubscribed_ ? kYieldOversubscribedNs : kYieldNs)) {
+      sched_yield();
+      return Next::again;
+    }
+    return Next::sleep;
+  }
+
+ private:
+  bool oversubscribed_;
+  int64_t idle_since_ns_ = 0;
+  uint32_t spins_ = 0;
+};
+
+struct WaiterCount {
+  explicit WaiterCount(Work& work) : work(work) { work.waiters.fetch_add(1, std::memory_order_relaxed); }
+  ~WaiterCount() { work.waiters.fetch_sub(1, std::memory_order_relaxed); }
+  Work& work;
+};
+
+}  // namespace
+
+void ProgressLock::lock() {
+  for (int i = 0; !try_lock(); ++i) {
+    if (i < 100)
+      cpu_pause();
+    else
+      sched_yield();
+  }
+}
+
+Engine& Engine::instance() {
+  static Engine engine;
+  return engine;
+}
+
+Engine::~Engine() { stop_thread(); }
+
+void Engine::attach(const std::shared_ptr<Communicator>& communicator) { communicators_.push_back(communicator); }
+
+void Engine::detach(const Communicator& communicator) {
+  std::erase_if(communicators_, [&](const auto& held) { return held.get() == &communicator; });
+}
+
+bool Engine::progress() {
+  bool moved = false;
+  // By index: finishing an operation may not attach or detach, but keep it robust against reallocation all the same.
+  for (size_t i = 0; i < communicators_.size(); ++i)
+    if (!communicators_[i]->idle()) moved |= communicators_[i]->progress();
+  return moved;
+}
+
+void Engine::check_health() {
+  for (size_t i = 0; i < communicators_.size(); ++i) communicators_[i]->check_health();
+}
+
+WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
+  const int64_t begin = now_ns();
+  const WaiterCount count(work);
+  const double stall_s = std::min(stall_report_s_, timeout_s / 2);
+  Backoff backoff(oversubscribed_.load(std::memory_order_relaxed));
+  Communicator& communicator = *work.communicator;
+  int64_t next_tick = begin + kTickNs;
+  for (uint32_t pass = 1; !work.finished(); ++pass) {
+    bool moved = false;
+    if (lock_.try_lock()) {
+      moved = progress();
+      lock_.unlock();
+    }
+    if (moved) backoff.reset();
+    bool slept = false;
+    if (!moved && backoff.step() == Backoff::Next::sleep) {
+      Bell& bell = Bell::mine();
+      sleepers_.fetch_add(1, std::memory_order_seq_cst);
+      bell.prepare_sleep();
+      // Not try_lock: whoever holds it may have looked before the word was up, and nobody would look again.
+      lock_.lock();
+      moved = progress();
+      lock_.unlock();
+      if (!moved && !work.finished()) {
+        const auto left = begin + static_cast<int64_t>(timeout_s * 1e9) - now_ns();
+        bell.sleep(std::clamp<int64_t>(left, 1, kSleepNs));
+        slept = true;
+      }
+      sleepers_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    if (!slept && pass % 256 != 0) continue;
+    const int64_t now = now_ns();
+    const double waited_s = static_cast<double>(now - begin) * 1e-9;
+    if (now >= next_tick || slept) {
+      next_tick = now + kTickNs;
+      if (work.finished()) break;
+      lock_.lock();
+      check_health();
+      std::string report;
+      if (!work.finished() && waited_s >= stall_s && !work.stall_reported) {
+        work.stall_reported = true;
+        report = communicator.waiting_text(work);
+      }
+      lock_.unlock();
+      if (!report.empty()) hooks.stalled(report);
+      if (hooks.interrupted()) return WaitResult::interrupted;
+    }
+    if (waited_s >= timeout_s) {
+      lock_.lock();
+      progress();
+      check_health();
+      if (!work.finished()) communicator.give_up(work, waited_s);
+      lock_.unlock();
+    }
+  }
+  return WaitResult::finished;
+}
+
+bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, WaitHooks& hooks) {
+  const int64_t begin = now_ns();
+  int64_t next_tick = begin + kTickNs;
+  while (!ready()) {
+    lock_.lock();
+    const bool moved = progress();
+    lock_.unlock();
+    const int64_t now = now_ns();
+    if (static_cast<double>(now - begin) * 1e-9 >= timeout_s) return ready();
+    if (now >= next_tick) {
+      next_tick = now + kTickNs;
+      lock_.lock();
+      check_health();
+      lock_.unlock();
+      if (hooks.interrupted()) throw Failure(ErrorCode::interrupted, "interrupted by a signal");
+    }
+    if (moved) continue;
+    if (now - begin < 2'000'000) {
+      sched_yield();
+    } else {
+      // Nobody rings for such a condition: look again in a millisecond.
+      timespec pause{0, 1'000'000};
+      nanosleep(&pause, nullptr);
+    }
+  }
+  return true;
+}
+
+void Engine::wake_own_process() {
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) detail::ring_slow(Bell::mine().word());
+}
+
+void Engine::note_finished(const Work&) { wake_own_process(); }
+
+void Engine::on_finished(const WorkPtr& work, std::function<void()> callback) {
+  lock_.lock();
+  callbacks_.push_back({work, std::move(callback)});
+  lock_.unlock();
+  start_thread();
+  wake_own_process();
+}
+
+void Engine::start_thread() {
+  std::lock_guard guard(thread_mutex_);
+  if (thread_.joinable()) return;
+  thread_stop_.store(false);
+  thread_ = std::thread([this] { run_thread(); });
+  thread_running_.store(true);
+}
+
+void Engine::stop_thread() {
+  std::lock_guard guard(thread_mutex_);
+  if (!thread_.joinable()) return;
+  thread_stop_.store(true, std::memory_order_seq_cst);
+  detail::ring_slow(Bell::mine().word());
+  thread_.join();
+  thread_running_.store(false);
+}
+
+void Engine::run_thread() {
+  Bell& bell = Bell::mine();
+  int64_t next_tick = now_ns() + kTickNs;
+  bool word_is_up = false;  // after a pass that found nothing, one more pass with the word up, then sleep
+  while (!thread_stop_.load(std::memory_order_seq_cst)) {
+    lock_.lock();
+    const bool moved = progress();
+    const int64_t now = now_ns();
+    if (now >= next_tick) {
+      next_tick = now + kTickNs;
+      check_health();
+      for (const auto& communicator : communicators_) communicator->expire(now);
+    }
+    const bool idle = std::all_of(communicators_.begin(), communicators_.end(), [](const auto& c) { return c->idle(); });
+    std::vector<std::function<void()>> calls;
+    std::erase_if(callbacks_, [&](Callback& callback) {
+      if (!callback.work->finished()) return false;
+      calls.push_back(std::move(callback.call));
+      return true;
+    });
+    lock_.unlock();
+    for (const auto& call : calls) call();
+    if (moved || !calls.empty()) continue;
+    if (!word_is_up) {
+      sleepers_.fetch_add(1, std::memory_order_seq_cst);
+      bell.prepare_sleep();
+      word_is_up = true;
+      continue;
+    }
+    // With nothing in flight only an issue, a callback or stop_thread() can bring work, and all of them ring.
+    bell.sleep(idle ? 20 * kSleepNs : kSleepNs);
+    sleepers_.fetch_sub(1, std::memory_order_relaxed);
+    word_is_up = false;
+  }
+}
+
+}  // namespace hocket

@@ -1,0 +1,92 @@
+// The unified progress loop (rules R2 and R3): every wait drives all lanes of all communicators of the process.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/communicator.hpp"
+
+namespace hocket {
+
+// Held for the time of one pass over the lanes; a holder never blocks. A thread that holds the GIL only tries it.
+class ProgressLock {
+ public:
+  bool try_lock() { return !held_.exchange(true, std::memory_order_acquire); }
+  void lock();
+  void unlock() { held_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> held_{false};
+};
+
+// What a waiting thread owes to the world outside the core; called without the progress lock.
+class WaitHooks {
+ public:
+  virtual ~WaitHooks() = default;
+  // True if the wait is to end now (a signal handler raised).
+  virtual bool interrupted() { return false; }
+  virtual void stalled(const std::string&) {}
+};
+
+enum class WaitResult : uint8_t { finished, interrupted };
+
+class Engine {
+ public:
+  static Engine& instance();
+  ~Engine();
+
+  ProgressLock& lock() { return lock_; }
+
+  // The following three are called under the lock.
+  void attach(const std::shared_ptr<Communicator>& communicator);
+  void detach(const Communicator& communicator);
+  bool progress();
+
+  // Until the work is finished (then look at work.error), or a signal. After timeout_s the communicator gives up.
+  WaitResult wait(Work& work, double timeout_s, WaitHooks& hooks);
+  // The same for a condition that is not an operation; false when the time is over.
+  bool wait_for(const std::function<bool()>& ready, double timeout_s, WaitHooks& hooks);
+
+  // More local ranks than processors: spinning would steal the time of whom we wait for.
+  void set_oversubscribed(bool oversubscribed) { oversubscribed_.store(oversubscribed, std::memory_order_relaxed); }
+  void set_stall_report_s(double seconds) { stall_report_s_ = seconds; }
+
+  // The progress thread: drives the lanes when nobody else does, and runs `notify` callbacks, without the lock.
+  void start_thread();
+  void stop_thread();
+  bool has_thread() const { return thread_running_.load(std::memory_order_relaxed); }
+  // Runs on the progress thread once the work is finished (at once, there, if it is already).
+  void on_finished(const WorkPtr& work, std::function<void()> callback);
+  void note_finished(const Work& work);
+  // After an issue, if there is a progress thread.
+  void wake_own_process();
+
+ private:
+  Engine() = default;
+  void run_thread();
+  void check_health();
+
+  ProgressLock lock_;
+  std::vector<std::shared_ptr<Communicator>> communicators_;
+  std::atomic<bool> oversubscribed_{false};
+  std::atomic<int> sleepers_{0};
+  double stall_report_s_ = 10.0;
+
+  std::thread thread_;
+  std::mutex thread_mutex_;  // start and stop only
+  std::atomic<bool> thread_running_{false};
+  std::atomic<bool> thread_stop_{false};
+  struct Callback {
+    WorkPtr work;
+    std::function<void()> call;
+  };
+  std::deque<Callback> callbacks_;  // under the lock
+};
+
+}  // namespace hocket

@@ -1,0 +1,54 @@
+// What can go wrong at run time, as a value. The binding turns it into the Python class of the same name.
+#pragma once
+
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace hocket {
+
+enum class ErrorCode {
+  invalid_argument,
+  invalid_type,
+  unsupported_dtype,
+  invalid_state,
+  collective_mismatch,
+  comm_timeout,
+  peer_failure,
+  aborted,
+  resource_exhausted,
+  backend_unavailable,
+  bootstrap_mismatch,
+  interrupted,  // a signal handler raised: the pending exception is Python's own
+};
+
+struct Error {
+  ErrorCode code;
+  std::string message;
+  std::vector<int> ranks = {};  // who is missing or dead, as ranks of the communicator
+};
+
+class Failure : public std::exception {
+ public:
+  explicit Failure(Error error) : error_(std::move(error)) {}
+  Failure(ErrorCode code, std::string message, std::vector<int> ranks = {})
+      : error_{code, std::move(message), std::move(ranks)} {}
+  const char* what() const noexcept override { return error_.message.c_str(); }
+  const Error& error() const { return error_; }
+
+ private:
+  Error error_;
+};
+
+// "1, 2 and 5"; for messages that name ranks.
+inline std::string join_ranks(const std::vector<int>& ranks) {
+  std::string text;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (i) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+}  // namespace hocket

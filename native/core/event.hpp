@@ -1,0 +1,95 @@
+// The 64-byte event that every operation leaves, and the ring that keeps the latest of a communicator.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/clock.hpp"
+#include "core/operation.hpp"
+
+namespace hocket {
+
+enum class EventState : uint8_t { issued, started, waited, completed, failed };
+
+struct Event {
+  uint64_t t_begin;  // raw ticks
+  uint64_t t_end;
+  uint32_t seq;
+  uint32_t comm;
+  uint64_t nbytes;
+  int32_t peer;  // rank, or -1 of a collective without root
+  uint32_t weight;
+  uint64_t aux;  // tag of a point-to-point operation
+  uint16_t kind;
+  uint16_t algorithm;
+  uint8_t backend;
+  uint8_t dtype;
+  EventState state;
+  uint8_t flags;
+  uint32_t tid;
+  uint32_t reduce;
+};
+static_assert(sizeof(Event) == 64);
+
+inline constexpr uint8_t kEventAsync = 1;
+
+// Overwrites the oldest. Written under the progress lock only; readers copy it under the same lock.
+class EventRing {
+ public:
+  static constexpr uint64_t kCapacity = 4096;
+  explicit EventRing(uint32_t comm) : comm_(comm), events_(kCapacity) {}
+
+  uint64_t begin(const Operation& op, uint64_t t_begin, uint8_t flags) {
+    const uint64_t index = issued_++;
+    Event& event = events_[index % kCapacity];
+    event.t_begin = t_begin;
+    event.t_end = 0;
+    event.seq = static_cast<uint32_t>(op.seq);
+    event.comm = comm_;
+    event.nbytes = op.nbytes;
+    event.peer = op.root;
+    event.weight = 1;
+    event.aux = static_cast<uint64_t>(static_cast<uint32_t>(op.tag));
+    event.kind = static_cast<uint16_t>(op.kind);
+    event.algorithm = 0;
+    event.backend = 0;
+    event.dtype = static_cast<uint8_t>(op.dtype);
+    event.state = EventState::issued;
+    event.flags = flags;
+    event.tid = 0;
+    event.reduce = reduces(op.kind) ? static_cast<uint32_t>(op.reduce) : 0xff;
+    return index;
+  }
+
+  // Two-phase: an event that was overwritten meanwhile (more than kCapacity operations in flight) stays lost.
+  void end(uint64_t index, EventState state) {
+    if (issued_ - index > kCapacity) return;
+    Event& event = events_[index % kCapacity];
+    event.t_end = ticks();
+    event.state = state;
+  }
+
+  void mark(uint64_t index, EventState state) {
+    if (issued_ - index <= kCapacity) events_[index % kCapacity].state = state;
+  }
+
+  uint64_t issued() const { return issued_; }
+
+  // Oldest first.
+  std::vector<Event> snapshot() const {
+    const uint64_t held = issued_ < kCapacity ? issued_ : kCapacity;
+    std::vector<Event> copy;
+    copy.reserve(held);
+    for (uint64_t i = issued_ - held; i < issued_; ++i) copy.push_back(events_[i % kCapacity]);
+    return copy;
+  }
+
+ private:
+  uint32_t comm_;
+  uint64_t issued_ = 0;
+  std::vector<Event> events_;
+};
+
+}  // namespace hocket

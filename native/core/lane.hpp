@@ -1,0 +1,40 @@
+// The seam between the core and a backend. A lane carries operations of one communicator over one library.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/error.hpp"
+#include "core/operation.hpp"
+
+namespace hocket {
+
+enum class Progress : uint8_t { waiting, moved, done };
+
+// Contract. Every call is made under the engine's progress lock, and none may block or call back into the engine.
+//  - post() starts an operation; the arrays it names stay valid until test() said done, threw, or cancel() was called.
+//    The core posts at most depth() operations that are not done yet, in issue order.
+//  - test() drives a posted operation. Operation moves in memory between post() and test() are allowed; what must stay is
+//    op.token. Throws Failure when the operation failed; an error after which the communicator cannot go on is reported
+//    by health() as well, or is none of CollectiveMismatch.
+//  - missing() names the ranks that the operation waits for, for stall reports and timeouts.
+//  - health() looks at the peers' lives and the abort word; called while something waits, a few times a second.
+//  - cancel() forgets a posted operation; true if no other member can have noticed it.
+//  - abandon() tells the other members, as far as that can be done, that this member gives the communicator up.
+class Lane {
+ public:
+  virtual ~Lane() = default;
+  virtual const char* backend() const = 0;
+  virtual size_t depth() const { return 1; }
+  virtual Progress post(Operation& op) = 0;
+  virtual Progress test(Operation& op) = 0;
+  virtual std::vector<int> missing(const Operation& op) const = 0;
+  virtual bool cancel(Operation& op) noexcept = 0;
+  virtual std::optional<Error> health() { return std::nullopt; }
+  virtual void abandon(const Error&) noexcept {}
+  // Whether post() followed by a few test() calls is all there is to it: worth trying before a Work is made.
+  virtual bool is_short(const Operation&) const { return false; }
+};
+
+}  // namespace hocket

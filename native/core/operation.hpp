@@ -1,0 +1,48 @@
+// One operation as its issuer sees it, and the fingerprint by which the members agree that it is the same one.
+#pragma once
+
+#include <string>
+
+#include "core/types.hpp"
+
+namespace hocket {
+
+struct Operation {
+  OpKind kind = OpKind::barrier;
+  DType dtype = DType::uint8;
+  ReduceOp reduce = ReduceOp::sum;
+  int32_t root = -1;    // root of a rooted collective, peer of a point-to-point operation
+  int32_t tag = 0;      // point-to-point only
+  uint64_t seq = 0;     // place in the issue order, from 1; point-to-point counts by itself
+  uint64_t nbytes = 0;  // what all members must agree on: the array, or one block of all_gather, reduce_scatter, all_to_all
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  const char* site = nullptr;  // call site "file.py:12", interned for the life of the process; null while unknown
+  void* token = nullptr;       // belongs to the lane that carries the operation
+
+  size_t count() const { return nbytes / itemsize(dtype); }
+};
+
+// Kind, dtype, reduction, root and bytes, mixed to 64 bits (decision 1). Zero is never a fingerprint.
+inline uint64_t fingerprint(const Operation& op) {
+  const uint64_t head = static_cast<uint64_t>(op.kind) | static_cast<uint64_t>(op.dtype) << 8 |
+                        (reduces(op.kind) ? static_cast<uint64_t>(op.reduce) + 1 : 0) << 16 |
+                        static_cast<uint64_t>(static_cast<uint32_t>(op.root)) << 32;
+  uint64_t h = head * 0x9E3779B97F4A7C15ull ^ op.nbytes;
+  h = (h ^ (h >> 32)) * 0xD6E8FEB86659FD93ull;
+  return (h ^ (h >> 29)) | 1;
+}
+
+// "all_reduce(sum) of 1048576 bytes float32", "broadcast from root 2 of 8 bytes int64", "send to rank 1 ...".
+inline std::string describe(const Operation& op) {
+  std::string text = name(op.kind);
+  if (op.kind == OpKind::barrier) return text;
+  if (reduces(op.kind)) text += std::string("(") + name(op.reduce) + ")";
+  if (has_root(op.kind)) text += " with root " + std::to_string(op.root);
+  if (op.kind == OpKind::send) text += " to rank " + std::to_string(op.root);
+  if (op.kind == OpKind::recv) text += " from rank " + std::to_string(op.root);
+  if (op.kind == OpKind::send || op.kind == OpKind::recv) text += " with tag " + std::to_string(op.tag);
+  return text + " of " + std::to_string(op.nbytes) + " bytes " + name(op.dtype);
+}
+
+}  // namespace hocket

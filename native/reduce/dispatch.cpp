@@ -1,0 +1,89 @@
+// Which copy of the kernels runs: decided once, by what CPU and operating system support.
+#include <array>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "reduce/reduce.hpp"
+
+namespace hocket {
+
+// The compiled copies of kernels.inl.
+namespace scalar {
+ReduceKernel lookup(DType dtype, ReduceOp op);
+}
+#if defined(__x86_64__)
+namespace avx2 {
+ReduceKernel lookup(DType dtype, ReduceOp op);
+}
+namespace avx512 {
+ReduceKernel lookup(DType dtype, ReduceOp op);
+}
+#endif
+
+namespace {
+
+struct Variant {
+  const char* name;
+  bool (*supported)();
+  ReduceKernel (*lookup)(DType, ReduceOp);
+};
+
+// Indexed by Isa, the best last. The builtin also asks whether the operating system saves the wide registers.
+constexpr std::array kVariants = {
+    Variant{"scalar", [] { return true; }, scalar::lookup},
+#if defined(__x86_64__)
+    Variant{"avx2",
+            [] {
+              return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi2");
+            },
+            avx2::lookup},
+    Variant{"avx512",
+            [] {
+              return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                     __builtin_cpu_supports("f16c");
+            },
+            avx512::lookup},
+#endif
+};
+
+const Variant& choose() {
+  if (const char* wanted = std::getenv("HOCKET_ISA"); wanted != nullptr && *wanted != '\0') {
+    std::string available;
+    for (const Variant& variant : kVariants) {
+      if (!variant.supported()) continue;
+      if (std::string_view(wanted) == variant.name) return variant;
+      available += available.empty() ? variant.name : std::string(", ") + variant.name;
+    }
+    throw std::invalid_argument("HOCKET_ISA=" + std::string(wanted) + " cannot be used here; available: " + available);
+  }
+  const Variant* best = &kVariants.front();
+  for (const Variant& variant : kVariants) {
+    if (variant.supported()) best = &variant;
+  }
+  return *best;
+}
+
+const Variant& active() {
+  static const Variant& variant = choose();
+  return variant;
+}
+
+}  // namespace
+
+bool isa_available(Isa isa) {
+  const auto index = static_cast<size_t>(isa);
+  return index < kVariants.size() && kVariants[index].supported();
+}
+
+ReduceKernel reduce_kernel(Isa isa, DType dtype, ReduceOp op) {
+  return kVariants[static_cast<size_t>(isa)].lookup(dtype, op);
+}
+
+ReduceKernel reduce_kernel(DType dtype, ReduceOp op) { return active().lookup(dtype, op); }
+
+const char* active_isa() { return active().name; }
+
+}  // namespace hocket

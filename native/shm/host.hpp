@@ -1,0 +1,78 @@
+// The ranks of a job that share a host: how they met, the memory that they share, and who of them is alive.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/bell.hpp"
+#include "core/engine.hpp"
+#include "core/error.hpp"
+#include "shm/segment.hpp"
+
+namespace hocket {
+
+// What the rendezvous hands to a rank: one segment, and of every rank its bell and a descriptor of its process.
+struct Peer {
+  Fd pidfd;       // readable once the process has ended; none for this rank itself
+  Mapping bell;
+  int32_t pid = 0;
+};
+struct Meeting {
+  Fd segment;
+  std::vector<Peer> peers;
+};
+
+// Ranks 0..size-1 of this host meet at the abstract unix socket `name`; rank 0 leads. Drives the engine meanwhile.
+// Throws CommTimeout naming who never arrived, BootstrapMismatch, ResourceExhausted.
+Meeting meet(const std::string& name, int rank, int size, double timeout_s, WaitHooks& hooks);
+
+// Address space of the segment of a job; pages are allocated as they are needed.
+uint64_t segment_bytes();
+
+class Host {
+ public:
+  static std::shared_ptr<Host> connect(const std::string& name, int rank, int size, double timeout_s, WaitHooks& hooks);
+  Host(int rank, int size, Meeting meeting);
+
+  const int rank;
+  const int size;
+  int segment() const { return meeting_.segment.get(); }
+  BellWord& bell(int peer) const { return *reinterpret_cast<BellWord*>(meeting_.peers[peer].bell.data()); }
+  int pid(int peer) const { return meeting_.peers[peer].pid; }
+
+  // A range of the segment that the members of a group find under one key. The first member makes it, the others look.
+  struct Range {
+    uint64_t offset;
+    uint64_t nbytes;
+  };
+  Range make_range(uint64_t key, uint64_t nbytes, int num_members);
+  std::optional<Range> find_range(uint64_t key) const;
+  // The last of the members gives the pages back.
+  void leave_range(uint64_t key);
+
+  // This rank will not take part in anything any more.
+  void set_finalized();
+  enum class Life : uint8_t { alive, finalized, dead };
+  Life life(int peer) const { return lives_[peer]; }
+  // Asks the kernel, at most every few milliseconds; called under the progress lock.
+  void look_at_peers();
+
+  ~Host();
+
+ private:
+  struct Header;
+  struct RangeEntry;
+  Header& header() const { return *reinterpret_cast<Header*>(mapping_.data()); }
+  RangeEntry* find_entry(uint64_t key) const;
+
+  Meeting meeting_;
+  Mapping mapping_;
+  std::vector<Life> lives_;
+  int64_t looked_ns_ = 0;
+};
+
+}  // namespace hocket

@@ -1,0 +1,97 @@
+// Messages between two ranks: matched by (sender, tag) in the order of issue, as in MPI.
+//
+// Per direction of a pair there is one byte ring and a few bulk slots. A short message travels through the ring whole. Of a
+// long one only the announcement does; once a receive matches it, the receiver grants its id and the sender streams it
+// through the bulk slots, one long message at a time. A message whose size or type differs from what the receive expects
+// is taken out all the same: the receiver raises CollectiveMismatch, and so does the sender if it still waits.
+//
+//   sender:    queued -> (in the ring: done, if short) -> announced -> streaming -> done
+//   receiver:  posted -> (copied from the ring: done, if short) -> matched -> receiving -> done
+#pragma once
+
+#include <deque>
+#include <list>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/lane.hpp"
+#include "shm/region.hpp"
+
+namespace hocket {
+
+class PointToPointLane final : public Lane {
+ public:
+  explicit PointToPointLane(std::shared_ptr<Region> region);
+
+  const char* backend() const override { return "shm"; }
+  size_t depth() const override { return SIZE_MAX; }  // operations to different peers or tags do not wait for each other
+  Progress post(Operation& op) override;
+  Progress test(Operation& op) override;
+  std::vector<int> missing(const Operation& op) const override { return {op.root}; }
+  bool cancel(Operation& op) noexcept override;
+  std::optional<Error> health() override { return region_->look_at_peers(); }
+  void abandon(const Error& error) noexcept override { region_->post_abort(error); }
+
+  // Whether a receive from this rank itself with that tag is waiting: without one a blocking send to itself never ends.
+  bool expects_from_self(int tag) const;
+
+ private:
+  struct Envelope {
+    uint64_t nbytes;
+    uint64_t id;  // of a long message, counted per sender and receiver from 1; 0: short, the payload follows
+    int32_t tag;
+    DType dtype;
+    char site[107];
+  };
+  static_assert(sizeof(Envelope) == 128);
+
+  struct Transfer {
+    Operation op;
+    uint64_t id = 0;        // of a long message
+    uint64_t position = 0;  // bytes already streamed
+    bool in_ring_queue = true;
+    bool refused = false;
+    bool done = false;
+    std::optional<Error> error;
+  };
+  using Transfers = std::list<Transfer>;
+
+  struct Outgoing {
+    Transfers transfers;
+    uint64_t head = 0;
+    uint64_t produced = 0;
+    uint64_t last_id = 0;
+    uint64_t last_grant = 0;
+    Transfer* streaming = nullptr;
+  };
+  struct Message {  // one that came before its receive, and behind which another receive's message may be
+    Envelope envelope;
+    std::vector<std::byte> payload;
+  };
+  struct Incoming {
+    Transfers transfers;
+    std::list<Message> unexpected;
+    std::deque<std::pair<uint64_t, Transfer*>> to_grant;  // a null transfer refuses the message
+    uint64_t tail = 0;
+    uint64_t consumed = 0;
+    bool granted = false;  // the first of to_grant
+  };
+
+  bool drive_out(int peer);
+  bool enter_ring(int peer, Outgoing& out, Transfer& transfer);
+  bool stream(int peer, Outgoing& out);
+  bool drive_in(int peer);
+  bool match_ring(int peer, Incoming& in);
+  bool receive(int peer, Incoming& in);
+  Transfer* find_posted(Incoming& in, int tag);
+  void accept(int peer, Incoming& in, Transfer& transfer, const Envelope& envelope, const std::byte* payload);
+  Error mismatch(int peer, const Transfer& transfer, const Envelope& envelope) const;
+
+  std::shared_ptr<Region> region_;
+  const int rank_;
+  std::vector<Outgoing> out_;
+  std::vector<Incoming> in_;
+};
+
+}  // namespace hocket

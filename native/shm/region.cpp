@@ -1,0 +1,193 @@
+#include "shm/region.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+namespace hocket {
+
+// state: 0 none, 1 being written, 2 written (release).
+struct Region::Abort {
+  static constexpr int kMaxRanks = 64;
+  std::atomic<uint32_t> state;
+  int32_t code;
+  int32_t num_ranks;
+  int32_t ranks[kMaxRanks];
+  char text[1024];
+};
+
+namespace {
+
+constexpr uint64_t kPage = 4096;
+
+// Two slots in and two out of this size per rank should stay in the caches that the ranks share.
+size_t chunk_bytes_for(int size) { return size <= 2 ? 1 << 20 : size <= 4 ? 512 << 10 : 256 << 10; }
+
+// Hands out consecutive parts of a region.
+class Layout {
+ public:
+  template <typename T>
+  uint64_t take(size_t count, uint64_t alignment = alignof(T)) {
+    const uint64_t begin = (used_ + alignment - 1) / alignment * alignment;
+    used_ = begin + count * sizeof(T);
+    return begin;
+  }
+  uint64_t used() const { return used_; }
+
+ private:
+  uint64_t used_ = 0;
+};
+
+struct Offsets {
+  uint64_t lines, flags, details, eager, controls, stages, pipes, end;
+  Offsets(size_t n, uint64_t abort_bytes) {
+    Layout layout;
+    layout.take<std::byte>(abort_bytes);
+    lines = layout.take<HeaderLine>(2 * n);
+    flags = layout.take<RankFlags>(n);
+    details = layout.take<Detail>(n, 64);
+    eager = layout.take<std::byte>(2 * n * kEagerBytes, 64);
+    controls = layout.take<PipeControl>(n * n);
+    stages = layout.take<std::byte>(n * 4 * chunk_bytes_for(static_cast<int>(n)), kPage);
+    pipes = layout.take<std::byte>(n * n * (kRingBytes + kBulkSlots * kBulkBytes), kPage);
+    end = layout.used();
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int> members, int rank, uint64_t key,
+                                     double timeout_s, WaitHooks& hooks) {
+  const int size = static_cast<int>(members.size());
+  std::optional<Host::Range> range;
+  const double begin_s = static_cast<double>(now_ns()) * 1e-9;
+  if (rank == 0) {
+    const Offsets offsets(members.size(), sizeof(Abort));
+    range = host->make_range(key, offsets.end, size);
+    allocate_pages(host->segment(), range->offset, offsets.stages);
+  } else if (!Engine::instance().wait_for([&] { return (range = host->find_range(key)).has_value(); }, timeout_s, hooks)) {
+    throw Failure(ErrorCode::comm_timeout, "rank " + std::to_string(rank) +
+                                               " waited for a new communicator: its rank 0 (rank " +
+                                               std::to_string(members[0]) + " of the host) never arrived",
+                  {0});
+  }
+  auto region = std::make_shared<Region>(host, std::move(members), rank, key, *range);
+  // Arrival: `staged` is 1 on every member before any operation; staging counts on from there.
+  region->flags(rank).staged.value.store(1, std::memory_order_release);
+  std::vector<int> missing;
+  const auto all_here = [&] {
+    missing.clear();
+    for (int peer = 0; peer < size; ++peer)
+      if (region->flags(peer).staged.value.load(std::memory_order_acquire) == 0) missing.push_back(peer);
+    host->look_at_peers();
+    return missing.empty() || !region->dead().empty();
+  };
+  const double left_s = std::max(0.0, timeout_s - (static_cast<double>(now_ns()) * 1e-9 - begin_s));
+  if (!Engine::instance().wait_for(all_here, left_s, hooks))
+    throw Failure(ErrorCode::comm_timeout,
+                  "rank " + std::to_string(rank) + " waited for a new communicator: rank" +
+                      (missing.size() > 1 ? "s " : " ") + join_ranks(missing) + " of it never arrived",
+                  missing);
+  if (!missing.empty()) throw Failure(region->peer_failure(region->dead()));
+  return region;
+}
+
+Region::Region(std::shared_ptr<Host> host, std::vector<int> members, int rank_, uint64_t key, Host::Range range)
+    : rank(rank_),
+      size(static_cast<int>(members.size())),
+      chunk_bytes(chunk_bytes_for(size)),
+      host_(std::move(host)),
+      members_(std::move(members)),
+      key_(key),
+      offset_(range.offset),
+      size_(members_.size()),
+      mapping_(host_->segment(), range.offset, range.nbytes),
+      has_pipe_(size_) {
+  const Offsets offsets(size_, sizeof(Abort));
+  std::byte* base = mapping_.data();
+  abort_ = reinterpret_cast<Abort*>(base);
+  lines_ = reinterpret_cast<HeaderLine*>(base + offsets.lines);
+  flags_ = reinterpret_cast<RankFlags*>(base + offsets.flags);
+  details_ = reinterpret_cast<Detail*>(base + offsets.details);
+  eager_ = base + offsets.eager;
+  controls_ = reinterpret_cast<PipeControl*>(base + offsets.controls);
+  stages_ = base + offsets.stages;
+  pipes_ = base + offsets.pipes;
+  for (int member : members_) bells_.push_back(&host_->bell(member));
+}
+
+Region::~Region() {
+  flags(rank).left.value.store(1, std::memory_order_release);
+  ring_peers();
+  host_->leave_range(key_);
+}
+
+void Region::allocate(const std::byte* begin, size_t nbytes) const {
+  allocate_pages(host_->segment(), offset_ + static_cast<uint64_t>(begin - mapping_.data()), nbytes);
+}
+
+void Region::need_stage() {
+  if (has_stage_) return;
+  allocate(stage(rank), 4 * chunk_bytes);
+  has_stage_ = true;
+}
+
+void Region::need_pipe(int receiver) {
+  if (has_pipe_[static_cast<size_t>(receiver)]) return;
+  allocate(pipe(rank, receiver), kRingBytes + kBulkSlots * kBulkBytes);
+  has_pipe_[static_cast<size_t>(receiver)] = true;
+}
+
+std::vector<int> Region::dead() const {
+  std::vector<int> ranks;
+  for (int peer = 0; peer < size; ++peer)
+    if (host_->life(members_[peer]) == Host::Life::dead) ranks.push_back(peer);
+  return ranks;
+}
+
+bool Region::has_left(int peer) const {
+  return flags(peer).left.value.load(std::memory_order_acquire) || host_->life(members_[peer]) == Host::Life::finalized;
+}
+
+Error Region::peer_failure(const std::vector<int>& ranks) const {
+  std::string text;
+  for (int peer : ranks) {
+    if (!text.empty()) text += "; ";
+    text += "rank " + std::to_string(peer) + " (pid " + std::to_string(host_->pid(members_[peer])) + ") " +
+            (has_left(peer) ? "left the communicator before taking part" : "died");
+  }
+  return {ErrorCode::peer_failure, text, ranks};
+}
+
+void Region::post_abort(const Error& error) const {
+  uint32_t none = 0;
+  if (!abort_->state.compare_exchange_strong(none, 1, std::memory_order_acq_rel)) return;
+  abort_->code = static_cast<int32_t>(error.code);
+  abort_->num_ranks = std::min(static_cast<int>(error.ranks.size()), Abort::kMaxRanks);
+  std::copy_n(error.ranks.begin(), abort_->num_ranks, abort_->ranks);
+  std::snprintf(abort_->text, sizeof abort_->text, "%s", error.message.c_str());
+  abort_->state.store(2, std::memory_order_release);
+  ring_peers();
+}
+
+std::optional<Error> Region::find_abort() const {
+  if (abort_->state.load(std::memory_order_acquire) != 2) return std::nullopt;
+  Error error{static_cast<ErrorCode>(abort_->code), abort_->text,
+              std::vector<int>(abort_->ranks, abort_->ranks + abort_->num_ranks)};
+  // Who was waited for has not timed out itself.
+  const bool it_is_me = std::find(error.ranks.begin(), error.ranks.end(), rank) != error.ranks.end();
+  if (error.code == ErrorCode::comm_timeout && it_is_me) error.code = ErrorCode::aborted;
+  return error;
+}
+
+std::optional<Error> Region::look_at_peers() const {
+  host_->look_at_peers();
+  if (std::optional<Error> abort = find_abort()) return abort;
+  const std::vector<int> ranks = dead();
+  if (ranks.empty()) return std::nullopt;
+  return peer_failure(ranks);
+}
+
+}  // namespace hocket

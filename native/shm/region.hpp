@@ -1,0 +1,136 @@
+// The part of the host's segment that one communicator uses, and who is in it.
+//
+//   abort | lines[2][n] | flags[n] | details[n] | eager[2][n] | controls[n][n] |   allocated when the region is made
+//   stage[n] = 2 x {in, out} chunks |                                              allocated by its owner at first use
+//   pipe[n][n] = ring + bulk slots                                                 allocated by its sender at first use
+//
+// Every word has one writer, named below; flags only grow (monotone epochs), so a reader can never mistake an old state
+// for a new one.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/lane.hpp"
+#include "shm/host.hpp"
+
+namespace hocket {
+
+inline constexpr size_t kInlineBytes = 48;   // payload that travels in the header line itself
+inline constexpr size_t kEagerBytes = 4096;  // contributions up to this travel with the header, in one phase
+inline constexpr size_t kRingBytes = 64 << 10;
+inline constexpr size_t kRingMessageBytes = 8 << 10;  // longer messages are pulled through the bulk slots
+inline constexpr size_t kBulkSlots = 4;
+inline constexpr size_t kBulkBytes = 128 << 10;
+
+// Written by its rank: payload and fingerprint first, then seq with release.
+struct alignas(64) HeaderLine {
+  std::byte payload[kInlineBytes];
+  uint64_t fingerprint;
+  std::atomic<uint64_t> seq;
+};
+static_assert(sizeof(HeaderLine) == 64);
+
+struct alignas(64) Flag {
+  std::atomic<uint64_t> value;
+};
+
+// Written by its rank.
+struct RankFlags {
+  Flag staged;    // chunks that lie in the in-slots
+  Flag finished;  // chunks that were reduced into the out-slots, or consumed
+  Flag detail;    // seq of the operation that details[rank] describes
+  Flag left;      // 1: this member has finalized the communicator
+};
+
+// Written by its rank, only when an operation failed: what it was, for everyone's message.
+struct Detail {
+  char text[1000];
+  int32_t error;  // 0, or 1 + ErrorCode: the rank could not start the operation at all
+};
+
+// One way of a pair, sender -> receiver.
+struct PipeControl {
+  Flag head;      // sender: bytes ever written to the ring
+  Flag tail;      // receiver: bytes ever read from it
+  Flag produced;  // sender: bulk slots ever filled
+  Flag consumed;  // receiver: bulk slots ever emptied
+  Flag granted;   // receiver: id of the long message that may flow now; kRefused is set if it must not
+};
+inline constexpr uint64_t kRefused = 1ull << 63;
+
+class Region {
+ public:
+  // members: ranks of the host, in order of the communicator's ranks. Returns when all members are there; throws
+  // CommTimeout naming who is not. Drives the engine meanwhile.
+  static std::shared_ptr<Region> open(std::shared_ptr<Host> host, std::vector<int> members, int rank, uint64_t key,
+                                      double timeout_s, WaitHooks& hooks);
+  Region(std::shared_ptr<Host> host, std::vector<int> members, int rank, uint64_t key, Host::Range range);
+  ~Region();
+
+  const int rank;
+  const int size;
+  const size_t chunk_bytes;
+
+  HeaderLine& line(uint64_t seq, int peer) const { return lines_[(seq & 1) * size_ + peer]; }
+  std::byte* eager(uint64_t seq, int peer) const { return eager_ + ((seq & 1) * size_ + peer) * kEagerBytes; }
+  RankFlags& flags(int peer) const { return flags_[peer]; }
+  Detail& detail(int peer) const { return details_[peer]; }
+  std::byte* in_slot(int peer, uint64_t chunk) const { return stage(peer) + (chunk & 1) * chunk_bytes; }
+  std::byte* out_slot(int peer, uint64_t chunk) const { return stage(peer) + (2 + (chunk & 1)) * chunk_bytes; }
+  PipeControl& control(int sender, int receiver) const { return controls_[sender * size_ + receiver]; }
+  std::byte* ring_of(int sender, int receiver) const { return pipe(sender, receiver); }
+  std::byte* bulk_slot(int sender, int receiver, uint64_t index) const {
+    return pipe(sender, receiver) + kRingBytes + (index % kBulkSlots) * kBulkBytes;
+  }
+
+  // Pages of this rank's own part, allocated at first use. Throw ResourceExhausted.
+  void need_stage();
+  void need_pipe(int receiver);
+
+  void ring_peer(int peer) const { ring(*bells_[peer]); }
+  void ring_peers() const {
+    for (int peer = 0; peer < size; ++peer)
+      if (peer != rank) ring(*bells_[peer]);
+  }
+
+  // The members whose process has ended without a word, and whether a member will not take part any more.
+  std::vector<int> dead() const;
+  bool has_left(int peer) const;
+  Error peer_failure(const std::vector<int>& ranks) const;
+  // The first abort wins; every member finds it.
+  void post_abort(const Error& error) const;
+  std::optional<Error> find_abort() const;
+  std::optional<Error> look_at_peers() const;
+
+ private:
+  struct Abort;
+  std::byte* stage(int peer) const { return stages_ + static_cast<size_t>(peer) * 4 * chunk_bytes; }
+  std::byte* pipe(int sender, int receiver) const {
+    return pipes_ + static_cast<size_t>(sender * size + receiver) * (kRingBytes + kBulkSlots * kBulkBytes);
+  }
+  void allocate(const std::byte* begin, size_t nbytes) const;
+
+  std::shared_ptr<Host> host_;
+  std::vector<int> members_;
+  std::vector<BellWord*> bells_;
+  uint64_t key_;
+  uint64_t offset_;
+  uint64_t size_;  // as unsigned, for the index arithmetic above
+  Mapping mapping_;
+  Abort* abort_;
+  HeaderLine* lines_;
+  RankFlags* flags_;
+  Detail* details_;
+  std::byte* eager_;
+  PipeControl* controls_;
+  std::byte* stages_;
+  std::byte* pipes_;
+  bool has_stage_ = false;
+  std::vector<bool> has_pipe_;
+};
+
+}  // namespace hocket

@@ -1,0 +1,381 @@
+// How the ranks of a host meet. Rank 0 listens at an abstract unix socket (a crash leaves no name behind); the others
+// connect, prove by SO_PEERCRED that they belong to the same user, and hand over their bell. When all are there, rank 0
+// answers with the segment and, of every rank, the bell and a pidfd. Sockets are closed then.
+//
+//   rank r                       rank 0
+//   hello {rank, size, left_s} + bell   ->   waits for all, until the earliest deadline of those who came
+//                                <-   welcome {first, count} + segment + (bell, pidfd) x count     (several, if many ranks)
+//                                <-   refusal {code, missing ranks, text}
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "core/clock.hpp"
+#include "shm/host.hpp"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+namespace hocket {
+
+
+namespace {
+
+constexpr uint32_t kMagic = 0x686b7431;  // "hkt1": also the version of everything that lies in shared memory
+constexpr int kPeersPerMessage = 100;    // two descriptors each; the kernel takes at most 253
+constexpr int kTextBytes = 512;
+
+struct Hello {
+  uint32_t magic;
+  int32_t rank;
+  int32_t size;
+  int32_t has_membarrier;
+  double left_s;
+  uint64_t start_time;
+};
+
+struct Welcome {
+  uint32_t magic;
+  int32_t refused;  // 0, or 1 + ErrorCode
+  int32_t first;
+  int32_t count;
+  int32_t ringers_fence;
+  int32_t pids[kPeersPerMessage];
+  char text[kTextBytes];
+};
+
+[[noreturn]] void fail_errno(const std::string& what) {
+  throw Failure(ErrorCode::backend_unavailable, what + ": " + std::strerror(errno));
+}
+
+// In clock ticks since boot; with the pid it names a process for good (pids are reused).
+uint64_t start_time_of(int pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(stat, line);
+  std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
+  std::string field;
+  for (int i = 0; i < 20; ++i) fields >> field;  // field 22 of the line, the 20th after the name
+  return field.empty() ? 0 : std::strtoull(field.c_str(), nullptr, 10);
+}
+
+Fd open_pidfd(int pid) { return Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
+
+bool send_message(int socket, const void* data, size_t nbytes, const std::vector<int>& fds) {
+  iovec part{const_cast<void*>(data), nbytes};
+  std::vector<char> control(CMSG_SPACE(sizeof(int) * std::max<size_t>(fds.size(), 1)));
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
+    std::memcpy(CMSG_DATA(header), fds.data(), sizeof(int) * fds.size());
+  }
+  return sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(nbytes);
+}
+
+enum class Received : uint8_t { nothing, message, closed };
+
+Received receive_message(int socket, void* data, size_t nbytes, std::vector<Fd>& fds) {
+  iovec part{data, nbytes};
+  std::vector<char> control(CMSG_SPACE(sizeof(int) * (2 * kPeersPerMessage + 1)));
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Received::nothing;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); got >= 0 && header; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
+      fds.emplace_back(fd);
+    }
+  }
+  return got == static_cast<ssize_t>(nbytes) ? Received::message : Received::closed;
+}
+
+sockaddr_un address_of(const std::string& name, socklen_t& length) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const size_t used = std::min(name.size(), sizeof address.sun_path - 1);
+  std::memcpy(address.sun_path + 1, name.data(), used);  // the leading zero makes it abstract
+  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + used);
+  return address;
+}
+
+// The user at the other end, or -1.
+ucred credentials(int socket) {
+  ucred peer{0, static_cast<uid_t>(-1), 0};
+  socklen_t length = sizeof peer;
+  getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length);
+  return peer;
+}
+
+Fd pidfd_of(int socket, const ucred& peer, uint64_t start_time) {
+  int fd = -1;
+  socklen_t length = sizeof fd;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0) return Fd(fd);
+  Fd opened = open_pidfd(peer.pid);
+  return opened && start_time_of(peer.pid) == start_time ? std::move(opened) : Fd();
+}
+
+class Leader {
+ public:
+  Leader(const std::string& name, int size, double timeout_s)
+      : size_(size), deadline_ns_(now_ns() + static_cast<int64_t>(timeout_s * 1e9)), arrived_(size) {
+    Bell& bell = Bell::mine();
+    arrived_[0] = {Fd(), Fd(fcntl(bell.fd(), F_DUPFD_CLOEXEC, 0)), open_pidfd(getpid()), getpid()};
+    ringers_fence_ = !bell.has_membarrier();
+    if (size == 1) return;
+    listener_ = Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    socklen_t length;
+    const sockaddr_un address = address_of(name, length);
+    if (bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+      if (errno == EADDRINUSE)
+        throw Failure(ErrorCode::bootstrap_mismatch,
+                      "another process is rank 0 of this job already: two processes have local rank 0, or two jobs "
+                      "share MASTER_ADDR, MASTER_PORT and HOCKET_JOB");
+      fail_errno("cannot open the meeting socket");
+    }
+    if (listen(listener_.get(), std::min(size, 4096)) != 0) fail_errno("cannot listen at the meeting socket");
+  }
+
+  bool step() {
+    if (!listener_) return true;
+    while (true) {
+      Fd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!connection) break;
+      if (credentials(connection.get()).uid == getuid()) unknown_.push_back(std::move(connection));
+    }
+    for (size_t i = 0; i < unknown_.size();) {
+      if (!greet(unknown_[i])) {
+        ++i;
+      } else {
+        unknown_.erase(unknown_.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+    }
+    // A rank that left again has not arrived; another process may still come in its place.
+    for (int rank = 1; rank < size_; ++rank) {
+      char byte;
+      if (arrived_[rank].connection && recv(arrived_[rank].connection.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 0)
+        arrived_[rank] = {};
+    }
+    return missing().empty();
+  }
+
+  bool overdue() const { return now_ns() >= deadline_ns_; }
+
+  std::vector<int> missing() const {
+    std::vector<int> ranks;
+    for (int rank = 1; rank < size_; ++rank)
+      if (!arrived_[rank].connection) ranks.push_back(rank);
+    return ranks;
+  }
+
+  Meeting welcome() {
+    Fd segment = create_segment(segment_bytes());
+    for (int rank = 1; rank < size_; ++rank) {
+      for (int first = 0; first < size_; first += kPeersPerMessage) {
+        Welcome message{};
+        message.magic = kMagic;
+        message.first = first;
+        message.count = std::min(kPeersPerMessage, size_ - first);
+        message.ringers_fence = ringers_fence_;
+        std::vector<int> fds{segment.get()};
+        for (int i = 0; i < message.count; ++i) {
+          const Arrived& peer = arrived_[first + i];
+          message.pids[i] = peer.pid;
+          fds.push_back(peer.bell.get());
+          fds.push_back(peer.pidfd.get());
+        }
+        send_message(arrived_[rank].connection.get(), &message, sizeof message, fds);
+      }
+    }
+    Meeting meeting;
+    meeting.segment = std::move(segment);
+    for (int rank = 0; rank < size_; ++rank) {
+      Arrived& peer = arrived_[rank];
+      meeting.peers.push_back({rank == 0 ? Fd() : std::move(peer.pidfd), Mapping(peer.bell.get(), 0, 4096), peer.pid});
+    }
+    return meeting;
+  }
+
+  [[noreturn]] void refuse(const Error& error) {
+    Welcome message{};
+    message.magic = kMagic;
+    message.refused = 1 + static_cast<int32_t>(error.code);
+    message.count = std::min<int32_t>(static_cast<int32_t>(error.ranks.size()), kPeersPerMessage);
+    for (int i = 0; i < message.count; ++i) message.pids[i] = error.ranks[i];
+    std::snprintf(message.text, sizeof message.text, "%s", error.message.c_str());
+    for (const Arrived& peer : arrived_)
+      if (peer.connection) send_message(peer.connection.get(), &message, sizeof message, {});
+    for (const Fd& connection : unknown_) send_message(connection.get(), &message, sizeof message, {});
+    throw Failure(error);
+  }
+
+ private:
+  struct Arrived {
+    Fd connection;
+    Fd bell;
+    Fd pidfd;
+    int32_t pid = 0;
+  };
+
+  // True when the connection needs no more looking at.
+  bool greet(Fd& connection) {
+    Hello hello{};
+    std::vector<Fd> fds;
+    switch (receive_message(connection.get(), &hello, sizeof hello, fds)) {
+      case Received::nothing:
+        return false;
+      case Received::closed:
+        return true;
+      case Received::message:
+        break;
+    }
+    if (hello.magic != kMagic || fds.size() != 1)
+      refuse({ErrorCode::bootstrap_mismatch, "the ranks of this job run different versions of hocket"});
+    if (hello.size != size_)
+      refuse({ErrorCode::bootstrap_mismatch, "rank 0 expects " + std::to_string(size_) + " ranks on this host, rank " +
+                                                 std::to_string(hello.rank) + " expects " + std::to_string(hello.size)});
+    if (hello.rank < 1 || hello.rank >= size_ || arrived_[hello.rank].connection)
+      refuse({ErrorCode::bootstrap_mismatch, "two processes say that they are rank " + std::to_string(hello.rank)});
+    const ucred peer = credentials(connection.get());
+    Fd pidfd = pidfd_of(connection.get(), peer, hello.start_time);
+    if (!pidfd) return true;  // it has died already
+    if (!hello.has_membarrier) ringers_fence_ = true;
+    deadline_ns_ = std::min(deadline_ns_, now_ns() + static_cast<int64_t>(hello.left_s * 1e9));
+    arrived_[hello.rank] = {std::move(connection), std::move(fds[0]), std::move(pidfd), peer.pid};
+    return true;
+  }
+
+  int size_;
+  int64_t deadline_ns_;
+  std::vector<Arrived> arrived_;
+  std::vector<Fd> unknown_;
+  Fd listener_;
+
+ public:
+  bool ringers_fence_ = false;
+};
+
+class Follower {
+ public:
+  Follower(std::string name, int rank, int size, double timeout_s)
+      : name_(std::move(name)), rank_(rank), size_(size), deadline_ns_(now_ns() + static_cast<int64_t>(timeout_s * 1e9)) {}
+
+  bool step() {
+    if (!connection_ && !connect_once()) return false;
+    while (true) {
+      Welcome message{};
+      std::vector<Fd> fds;
+      switch (receive_message(connection_.get(), &message, sizeof message, fds)) {
+        case Received::nothing:
+          return false;
+        case Received::closed:  // rank 0 went away: wait for another one until the deadline
+          connection_ = Fd();
+          meeting = {};
+          return false;
+        case Received::message:
+          break;
+      }
+      if (take(message, fds)) return true;
+    }
+  }
+
+  bool connected() const { return static_cast<bool>(connection_); }
+  Meeting meeting;
+
+ private:
+  bool connect_once() {
+    Fd connection(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    socklen_t length;
+    const sockaddr_un address = address_of(name_, length);
+    if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) return false;
+    if (credentials(connection.get()).uid != getuid()) return false;
+    Bell& bell = Bell::mine();
+    const double left_s = static_cast<double>(deadline_ns_ - now_ns()) * 1e-9;
+    const Hello hello{kMagic, rank_, size_, bell.has_membarrier(), left_s, start_time_of(getpid())};
+    if (!send_message(connection.get(), &hello, sizeof hello, {bell.fd()})) return false;
+    connection_ = std::move(connection);
+    return true;
+  }
+
+  bool take(const Welcome& message, std::vector<Fd>& fds) {
+    if (message.magic != kMagic)
+      throw Failure(ErrorCode::bootstrap_mismatch, "the ranks of this job run different versions of hocket");
+    if (message.refused)
+      throw Failure(static_cast<ErrorCode>(message.refused - 1), message.text,
+                    std::vector<int>(message.pids, message.pids + message.count));
+    if (message.ringers_fence) detail::ringers_fence.store(true, std::memory_order_relaxed);
+    if (fds.size() != static_cast<size_t>(2 * message.count + 1))
+      throw Failure(ErrorCode::resource_exhausted,
+                    "could not receive the file descriptors of " + std::to_string(size_) + " ranks; raise `ulimit -n`");
+    meeting.segment = std::move(fds[0]);
+    for (int i = 0; i < message.count; ++i) {
+      Mapping bell(fds[1 + 2 * i].get(), 0, 4096);
+      Fd pidfd = message.first + i == rank_ ? Fd() : std::move(fds[2 + 2 * i]);
+      meeting.peers.push_back({std::move(pidfd), std::move(bell), message.pids[i]});
+    }
+    return static_cast<int>(meeting.peers.size()) == size_;
+  }
+
+  std::string name_;
+  int rank_;
+  int size_;
+  int64_t deadline_ns_;
+  Fd connection_;
+};
+
+std::string give_up_text(int rank, const std::vector<int>& missing, double timeout_s) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.3g s", timeout_s);
+  return "rank " + std::to_string(rank) + " waited " + text + " at start-up: rank" + (missing.size() > 1 ? "s " : " ") +
+         join_ranks(missing) + " never arrived";
+}
+
+}  // namespace
+
+Meeting meet(const std::string& name, int rank, int size, double timeout_s, WaitHooks& hooks) {
+  Engine& engine = Engine::instance();
+  if (rank == 0) {
+    Leader leader(name, size, timeout_s);
+    const bool complete = engine.wait_for([&] { return leader.step() || leader.overdue(); }, timeout_s, hooks);
+    const std::vector<int> missing = leader.missing();
+    if (!complete || !missing.empty())
+      leader.refuse({ErrorCode::comm_timeout, give_up_text(0, missing, timeout_s), missing});
+    if (leader.ringers_fence_) detail::ringers_fence.store(true, std::memory_order_relaxed);
+    return leader.welcome();
+  }
+  Follower follower(name, rank, size, timeout_s);
+  bool complete = engine.wait_for([&] { return follower.step(); }, timeout_s, hooks);
+  // Rank 0 knows who is missing, and gives up at the earliest deadline: it gets a moment to say so.
+  if (!complete && follower.connected()) complete = engine.wait_for([&] { return follower.step(); }, 1.0, hooks);
+  if (!complete) {
+    const std::vector<int> missing{0};
+    throw Failure(ErrorCode::comm_timeout, give_up_text(rank, missing, timeout_s), missing);
+  }
+  return std::move(follower.meeting);
+}
+
+}  // namespace hocket

@@ -1,0 +1,210 @@
+// The staged algorithms: ranks hand data to each other through two in-slots and two out-slots of one chunk each.
+//
+// Epochs: chunk k of an operation has epoch base + k + 1, where base counts the chunks of all operations before it, equal
+// on all members. `staged` >= epoch: the rank's in-slot holds its chunk k; `finished` >= epoch: the rank has read what it
+// needs of everyone's chunk k (and, where it reduces, its out-slot holds the result).
+//
+// Slot k mod 2 is written again for chunk k + 2. In every loop below a rank stages chunk k + 2 only after all members
+// finished chunk k, so in-slots are free. An out-slot is written in round k + 2 only after all members staged chunk k + 2,
+// which they do after their round k, in which they copied chunk k out. Between operations the headers do the same.
+#include <algorithm>
+#include <cstring>
+
+#include "shm/collective_lane.hpp"
+
+namespace hocket {
+
+namespace {
+
+struct Slice {
+  size_t begin;
+  size_t nbytes;
+  size_t end() const { return begin + nbytes; }
+};
+
+// The part of a chunk that rank `owner` reduces; borders on cache lines, so that no line has two writers.
+Slice slice_of(size_t nbytes, int owner, int size) {
+  constexpr size_t kLine = 64;
+  const size_t lines = (nbytes + kLine - 1) / kLine;
+  const size_t n = static_cast<size_t>(size);
+  const size_t o = static_cast<size_t>(owner);
+  const size_t begin = std::min(nbytes, lines * o / n * kLine);
+  const size_t end = std::min(nbytes, lines * (o + 1) / n * kLine);
+  return {begin, end - begin};
+}
+
+constexpr uint64_t div_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+uint64_t CollectiveLane::take_epochs(uint64_t num_chunks) {
+  const uint64_t base = epoch_;
+  epoch_ += num_chunks;
+  return base;
+}
+
+void CollectiveLane::publish_staged(uint64_t epoch) const {
+  region_->flags(rank_).staged.value.store(epoch, std::memory_order_release);
+  region_->ring_peers();
+}
+
+void CollectiveLane::publish_finished(uint64_t epoch) const {
+  region_->flags(rank_).finished.value.store(epoch, std::memory_order_release);
+  region_->ring_peers();
+}
+
+// all_reduce and reduce: every rank owns a slice of each chunk, stages what others own, reduces its own slice over all
+// ranks in rank order, and takes the other slices from their owners (slice-owner, or direct reduce-scatter + all-gather;
+// Rabenseifner 2004 over shared memory). Copies only (n-1)/n of the array in and out.
+Task CollectiveLane::reduce_in_slices(Operation op) {
+  const Region& region = *region_;
+  const ReduceKernel kernel = reduce_kernel(op.dtype, op.reduce);
+  const uint64_t chunk = region.chunk_bytes;
+  const uint64_t num_chunks = div_up(op.nbytes, chunk);
+  const uint64_t base = take_epochs(num_chunks);
+  const bool receives = op.kind == OpKind::all_reduce || op.root == rank_;
+  const bool others_need = op.kind == OpKind::all_reduce || op.root != rank_;
+  std::vector<const std::byte*> sources(static_cast<size_t>(size_));
+  const auto chunk_size = [&](uint64_t k) { return std::min<uint64_t>(chunk, op.nbytes - k * chunk); };
+  const auto stage = [&](uint64_t k) {
+    const size_t nbytes = chunk_size(k);
+    const Slice own = slice_of(nbytes, rank_, size_);
+    const std::byte* from = op.in + k * chunk;
+    std::byte* to = region.in_slot(rank_, k);
+    std::memcpy(to, from, own.begin);
+    std::memcpy(to + own.end(), from + own.end(), nbytes - own.end());
+    publish_staged(base + k + 1);
+  };
+
+  stage(0);
+  for (uint64_t k = 0; k < num_chunks; ++k) {
+    if (k + 1 < num_chunks) stage(k + 1);
+    const size_t nbytes = chunk_size(k);
+    const Slice own = slice_of(nbytes, rank_, size_);
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != rank_) co_await staged_by(peer, base + k + 1);
+      sources[peer] = (peer == rank_ ? op.in + k * chunk : region.in_slot(peer, k)) + own.begin;
+    }
+    std::byte* result = op.out + k * chunk + own.begin;
+    std::byte* shared = region.out_slot(rank_, k) + own.begin;
+    if (!receives)
+      kernel(shared, nullptr, sources.data(), size_, own.nbytes / itemsize(op.dtype));
+    else
+      kernel(result, others_need ? shared : nullptr, sources.data(), size_, own.nbytes / itemsize(op.dtype));
+    publish_finished(base + k + 1);
+    for (int step = 1; step < size_; ++step) {
+      const int peer = (rank_ + step) % size_;  // everyone begins elsewhere
+      co_await finished_by(peer, base + k + 1);
+      const Slice slice = slice_of(nbytes, peer, size_);
+      if (receives) std::memcpy(op.out + k * chunk + slice.begin, region.out_slot(peer, k) + slice.begin, slice.nbytes);
+    }
+  }
+}
+
+// Every rank stages a piece of each other rank's block, and reduces its own block from all stages.
+Task CollectiveLane::reduce_scatter(Operation op) {
+  const Region& region = *region_;
+  const ReduceKernel kernel = reduce_kernel(op.dtype, op.reduce);
+  const uint64_t piece = std::max<uint64_t>(region.chunk_bytes / static_cast<uint64_t>(size_) / 64 * 64, 64);
+  const uint64_t num_chunks = div_up(op.nbytes, piece);
+  const uint64_t base = take_epochs(num_chunks);
+  std::vector<const std::byte*> sources(static_cast<size_t>(size_));
+  for (uint64_t k = 0; k < num_chunks; ++k) {
+    const size_t nbytes = std::min<uint64_t>(piece, op.nbytes - k * piece);
+    if (k >= 2)
+      for (int peer = 0; peer < size_; ++peer)
+        if (peer != rank_) co_await finished_by(peer, base + k - 1);
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_)
+        std::memcpy(region.in_slot(rank_, k) + static_cast<size_t>(peer) * piece,
+                    op.in + static_cast<size_t>(peer) * op.nbytes + k * piece, nbytes);
+    publish_staged(base + k + 1);
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != rank_) co_await staged_by(peer, base + k + 1);
+      sources[peer] = peer == rank_ ? op.in + static_cast<size_t>(rank_) * op.nbytes + k * piece
+                                    : region.in_slot(peer, k) + static_cast<size_t>(rank_) * piece;
+    }
+    kernel(op.out + k * piece, nullptr, sources.data(), size_, nbytes / itemsize(op.dtype));
+    publish_finished(base + k + 1);
+  }
+}
+
+Task CollectiveLane::all_gather(Operation op) {
+  const Region& region = *region_;
+  const uint64_t chunk = region.chunk_bytes;
+  const uint64_t num_chunks = div_up(op.nbytes, chunk);
+  const uint64_t base = take_epochs(num_chunks);
+  std::byte* own = op.out + static_cast<size_t>(rank_) * op.nbytes;
+  for (uint64_t k = 0; k < num_chunks; ++k) {
+    const size_t nbytes = std::min<uint64_t>(chunk, op.nbytes - k * chunk);
+    if (k >= 2)
+      for (int peer = 0; peer < size_; ++peer)
+        if (peer != rank_) co_await finished_by(peer, base + k - 1);
+    std::memcpy(region.in_slot(rank_, k), op.in + k * chunk, nbytes);
+    publish_staged(base + k + 1);
+    if (own != op.in) std::memcpy(own + k * chunk, op.in + k * chunk, nbytes);
+    for (int step = 1; step < size_; ++step) {
+      const int peer = (rank_ + step) % size_;
+      co_await staged_by(peer, base + k + 1);
+      std::memcpy(op.out + static_cast<size_t>(peer) * op.nbytes + k * chunk, region.in_slot(peer, k), nbytes);
+    }
+    publish_finished(base + k + 1);
+  }
+}
+
+// The root stages, the others copy out; small chunks, so that the copies overlap.
+Task CollectiveLane::broadcast(Operation op) {
+  constexpr uint64_t kMostChunkBytes = 256 << 10;
+  constexpr uint64_t kLeastChunkBytes = 16 << 10;
+  const Region& region = *region_;
+  const uint64_t limit = std::min<uint64_t>(region.chunk_bytes, kMostChunkBytes);
+  const uint64_t chunk = std::clamp(op.nbytes / 4 / 64 * 64, kLeastChunkBytes, limit);
+  const uint64_t num_chunks = div_up(op.nbytes, chunk);
+  const uint64_t base = take_epochs(num_chunks);
+  for (uint64_t k = 0; k < num_chunks; ++k) {
+    const size_t nbytes = std::min<uint64_t>(chunk, op.nbytes - k * chunk);
+    if (rank_ == op.root) {
+      if (k >= 2)
+        for (int peer = 0; peer < size_; ++peer)
+          if (peer != rank_) co_await finished_by(peer, base + k - 1);
+      std::memcpy(region.in_slot(rank_, k), op.in + k * chunk, nbytes);
+      publish_staged(base + k + 1);
+    } else {
+      co_await staged_by(op.root, base + k + 1);
+      std::memcpy(op.out + k * chunk, region.in_slot(op.root, k), nbytes);
+      publish_finished(base + k + 1);
+    }
+  }
+  // Everyone's epochs end equal, whatever part it had.
+  publish_staged(base + num_chunks);
+  publish_finished(base + num_chunks);
+}
+
+Task CollectiveLane::all_to_all(Operation op) {
+  const Region& region = *region_;
+  const uint64_t piece = std::max<uint64_t>(region.chunk_bytes / static_cast<uint64_t>(size_) / 64 * 64, 64);
+  const uint64_t num_chunks = div_up(op.nbytes, piece);
+  const uint64_t base = take_epochs(num_chunks);
+  const size_t own = static_cast<size_t>(rank_) * op.nbytes;
+  for (uint64_t k = 0; k < num_chunks; ++k) {
+    const size_t nbytes = std::min<uint64_t>(piece, op.nbytes - k * piece);
+    if (k >= 2)
+      for (int peer = 0; peer < size_; ++peer)
+        if (peer != rank_) co_await finished_by(peer, base + k - 1);
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_)
+        std::memcpy(region.in_slot(rank_, k) + static_cast<size_t>(peer) * piece,
+                    op.in + static_cast<size_t>(peer) * op.nbytes + k * piece, nbytes);
+    publish_staged(base + k + 1);
+    std::memcpy(op.out + own + k * piece, op.in + own + k * piece, nbytes);
+    for (int step = 1; step < size_; ++step) {
+      const int peer = (rank_ + step) % size_;
+      co_await staged_by(peer, base + k + 1);
+      std::memcpy(op.out + static_cast<size_t>(peer) * op.nbytes + k * piece,
+                  region.in_slot(peer, k) + static_cast<size_t>(rank_) * piece, nbytes);
+    }
+    publish_finished(base + k + 1);
+  }
+}
+
+}  // namespace hocket

@@ -1,0 +1,81 @@
+// A coroutine that waits for flags in shared memory: an algorithm reads as if it blocked, yet whoever drives the lane
+// resumes it only when the flag it waits for has been reached.
+#pragma once
+
+#include <atomic>
+#include <coroutine>
+#include <cstdint>
+#include <exception>
+#include <utility>
+
+#include "core/lane.hpp"
+
+namespace hocket {
+
+class Task {
+ public:
+  struct promise_type {
+    const std::atomic<uint64_t>* flag = nullptr;
+    uint64_t target = 0;
+    int peer = -1;
+    std::exception_ptr error;
+
+    Task get_return_object() { return Task(Handle::from_promise(*this)); }
+    std::suspend_always initial_suspend() noexcept { return {}; }
+    std::suspend_always final_suspend() noexcept { return {}; }
+    void return_void() {}
+    void unhandled_exception() { error = std::current_exception(); }
+  };
+  using Handle = std::coroutine_handle<promise_type>;
+
+  Task() = default;
+  explicit Task(Handle handle) : handle_(handle) {}
+  Task(Task&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Task& operator=(Task&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Task() {
+    if (handle_) handle_.destroy();
+  }
+
+  explicit operator bool() const { return handle_ != nullptr; }
+
+  // Runs as far as the flags allow, but not for long: other lanes want their turn.
+  Progress drive() {
+    constexpr int kMostSteps = 8;
+    promise_type& promise = handle_.promise();
+    for (int steps = 0; steps < kMostSteps; ++steps) {
+      if (promise.flag && promise.flag->load(std::memory_order_acquire) < promise.target)
+        return steps ? Progress::moved : Progress::waiting;
+      promise.flag = nullptr;
+      handle_.resume();
+      if (!handle_.done()) continue;
+      if (promise.error) std::rethrow_exception(promise.error);
+      return Progress::done;
+    }
+    return Progress::moved;
+  }
+
+  int waits_for() const { return handle_.promise().peer; }
+
+ private:
+  Handle handle_;
+};
+
+// co_await Reached{flag, target, peer}: goes on once flag >= target. Flags only grow, so once true it stays true.
+struct Reached {
+  const std::atomic<uint64_t>& flag;
+  uint64_t target;
+  int peer;
+
+  bool await_ready() const noexcept { return flag.load(std::memory_order_acquire) >= target; }
+  void await_suspend(Task::Handle handle) const noexcept {
+    handle.promise().flag = &flag;
+    handle.promise().target = target;
+    handle.promise().peer = peer;
+  }
+  void await_resume() const noexcept {}
+};
+
+}  // namespace hocket

@@ -1,0 +1,113 @@
+"""How a job ended: each rank's outcome, and which failure was the first cause."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hocket.boot.report import Report
+
+EXIT_TIMED_OUT = 124  # what timeout(1) returns
+
+
+@dataclass(frozen=True)
+class RankOutcome:
+    """The end of one rank.
+
+    Args:
+        rank: number of the rank.
+        return_code: its exit code, or minus the number of the signal that killed it.
+        started_s: when it was started, in seconds since the epoch.
+        ended_s: when the launcher saw its end.
+        terminated_s: when the launcher first sent it SIGTERM or SIGKILL; None when it ended without.
+    """
+
+    rank: int
+    return_code: int
+    started_s: float
+    ended_s: float
+    terminated_s: float | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.return_code != 0
+
+    @property
+    def duration_s(self) -> float:
+        return self.ended_s - self.started_s
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code as a shell shows it: 128 + the signal's number for a killed rank."""
+        return 128 - self.return_code if self.return_code < 0 else self.return_code
+
+    @property
+    def signal_name(self) -> str | None:
+        """Name of the signal that killed it, or None."""
+        if self.return_code >= 0:
+            return None
+        try:
+            return signal.Signals(-self.return_code).name
+        except ValueError:
+            return f"signal {-self.return_code}"  # real-time signals have no names here
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """The end of all ranks.
+
+    Args:
+        outcomes: one for each rank, in rank order.
+        reports: exceptions that ranks have left, by rank.
+        duration_s: from the first start to the last end.
+        record_dir: where ranks write the records of their last operations when they fail.
+        interrupted_by: number of the first signal that the launcher got and passed on, or None.
+        timed_out: the job was ended because its time was over.
+    """
+
+    outcomes: tuple[RankOutcome, ...]
+    reports: Mapping[int, Report]
+    duration_s: float
+    record_dir: str
+    interrupted_by: int | None = None
+    timed_out: bool = False
+
+    @property
+    def failures(self) -> list[RankOutcome]:
+        return [outcome for outcome in self.outcomes if outcome.failed]
+
+    @property
+    def exit_code(self) -> int:
+        """0 when all ranks ended with 0; else that of the first cause, 124 after a timeout, 128 + signal after one."""
+        if not self.failures:
+            return EXIT_TIMED_OUT if self.timed_out else 0
+        if self.interrupted_by is not None:
+            return 128 + self.interrupted_by
+        if self.timed_out:
+            return EXIT_TIMED_OUT
+        cause = self.first_cause
+        return cause.exit_code if cause is not None else self.failures[0].exit_code
+
+    @property
+    def first_cause(self) -> RankOutcome | None:
+        """The failure that the others follow from, as far as can be seen; None when the launcher ended all of them.
+
+        The earliest among those that are not consequences of another one; if all are, the earliest of these.
+        """
+        own = [outcome for outcome in self.failures if self.report_of(outcome) or outcome.terminated_s is None]
+        return min(own, key=self._order, default=None)
+
+    def report_of(self, outcome: RankOutcome) -> Report | None:
+        """Return the rank's report, unless its exception came only after, and so from, the launcher's SIGTERM."""
+        report = self.reports.get(outcome.rank)
+        if report is None or (outcome.terminated_s is not None and report.time_s > outcome.terminated_s):
+            return None
+        return report
+
+    def _order(self, outcome: RankOutcome) -> tuple[bool, float]:
+        report = self.report_of(outcome)
+        if report is None:
+            return False, outcome.ended_s
+        interrupted = self.interrupted_by is not None and report.type_name == "KeyboardInterrupt"
+        return report.consequence or interrupted, report.time_s

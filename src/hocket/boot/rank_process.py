@@ -1,0 +1,144 @@
+"""One rank as a child process: its variables, its start, its process group and its end."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from hocket.errors import LaunchError
+
+_PR_SET_PDEATHSIG = 1
+# Looked up before any fork: between fork and exec the child of a threaded process must not load anything.
+_prctl = ctypes.CDLL(None).prctl
+
+
+class RankProcess:
+    """A running rank in a process group of its own; `pidfd` becomes readable when it ends.
+
+    Its exit status is looked at without being collected, so that its pid, which is the name of its process group too,
+    is given to nobody else until `close`.
+
+    Args:
+        rank: number of the rank.
+        command: program and arguments.
+        env: all its variables.
+        piped: connect stdout and stderr to the pipes `stdout` and `stderr` instead of inheriting them.
+
+    Raises:
+        LaunchError: the program is not there, may not be run, or the machine has no room for another process.
+    """
+
+    def __init__(self, rank: int, command: list[str], env: Mapping[str, str], *, piped: bool = False) -> None:
+        self.rank = rank
+        self.started_s = time.time()
+        output = subprocess.PIPE if piped else None
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                process_group=0,
+                preexec_fn=_DieWithLauncher(),
+            )
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            raise LaunchError(f"rank {rank} could not be started: {command[0]}: {error}") from error
+        self.pidfd = os.pidfd_open(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def pipes(self) -> list[IO[bytes]]:
+        """The reading ends of stdout and stderr; empty when they are inherited."""
+        return [pipe for pipe in (self._process.stdout, self._process.stderr) if pipe is not None]
+
+    def poll(self) -> int | None:
+        """Return the exit code, minus the signal's number for a killed rank, or None while it runs."""
+        status = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if status is None:
+            return None
+        return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the rank and to every process it has started that stayed in its group."""
+        try:
+            os.killpg(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass  # nobody is left, or only a process that changed its user
+
+    def close(self) -> None:
+        """Kill what is left of the process group and collect the exit status."""
+        self.signal_group(signal.SIGKILL)
+        self._process.wait()
+        os.close(self.pidfd)
+        for pipe in self.pipes:
+            pipe.close()
+
+
+class _DieWithLauncher:
+    """Runs in the child before exec: SIGKILL it when the launcher dies, and let it hear Ctrl-C."""
+
+    def __init__(self) -> None:
+        self._launcher = os.getpid()
+
+    def __call__(self) -> None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != self._launcher:
+            os._exit(1)  # it died before the line above
+        # Signals that the caller has blocked would stay blocked through exec.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def runner_command(arguments: list[str]) -> list[str]:
+    """Build the command that runs ``["script.py", *args]`` or ``["-m", "module", *args]`` as a rank in this Python."""
+    return [sys.executable, "-m", "hocket.boot.runner", *arguments]
+
+
+def job_environment(num_ranks: int, report_folder: Path, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Make the variables that all ranks of a new local job share.
+
+    Args:
+        num_ranks: ranks of the job, all on this host.
+        report_folder: where the ranks leave their failures.
+        env: the variables to start from; those of this process by default.
+    """
+    base = os.environ if env is None else env
+    # A job inside of a torchrun rank: torch would take the outer agent's store for this job's.
+    variables = {name: value for name, value in base.items() if not name.startswith("TORCHELASTIC_")}
+    job = secrets.token_hex(16)
+    variables |= {
+        "WORLD_SIZE": str(num_ranks),
+        "LOCAL_WORLD_SIZE": str(num_ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "HOCKET_JOB": job,
+        "HOCKET_REPORT_DIR": str(report_folder),
+    }
+    cpus = len(os.sched_getaffinity(0))
+    variables.setdefault("OMP_NUM_THREADS", str(max(1, cpus // num_ranks)))
+    variables.setdefault("HOCKET_RECORD_DIR", str(Path.cwd() / "hocket-records" / job))
+    return variables
+
+
+def rank_environment(rank: int, shared: Mapping[str, str]) -> dict[str, str]:
+    """Add to the variables that all ranks share those of one local rank."""
+    return {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,134 @@
+"""Run a script as one rank: ``python -m hocket.boot.runner [-m] script.py args...``.
+
+The script sees what it would see under ``python script.py args...``. When it ends by an uncaught exception, that is not
+printed here, where the tracebacks of all ranks would mix, but left for the launcher in $HOCKET_REPORT_DIR/rank-N.json.
+"""
+
+from __future__ import annotations
+
+import sys
+
+# The interpreter put the working directory first, for `-m`. A json.py that lies there must not become ours.
+if __name__ == "__main__" and not sys.flags.safe_path:
+    del sys.path[0]
+
+import builtins
+import contextlib
+import importlib.util
+import io
+import os
+import pkgutil
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+
+from hocket.boot.report import make_report, write_report
+
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments: list[str]) -> None:
+    """Run the program that `arguments` name and turn an uncaught exception into a report and an exit code.
+
+    Returns normally, or raises SystemExit: the interpreter then ends as after any script, so threads are joined and
+    exit handlers run.
+
+    Args:
+        arguments: ``["script.py", *args]`` or ``["-m", "module", *args]``.
+    """
+    pid = os.getpid()
+    try:
+        _run(arguments)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        trace = _without_own_frames(error.__traceback__)
+        # A process forked by the script comes by here as well; its failure is not the rank's.
+        if os.getpid() != pid or not _leave_report(error, trace):
+            sys.excepthook(type(error), error, trace)
+        sys.exit(EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
+
+
+def _run(arguments: list[str]) -> None:
+    as_module = arguments[0] == "-m"
+    name, *script_arguments = arguments[as_module:]
+    sys.argv = [name, *script_arguments]  # here already, for the code of a module's parent packages
+    code, spec = _find_module(name) if as_module else _find_script(name)
+    program = ModuleType("__main__")
+    program.__dict__.update(__file__=code.co_filename, __cached__=None, __builtins__=builtins)
+    if spec is None:
+        program.__loader__ = SourceFileLoader("__main__", code.co_filename)
+    else:
+        sys.argv[0] = spec.origin if as_module and spec.origin else name
+        program.__file__ = spec.origin
+        program.__loader__, program.__spec__, program.__package__ = spec.loader, spec, spec.parent
+        program.__dict__["__cached__"] = spec.cached
+    # Not runpy.run_path: it takes its `__main__` away when the script's last line has run, while threads and exit
+    # handlers of the script may still look it up (pickle does).
+    sys.modules["__main__"] = program
+    exec(code, program.__dict__)
+
+
+def _find_script(path: str) -> tuple[CodeType, ModuleSpec | None]:
+    """Compile a script; of a folder or an archive, the module `__main__` in it."""
+    finder = pkgutil.get_importer(path)
+    if finder is not None and (spec := finder.find_spec("__main__")) is not None:
+        sys.path.insert(0, path)
+        return _load(spec)
+    if not sys.flags.safe_path:
+        sys.path.insert(0, str(Path(path).resolve().parent))
+    absolute = str(Path(path).absolute())  # as Python does since 3.9: the script may change the directory
+    with io.open_code(absolute) as file:
+        return compile(file.read(), absolute, "exec", dont_inherit=True), None
+
+
+def _find_module(name: str) -> tuple[CodeType, ModuleSpec]:
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.getcwd())
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{name}.__main__")
+    if spec is None:
+        raise ModuleNotFoundError(f"No module named {name!r} that can be run", name=name)
+    return _load(spec)
+
+
+def _load(spec: ModuleSpec) -> tuple[CodeType, ModuleSpec]:
+    get_code = getattr(spec.loader, "get_code", None)
+    code = get_code(spec.name) if get_code is not None else None
+    if code is None:
+        raise ImportError(f"{spec.name!r} holds no Python code that can be run", name=spec.name)
+    return code, spec
+
+
+def _leave_report(error: BaseException, trace: TracebackType | None) -> bool:
+    """Write the report; return False where no launcher waits for one."""
+    folder, rank = os.environ.get("HOCKET_REPORT_DIR"), os.environ.get("RANK", "")
+    if not folder or not rank.isdigit():
+        return False
+    try:
+        write_report(Path(folder), make_report(int(rank), error, trace))
+    except OSError:
+        return False
+    if sys.excepthook is not sys.__excepthook__:
+        # Someone's hook may do more than print (close a log, tell a service); what it prints is in the report. torch
+        # sets one that prints in every rank.
+        with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()):
+            sys.excepthook(type(error), error, trace)
+    return True
+
+
+def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Skip the frames of this file, and those of the import system where the program could not be found."""
+    while trace is not None and trace.tb_frame.f_code.co_filename in _OWN_FILES:
+        trace = trace.tb_next
+    return trace
+
+
+_OWN_FILES = {__file__, importlib.util.__file__, "<frozen importlib.util>", "<frozen importlib._bootstrap>"}
+
+if __name__ == "__main__":
+    # Through the import system, since the name `__main__` is about to be the script's.
+    from hocket.boot.runner import main as run_program
+
+    run_program(sys.argv[1:])

@@ -1,0 +1,12 @@
+"""The `hocket` command: one file a verb, found by its function `register`."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line of this process and exit with its code."""
+    from hocket.cli._application import run_command_line
+
+    sys.exit(run_command_line(sys.argv[1:]))

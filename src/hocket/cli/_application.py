@@ -1,0 +1,97 @@
+"""The Typer application: finds the verbs and turns every error into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import pkgutil
+import sys
+from typing import Annotated, Any, cast
+
+import typer
+
+import hocket.cli
+from hocket.errors import HocketError, InvalidArgument, InvalidType
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+
+def run_command_line(arguments: list[str]) -> int:
+    """Run one command.
+
+    Args:
+        arguments: the command line without the program's name.
+
+    Returns:
+        The exit code: 2 for bad input, after one line on stderr that says what is wrong. Any other error is one line
+        too, and 1; with $HOCKET_TRACEBACK set it is raised, for those who look for a fault in hocket itself.
+    """
+    try:
+        code = _application()(arguments, prog_name="hocket", standalone_mode=False)
+    except (typer.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except _USAGE_ERRORS as error:
+        return _explain_usage(error)
+    except (InvalidArgument, InvalidType) as error:
+        return _complain(f"hocket {arguments[0]}", str(error), EXIT_BAD_INPUT)
+    except Exception as error:
+        if os.environ.get("HOCKET_TRACEBACK"):
+            raise
+        name = "" if isinstance(error, HocketError) else f"{type(error).__name__}: "
+        return _complain(f"hocket {arguments[0]}", f"{name}{error}", EXIT_FAILED)
+    return code if isinstance(code, int) else 0
+
+
+def _application() -> typer.Typer:
+    """Build the application out of every module of this folder that has a function `register`."""
+    application = typer.Typer(
+        name="hocket",
+        help="Run, measure and observe the processes of a parallel Python program.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    application.callback()(_options)
+    for module in pkgutil.iter_modules(hocket.cli.__path__):
+        if not module.name.startswith("_"):
+            importlib.import_module(f"hocket.cli.{module.name}").register(application)
+    return application
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            print(f"hocket {importlib.metadata.version('hocket')}")
+        except importlib.metadata.PackageNotFoundError:
+            print("hocket (not installed, run from its sources)")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Run, measure and observe the processes of a parallel Python program."""
+
+
+def _explain_usage(error: Any) -> int:
+    """Print a usage error of Typer in one line, or the whole help where the arguments are missing altogether."""
+    command = error.ctx.command_path if getattr(error, "ctx", None) is not None else "hocket"
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.format_message(), file=sys.stderr)
+        return EXIT_BAD_INPUT
+    return _complain(command, f"{error.format_message().rstrip('.')}; see: {command} --help", EXIT_BAD_INPUT)
+
+
+def _complain(command: str, message: str, exit_code: int) -> int:
+    print(f"{command}: {' '.join(message.split())}", file=sys.stderr)
+    return exit_code
+
+
+# click's base of all usage errors; Typer hands on only BadParameter, from click or from its own copy of it.
+_USAGE_ERRORS = cast(type[Exception], typer.BadParameter.__mro__[2])

@@ -1,0 +1,122 @@
+"""`hocket run`: start a script as several ranks on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hocket.boot.job_result import JobResult
+from hocket.boot.launcher import run_job
+from hocket.boot.rank_process import runner_command
+from hocket.boot.summary import summarise
+from hocket.errors import InvalidArgument
+
+_HELP = """Start a Python script as N processes (ranks) on this machine and wait for all of them.
+
+Each rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, as under torchrun; hocket.init() and
+torch.distributed read them. What stands behind the script goes to the script.
+
+When a rank fails, the others get 3 s to end by themselves, then SIGTERM, and SIGKILL at 6 s. The traceback of the
+first cause is printed whole, then every other failure in one line. The exit code is that of the first cause,
+128 + the signal's number for a killed rank."""
+
+_EXAMPLES = """\b
+Examples:
+  hocket run -n 4 train.py --epochs 3
+  hocket run -n 2 --tag-output -m my_package.train
+  hocket run -n 2 -- train.py --help"""
+
+
+def register(application: typer.Typer) -> None:
+    """Add the verb to the command."""
+    application.command(
+        "run",
+        help=_HELP,
+        epilog=_EXAMPLES,
+        options_metavar="-n N [OPTIONS]",
+        # From the script's name on everything is the script's, options too.
+        context_settings={"allow_interspersed_args": False},
+    )(run)
+
+
+def run(
+    script: Annotated[
+        list[str], typer.Argument(metavar="SCRIPT", show_default=False, help="The script and its arguments.")
+    ],
+    num_ranks: Annotated[
+        int, typer.Option("-n", "--num-ranks", metavar="N", show_default=False, help="How many ranks to start.")
+    ],
+    module: Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module's name, as in python -m.")] = False,
+    tag_output: Annotated[bool, typer.Option("--tag-output", help='Put "[rank] " before each line of output.')] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="At the end print one line of JSON: each rank's exit code and time.")
+    ] = False,
+) -> int:
+    """Check the arguments, run the job and tell how it ended; see `_HELP`."""
+    if num_ranks < 1:
+        raise InvalidArgument(f"-n must be 1 or more, not {num_ranks}, as in: hocket run -n 2 train.py")
+    if module:
+        _check_module(script[0])
+    else:
+        _check_script(script[0])
+    result = run_job(runner_command([*(["-m"] if module else []), *script]), num_ranks, tag_output=tag_output)
+    sys.stderr.write(summarise(result))
+    sys.stderr.flush()
+    if as_json:
+        print(json.dumps(_as_json(script, result)))
+    return result.exit_code
+
+
+def _check_script(name: str) -> None:
+    path = Path(name)
+    if not path.exists():
+        hint = "" if name.endswith(".py") else "; a module needs -m before its name"
+        if Path(f"{name}.py").exists():
+            hint = f"; did you mean {name}.py?"
+        raise InvalidArgument(f"there is no script {name!r} in {os.getcwd()}{hint}")
+    if path.is_dir() and not (path / "__main__.py").exists():
+        raise InvalidArgument(f"{name!r} is a folder without __main__.py; name a script")
+    if not os.access(path, os.R_OK):
+        raise InvalidArgument(f"the script {name!r} may not be read by this user")
+
+
+def _check_module(name: str) -> None:
+    """Look for the outermost package only: to look further would run the package's code here."""
+    if name.endswith(".py"):
+        raise InvalidArgument(f"-m takes a module's name, not a file: drop -m, or write -m {Path(name).stem}")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.util.find_spec(name.partition(".")[0]) is not None
+    except (ValueError, ImportError):
+        found = False
+    finally:
+        del sys.path[0]
+    if not found:
+        raise InvalidArgument(f"there is no module {name!r} in {os.getcwd()} or among the installed packages")
+
+
+def _as_json(script: list[str], result: JobResult) -> dict[str, object]:
+    cause = result.first_cause
+    return {
+        "script": script,
+        "num_ranks": len(result.outcomes),
+        "exit_code": result.exit_code,
+        "duration_s": round(result.duration_s, 3),
+        "first_failed_rank": None if cause is None else cause.rank,
+        "ranks": [
+            {
+                "rank": outcome.rank,
+                "exit_code": outcome.exit_code,
+                "signal": outcome.signal_name,
+                "terminated_by_launcher": outcome.terminated_s is not None,
+                "duration_s": round(outcome.duration_s, 3),
+            }
+            for outcome in result.outcomes
+        ],
+    }

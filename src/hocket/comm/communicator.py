@@ -1,0 +1,188 @@
+"""The communicator. Its operations are native methods; here is what is called rarely."""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from hocket import _native
+from hocket.errors import InvalidArgument, InvalidState, InvalidType
+from hocket.trace import Record, decode_events
+
+_NO_COLOR = -1
+_LARGEST_COLOR = 2**63 - 1
+
+
+class Communicator(_native.Communicator):
+    """A group of ranks with an issue order of its own.
+
+    Operations work in place or write into `out`, on NumPy arrays, torch tensors on the CPU and anything else with the
+    buffer protocol; non-contiguous arrays are worked on in a copy that is written back. All members issue the same
+    collectives in the same order: what they disagree about raises `CollectiveMismatch` on every one of them.
+
+    all_reduce(x, op="sum"), reduce(x, root, op="sum"), broadcast(x, root), barrier(), all_gather(out, x),
+    reduce_scatter(out, x, op="sum"), all_to_all(out, x), send(x, dst, tag=0), recv(x, src, tag=0), isend, irecv.
+    The collectives take ``async_op=True`` and return a `Work` then; all take ``timeout`` in seconds.
+
+    Reductions are made in rank order: bitwise equal on all ranks and from run to run. float16 and bfloat16 accumulate
+    in float32; integers wrap; min and max propagate NaN; avg divides once, at the end.
+
+    Made by `hocket.init`, `split`, `group` and `dup`.
+    """
+
+    _host: _native.Host
+    _members: list[int]
+    _key: int
+
+    def __init__(
+        self,
+        host: _native.Host,
+        members: list[int],
+        rank: int,
+        key: int,
+        label: str,
+        timeout: float,
+        open_timeout: float,
+        on_failure: Callable[[Communicator, BaseException], object] | None = None,
+    ) -> None:
+        super().__init__(host, members, rank, key, label, timeout, open_timeout)
+        self._host = host
+        self._members = members
+        self._key = key
+        self._on_failure = on_failure
+        self._num_splits = 0
+        self._groups_made: Counter[tuple[int, ...]] = Counter()
+        self._children: weakref.WeakSet[Communicator] = weakref.WeakSet()
+        self._on_finalize: Callable[[], None] | None = None
+
+    @property
+    def local_rank(self) -> int:
+        """Number of this process among the members on its host."""
+        return self.rank
+
+    @property
+    def local_size(self) -> int:
+        """Members on this host."""
+        return self.size
+
+    @property
+    def backends(self) -> dict[str, str]:
+        """The libraries that can carry operations of this communicator, with a word on each."""
+        return {"shm": f"shared memory of this host, {_native.ISA} reductions"}
+
+    def records(self) -> list[Record]:
+        """Return the latest operations (at most 4096), oldest first, those in flight included."""
+        return decode_events(self._records())
+
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """Divide the communicator; called by all members.
+
+        Args:
+            color: members with the same one (0 or more) come together; None: this rank will be in none.
+            key: order of the ranks in the new communicator; equal keys keep the present order.
+
+        Returns:
+            The communicator of this rank's color, or None.
+
+        Raises:
+            CommTimeout: some member did not come in time.
+        """
+        if color is not None and not (isinstance(color, int) and 0 <= color <= _LARGEST_COLOR):
+            raise InvalidArgument(f"color must be an int of 0 or more, or None, not {color!r}")
+        if not isinstance(key, int) or abs(key) > _LARGEST_COLOR:
+            raise InvalidArgument(f"key must be an int of 64 bits, not {key!r}")
+        self._num_splits += 1
+        wanted = self._gather_ints("split", (_NO_COLOR if color is None else color, key))
+        if color is None:
+            return None
+        ranks = sorted((rank for rank in range(self.size) if wanted[rank][0] == color), key=lambda r: (wanted[r][1], r))
+        return self._child(ranks, f"split {color} of {self._label}", "split", self._num_splits, color)
+
+    def dup(self) -> Communicator:
+        """Make a communicator of the same members with an issue order of its own; called by all members."""
+        self._num_splits += 1
+        self._gather_ints("dup", (0, 0))
+        return self._child(list(range(self.size)), f"dup of {self._label}", "dup", self._num_splits)
+
+    def group(self, ranks: Sequence[int]) -> Communicator:
+        """Make a communicator of some members, in the order given; called by those only.
+
+        Args:
+            ranks: of this communicator, each once, this rank among them.
+
+        Raises:
+            InvalidArgument: a rank is out of range or twice there, or this rank is not among them.
+            CommTimeout: one of them did not come in time.
+        """
+        members = list(ranks)
+        if any(not isinstance(rank, int) for rank in members):
+            raise InvalidType(f"ranks must be ints, not {members!r}")
+        if any(not 0 <= rank < self.size for rank in members):
+            raise InvalidArgument(f"ranks {members} must lie between 0 and {self.size - 1}")
+        if len(set(members)) != len(members):
+            raise InvalidArgument(f"ranks {members} name a rank twice")
+        if self.rank not in members:
+            raise InvalidArgument(f"rank {self.rank} is not among {members}; only members call group()")
+        self._groups_made[tuple(members)] += 1
+        count = self._groups_made[tuple(members)]
+        return self._child(members, f"group {members} of {self._label}", "group", count, *members)
+
+    def finalize(self) -> None:
+        """Wait for operations in flight and leave this communicator and those made from it. Idempotent.
+
+        Not collective: others that still wait for this rank get `PeerFailure`.
+        """
+        self._leave(self.timeout)
+
+    def _leave(self, drain_timeout_s: float) -> None:
+        for child in list(self._children):
+            child._leave(drain_timeout_s)
+        self._close(drain_timeout_s)
+        if self._on_finalize is not None:
+            self._on_finalize()
+            self._on_finalize = None
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # After an error the operations in flight may never end; the others learn from our leaving.
+        self._leave(0.0 if error is not None else self.timeout)
+
+    def __repr__(self) -> str:
+        state = ", finalized" if self._closed else ""
+        return f"<hocket.Communicator {self._label}: rank {self.rank} of {self.size}{state}>"
+
+    def _gather_ints(self, kind: str, values: tuple[int, int]) -> list[tuple[int, int]]:
+        gathered = array("q", bytes(16 * self.size))
+        self._gather_for(kind, gathered, array("q", values))  # type: ignore[arg-type]
+        return list(zip(gathered[::2], gathered[1::2], strict=True))
+
+    def _child(self, ranks: list[int], label: str, *identity: object) -> Communicator:
+        if _native.is_forked_child() or self._closed:
+            raise InvalidState(f"{self._label} cannot be used any more: it was finalized, or this is a forked child")
+        child = type(self)(
+            self._host,
+            [self._members[rank] for rank in ranks],
+            ranks.index(self.rank),
+            derive_key(self._key, *identity),
+            label,
+            self.timeout,
+            self.timeout,
+            self._on_failure,
+        )
+        child._check_grad = self._check_grad
+        self._children.add(child)
+        return child
+
+
+def derive_key(*parts: object) -> int:
+    """Make the 64-bit name under which the members of a new communicator find their memory; never 0 or 1."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") | 2

@@ -1,0 +1,74 @@
+"""Every exception a user of hocket can see.
+
+Each class derives from `HocketError` and from the builtin that fits, so that
+``except TimeoutError`` and ``except HocketError`` both work.
+"""
+
+from __future__ import annotations
+
+
+class HocketError(Exception):
+    """Base of all errors that hocket raises."""
+
+
+class InvalidArgument(HocketError, ValueError):
+    """An argument has a value that cannot work: a rank out of range, overlapping arrays, a wrong size."""
+
+
+class InvalidType(HocketError, TypeError):
+    """An argument is of a kind that cannot work: not an array, on another device, read-only."""
+
+
+class UnsupportedDtype(HocketError, TypeError):
+    """The data type, or its combination with a reduction, is not supported; the message lists what is."""
+
+
+class InvalidState(HocketError, RuntimeError):
+    """The call is not possible now: after finalize, after fork, or from two threads at once."""
+
+
+class CollectiveMismatch(HocketError, RuntimeError):
+    """The members of a communicator issued different operations at the same place of the issue order.
+
+    Raised on every rank; the operation is skipped and the communicator stays usable.
+    """
+
+
+class CommTimeout(HocketError, TimeoutError):
+    """An operation did not complete in its time; the message and `ranks` name who is missing."""
+
+    def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks
+
+
+class PeerFailure(HocketError, RuntimeError):
+    """A member of the communicator died or left; the message and `ranks` name it."""
+
+    def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks
+
+
+class Aborted(HocketError, RuntimeError):
+    """The communicator was given up by another member, or by an earlier failure on this one."""
+
+
+class ResourceExhausted(HocketError, MemoryError):
+    """Shared memory or another resource of the machine ran out."""
+
+
+class BackendUnavailable(HocketError, RuntimeError):
+    """A backend asked for by name cannot be had here; the message says why."""
+
+
+class BootstrapMismatch(HocketError, RuntimeError):
+    """The processes that met at start-up disagree about the job: its size, a rank, the version of hocket."""
+
+
+class RemoteError(HocketError, RuntimeError):
+    """A function run by `hocket.spawn` failed in a rank in a way that cannot be raised here as it was."""
+
+
+class LaunchError(HocketError, RuntimeError):
+    """A job could not be started, or one of its ranks failed."""

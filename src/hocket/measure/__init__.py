@@ -1,0 +1,56 @@
+"""The one timing engine: interleaved rounds, max over ranks, ratios with intervals, and the machine's own noise.
+
+Contenders that live in the same processes are measured by every rank through a `Team`;
+contenders that need processes of their own (rivals with their own launcher) through a `Coordinator`,
+whose jobs call `serve`. Both are a `Runner`, and `measure` is the same for both.
+"""
+
+from hocket.measure.contender import Contender, Key
+from hocket.measure.coordinator import Coordinator
+from hocket.measure.core_factor import core_factor
+from hocket.measure.jobs import Job, Process, direct_job
+from hocket.measure.judge import Comparison, Row, judge, null_rows, ratios
+from hocket.measure.machine import foreign_busy, pin, usage
+from hocket.measure.progress import progress
+from hocket.measure.report import Report, report
+from hocket.measure.rounds import Measurement, Round, Settings, calibrate, measure
+from hocket.measure.runner import Runner
+from hocket.measure.script import finish, script_parser, settings_of
+from hocket.measure.statistics import Ratio, median_interval, ratio
+from hocket.measure.team import Team
+from hocket.measure.worker import serve
+
+__all__ = [
+    "Comparison",
+    "Contender",
+    "Coordinator",
+    "Job",
+    "Key",
+    "Measurement",
+    "Process",
+    "Ratio",
+    "Report",
+    "Round",
+    "Row",
+    "Runner",
+    "Settings",
+    "Team",
+    "calibrate",
+    "core_factor",
+    "direct_job",
+    "finish",
+    "foreign_busy",
+    "judge",
+    "measure",
+    "median_interval",
+    "null_rows",
+    "pin",
+    "progress",
+    "ratio",
+    "ratios",
+    "report",
+    "script_parser",
+    "serve",
+    "settings_of",
+    "usage",
+]

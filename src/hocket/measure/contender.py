@@ -1,0 +1,62 @@
+"""What is timed: a named callable, and how one sample of it is taken."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Key(NamedTuple):
+    """Names one contender: contenders of the same case are compared with each other."""
+
+    case: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One of the things compared in a case; its set-up is done before it is made.
+
+    Args:
+        case: What is done, for example "16 B".
+        name: Who does it and in which form, for example "mpich Allreduce(IN_PLACE, [x, FLOAT])".
+        run: Does it as many times as its argument says; it owns the loop, so that cheap things are not timed
+            through one more Python call.
+    """
+
+    case: str
+    name: str
+    run: Callable[[int], object]
+
+    @classmethod
+    def of_call(cls, case: str, name: str, call: Callable[[], object]) -> Contender:
+        """Makes a contender of a callable without arguments, at the cost of one plain call per iteration."""
+
+        def run(iterations: int) -> None:
+            for _ in itertools.repeat(None, iterations):
+                call()
+
+        return cls(case, name, run)
+
+    @property
+    def key(self) -> Key:
+        """The pair that names it."""
+        return Key(self.case, self.name)
+
+
+def sample(contender: Contender, iterations: int, barrier: Callable[[], object], clock: Callable[[], float]) -> float:
+    """Times one sample on this rank.
+
+    A twentieth of the iterations (at least one) runs first, untimed: caches fill and the ranks fall into step, which
+    the way out of a barrier (a wake-up of tens of microseconds) does not give.
+
+    Returns:
+        Seconds for all iterations on this rank.
+    """
+    barrier()
+    contender.run(max(1, iterations // 20))
+    start = clock()
+    contender.run(iterations)
+    return clock() - start

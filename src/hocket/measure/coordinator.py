@@ -1,0 +1,207 @@
+"""Runs contenders that live in other jobs: only the job whose turn it is runs, the others sleep in a read.
+
+The ranks of each job connect, say which contenders they hold, and then answer one request at a time:
+
+    rank -> coordinator   {"job", "rank", "pid", "contenders": [[case, name], ...]}
+    coordinator -> rank   {"do": "run", "case", "name", "iterations"} | {"do": "compute"} | {"do": "exit"}
+    rank -> coordinator   {"seconds"} | {"error": traceback}
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TypeVar
+
+from hocket.errors import CommTimeout, InvalidArgument, LaunchError
+from hocket.measure.contender import Key
+from hocket.measure.jobs import Job, RunningJob
+from hocket.measure.wire import Line, Message
+
+_LOOK_EVERY_S = 0.2  # how often a wait looks whether the job still lives
+_SETTLE_S = 2.0  # that a launcher gets to hand on what a rank wrote before it failed
+_Source = TypeVar("_Source", socket.socket, Line)
+
+
+class Coordinator:
+    """The `Runner` of contenders in other processes; a context manager that ends its jobs on the way out.
+
+    Args:
+        jobs: One a library, all with the same number of ranks and with different contenders.
+        start_timeout_s: Until all ranks of a job have said hello (they import, set up and check before).
+        run_timeout_s: For one sample.
+
+    Raises:
+        InvalidArgument: No job, jobs of different size, or a contender that two jobs hold.
+        LaunchError: A job could not be started, died, or failed; names it and shows the end of its output.
+        CommTimeout: A job did not answer in time; the same.
+    """
+
+    def __init__(self, jobs: Sequence[Job], *, start_timeout_s: float = 120.0, run_timeout_s: float = 120.0) -> None:
+        if len({job.name for job in jobs}) != len(jobs) or len({job.num_ranks for job in jobs}) != 1:
+            raise InvalidArgument("a coordinator needs jobs with different names and one number of ranks")
+        self._run_timeout_s = run_timeout_s
+        self._num_ranks = jobs[0].num_ranks
+        self._running: dict[str, RunningJob] = {}
+        self._lines: dict[str, dict[int, Line]] = {job.name: {} for job in jobs}
+        self._job_of: dict[Key, str] = {}
+        address = f"hocket-measure-{secrets.token_hex(16)}"
+        self._listener = socket.socket(socket.AF_UNIX)
+        try:
+            self._listener.bind("\0" + address)
+            self._listener.listen(len(jobs) * self._num_ranks)
+            for job in jobs:  # one after the other: two MPIs starting at once compete for the cores
+                self._start(job, address, time.monotonic() + start_timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of each job."""
+        return self._num_ranks
+
+    @property
+    def contenders(self) -> tuple[Key, ...]:
+        """All contenders of all jobs, by the order of the jobs."""
+        return tuple(self._job_of)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The coordinator; the jobs descend from it."""
+        return (os.getpid(),)
+
+    def run(self, contender: Key, iterations: int) -> list[float]:
+        """Seconds that each rank of the contender's job took."""
+        request = {"do": "run", "case": contender.case, "name": contender.name, "iterations": iterations}
+        return self._ask(self._job_of[contender], tuple(range(self._num_ranks)), request)
+
+    def compute(self, ranks: tuple[int, ...]) -> list[float]:
+        """Seconds of the compute kernel on `ranks` of the first job."""
+        return self._ask(next(iter(self._lines)), ranks, {"do": "compute"})
+
+    def agree(self, value: float) -> float:
+        """The value: there is one round loop only."""
+        return value
+
+    def finish(self, timeout_s: float = 20.0) -> None:
+        """Tells all ranks to exit and waits for them; a job that ends badly is reported on stderr, by name."""
+        for name, lines in self._lines.items():
+            for rank, line in lines.items():
+                self._send(name, rank, line, {"do": "exit"})
+        for name, running in self._running.items():
+            status = running.finish(timeout_s)
+            if status != 0:
+                how = f"did not end within {timeout_s:g} s" if status is None else f"ended with status {status}"
+                print(f"job {name} {how} after all was measured\n{running.output()}", file=sys.stderr)
+        self.close()
+
+    def close(self) -> None:
+        """Kills all jobs and closes all connections."""
+        for running in self._running.values():
+            running.close()
+        for lines in self._lines.values():
+            for line in lines.values():
+                line.connection.close()
+        self._running, self._lines = {}, {}
+        self._listener.close()
+
+    def __enter__(self) -> Coordinator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.close()
+
+    def _start(self, job: Job, address: str, deadline: float) -> None:
+        try:
+            running = self._running[job.name] = RunningJob(job, address)
+        except OSError as error:
+            raise LaunchError(f"job {job.name} could not be started: {error}") from error
+        lines = self._lines[job.name]
+        held: set[tuple[Key, ...]] = set()
+        while len(lines) < job.num_ranks:
+            if not self._readable([self._listener], deadline):
+                missing = tuple(rank for rank in range(job.num_ranks) if rank not in lines)
+                if running.exit_status() is not None:
+                    raise self._failed(job.name, f"died with status {running.exit_status()} before it was ready")
+                if time.monotonic() >= deadline:
+                    raise self._late(job.name, "was not ready in time", missing)
+                continue
+            line = Line(self._listener.accept()[0])
+            hello = self._reply(job.name, line, deadline, None)
+            if hello["job"] != job.name or hello["rank"] in lines:
+                raise self._failed(job.name, f"has two ranks {hello['rank']}, or is {hello['job']}")
+            lines[hello["rank"]] = line
+            held.add(tuple(Key(*key) for key in hello["contenders"]))
+        if len(held) != 1 or set(lines) != set(range(job.num_ranks)):
+            raise self._failed(job.name, f"has ranks {sorted(lines)} that offer {len(held)} sets of contenders")
+        for key in held.pop():
+            if key in self._job_of:
+                raise InvalidArgument(f"jobs {self._job_of[key]} and {job.name} both offer {key}")
+            self._job_of[key] = job.name
+
+    def _ask(self, job: str, ranks: tuple[int, ...], request: Message) -> list[float]:
+        deadline = time.monotonic() + self._run_timeout_s
+        lines = {rank: self._lines[job][rank] for rank in ranks}
+        for rank, line in lines.items():
+            self._send(job, rank, line, request)
+        seconds: dict[int, float] = {}
+        while waiting := {line: rank for rank, line in lines.items() if rank not in seconds}:
+            ready = self._readable(list(waiting), deadline)
+            if not ready and time.monotonic() >= deadline:
+                late = tuple(waiting.values())
+                raise self._late(job, f"did not answer {request} within {self._run_timeout_s:g} s: ranks {late}", late)
+            for line in ready:
+                reply = self._reply(job, line, deadline, waiting[line])
+                seconds[waiting[line]] = float(reply["seconds"])
+        return [seconds[rank] for rank in ranks]
+
+    def _send(self, job: str, rank: int, line: Line, request: Message) -> None:
+        try:
+            line.send(request)
+        except ConnectionError:
+            raise self._failed(job, f"lost rank {rank}") from None
+
+    def _reply(self, job: str, line: Line, deadline: float, rank: int | None) -> Message:
+        while True:
+            if not self._readable([line], deadline):
+                if time.monotonic() >= deadline:
+                    raise self._late(job, "stopped in the middle of a message", () if rank is None else (rank,))
+                continue
+            try:
+                message = line.receive()
+            except EOFError:
+                raise self._failed(job, "lost a rank" if rank is None else f"lost rank {rank}") from None
+            if message is not None and "error" in message:
+                raise self._failed(job, f"failed on rank {rank}:\n{message['error']}")
+            if message is not None:
+                return message
+
+    @staticmethod
+    def _readable(sources: list[_Source], deadline: float) -> list[_Source]:
+        wait_s = max(0.0, min(_LOOK_EVERY_S, deadline - time.monotonic()))
+        return select.select(sources, [], [], wait_s)[0]
+
+    def _failed(self, job: str, how: str) -> LaunchError:
+        self._running[job].settle(_SETTLE_S)
+        return LaunchError(self._with_output(job, how))
+
+    def _late(self, job: str, how: str, ranks: tuple[int, ...]) -> CommTimeout:
+        return CommTimeout(self._with_output(job, how), ranks)
+
+    def _with_output(self, job: str, how: str) -> str:
+        """The message of an error, with the job's output; the error ends all jobs, by `close`."""
+        message = f"job {job} {how}\n--- output of {job} ---\n{self._running[job].output()}"
+        self.close()
+        return message

@@ -1,0 +1,166 @@
+"""Jobs: groups of processes with a launcher of their own, that are started once and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hocket.measure.wire import ADDRESS_VARIABLE, JOB_VARIABLE
+
+
+@dataclass(frozen=True)
+class Process:
+    """A command to start, with variables added to the environment."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The ranks of one library: one process that starts them all (a launcher), or one process a rank.
+
+    Args:
+        name: For errors.
+        num_ranks: How many ranks will say hello.
+        processes: What to start.
+    """
+
+    name: str
+    num_ranks: int
+    processes: tuple[Process, ...]
+
+
+def direct_job(name: str, argv: Sequence[str], num_ranks: int, env: Mapping[str, str] | None = None) -> Job:
+    """A job without a launcher: one process a rank, told who it is by RANK, WORLD_SIZE, LOCAL_* and MASTER_*."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    world = {"WORLD_SIZE": f"{num_ranks}", "LOCAL_WORLD_SIZE": f"{num_ranks}"}
+    world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
+    processes = tuple(
+        Process(tuple(argv), {**(env or {}), **world, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"})
+        for rank in range(num_ranks)
+    )
+    return Job(name, num_ranks, processes)
+
+
+class RunningJob:
+    """A started job; owns its processes and their output.
+
+    Args:
+        job: What to start.
+        address: Where its ranks find the coordinator. It is unique, so it also marks the job's processes in their
+            environment: whoever carries it together with the job's name is ours to end, whatever a launcher did to
+            parents, groups and sessions.
+    """
+
+    def __init__(self, job: Job, address: str) -> None:
+        self.job = job
+        self._marks = tuple(
+            f"{variable}={value}".encode()
+            for variable, value in ((ADDRESS_VARIABLE, address), (JOB_VARIABLE, job.name))
+        )
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for process in job.processes:
+                env = {**os.environ, **process.env, ADDRESS_VARIABLE: address, JOB_VARIABLE: job.name}
+                self._processes.append(
+                    subprocess.Popen(
+                        process.argv,
+                        env=env,
+                        stdin=subprocess.DEVNULL,
+                        stdout=self._output,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                )
+        except BaseException:
+            self.kill()
+            raise
+
+    def exit_status(self) -> int | None:
+        """The first exit status of a process that ended, negative for a signal; None while all run."""
+        return next((status for process in self._processes if (status := process.poll()) is not None), None)
+
+    def settle(self, timeout_s: float) -> None:
+        """Waits until all processes have ended by themselves, but not for long."""
+        deadline = time.monotonic() + timeout_s
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                return
+
+    def output(self, max_chars: int = 4000) -> str:
+        """The end of what the job wrote to stdout and stderr."""
+        size = os.fstat(self._output.fileno()).st_size
+        data = os.pread(self._output.fileno(), max_chars, max(0, size - max_chars))
+        return data.decode(errors="replace").strip()
+
+    def finish(self, timeout_s: float) -> int | None:
+        """Waits for the processes to end by themselves, then kills what is left.
+
+        Returns:
+            The first exit status that is not 0; None if a process had to be killed.
+        """
+        deadline = time.monotonic() + timeout_s
+        try:
+            statuses = [process.wait(max(0.0, deadline - time.monotonic())) for process in self._processes]
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            self.kill()
+        return next((status for status in statuses if status), 0)
+
+    def kill(self) -> None:
+        """Kills every process of the job by process group and releases its output."""
+        own_group = os.getpgrp()
+        while groups := {group for group in map(_group_of, self._pids()) if group not in (None, own_group)}:
+            for group in groups:
+                _signal_group(group)
+            for process in self._processes:
+                process.wait()
+            time.sleep(0.01)  # until the kernel has taken those away whose parent is not us
+
+    def close(self) -> None:
+        """Kills what is left and releases the output."""
+        self.kill()
+        self._output.close()
+
+    def _pids(self) -> list[int]:
+        """The job's live processes, by the marks in their environment."""
+        found = []
+        for entry in os.scandir("/proc"):
+            if not entry.name.isdigit():
+                continue
+            try:
+                variables = Path(entry.path, "environ").read_bytes().split(b"\0")
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue  # ended meanwhile, or another user's
+            if all(mark in variables for mark in self._marks):
+                found.append(int(entry.name))
+        return found
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _signal_group(group: int | None) -> None:
+    if group is not None:
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # ended meanwhile

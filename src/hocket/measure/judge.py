@@ -1,0 +1,146 @@
+"""Which rows hold: a target is reached by the median, and 0.9 of it by the lower end of the median's interval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from hocket.errors import InvalidArgument
+from hocket.measure.contender import Key
+from hocket.measure.rounds import AGAIN, Measurement, Round
+from hocket.measure.statistics import MIN_VALUES, Ratio, ratio
+
+MIN_ROUNDS = 9
+MAX_FOREIGN_BUSY = 0.25  # share of all CPUs' time; above it nothing is judged
+LOW_END = 0.9  # of the target, for the lower end of the interval
+UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A row to be: one contender of ours against the fastest of some rivals.
+
+    Args:
+        case: The contenders' case.
+        ours: Name of our contender.
+        rivals: Names of the rivals' forms; the one with the smallest median time is compared with.
+        target: How many times faster than it we want to be; None compares without a target.
+        needs_cores: Only rounds with full cores count.
+        label: Shown for the case; None shows the case's name.
+        unit: Of the times shown: "s", "ms", "us" or "ns".
+    """
+
+    case: str
+    ours: str
+    rivals: tuple[str, ...]
+    target: float | None = None
+    needs_cores: bool = True
+    label: str | None = None
+    unit: str = "us"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One judged comparison, as it stands in a report.
+
+    Args:
+        case, rival: What was done, and by whom we are measured.
+        ours, theirs: Median times per iteration.
+        unit: Of both.
+        ratio: Median of theirs / ours round by round; above 1 we are faster.
+        interval: 95 % interval of that median; None with fewer than 6 rounds.
+        target: Ratio wanted, or None.
+        holds: None if there is no target or it cannot be judged.
+    """
+
+    case: str
+    rival: str
+    ours: float
+    theirs: float
+    unit: str
+    ratio: float
+    interval: tuple[float, float] | None
+    target: float | None
+    holds: bool | None
+
+    @property
+    def unjudged(self) -> bool:
+        """True for a target about which nothing can be said."""
+        return self.target is not None and self.holds is None
+
+
+def judge(measurement: Measurement, comparison: Comparison) -> Row:
+    """Compares and judges.
+
+    A row that needs full cores uses the rounds that had them. Where these are fewer than 9, or others kept the
+    machine busy, the row shows the figures of all rounds and judges nothing.
+
+    Raises:
+        InvalidArgument: A contender or unit of the comparison does not exist, or there is no rival.
+    """
+    rounds = measurement.full_core_rounds if comparison.needs_cores else measurement.rounds
+    judgeable = len(rounds) >= MIN_ROUNDS and measurement.foreign_busy <= MAX_FOREIGN_BUSY
+    if len(rounds) < MIN_ROUNDS:
+        rounds = measurement.rounds
+    if not comparison.rivals or comparison.unit not in UNITS:
+        raise InvalidArgument(f"a comparison needs a rival and a unit out of {', '.join(UNITS)}: {comparison}")
+    ours = _times(rounds, Key(comparison.case, comparison.ours))
+    by_rival = {name: _times(rounds, Key(comparison.case, name)) for name in comparison.rivals}
+    rival = min(by_rival, key=lambda name: median(by_rival[name]))
+    seen = _ratio(ours, by_rival[rival])
+    holds = None
+    if comparison.target is not None and judgeable:
+        holds = meets(seen, comparison.target)
+    scale = UNITS[comparison.unit]
+    return Row(
+        case=comparison.label or comparison.case,
+        rival=rival,
+        ours=median(ours) * scale,
+        theirs=median(by_rival[rival]) * scale,
+        unit=comparison.unit,
+        ratio=seen.median,
+        interval=(seen.low, seen.high) if seen.rounds >= MIN_VALUES else None,
+        target=comparison.target,
+        holds=holds,
+    )
+
+
+def meets(seen: Ratio, target: float) -> bool:
+    """Whether a ratio reaches a target: the median all of it, the interval's lower end 0.9 of it."""
+    return seen.median >= target and seen.low >= LOW_END * target
+
+
+def null_rows(measurement: Measurement, unit: str = "us") -> tuple[Row, ...]:
+    """The A/A rows: each case's first contender against itself; what differs from 1 is noise."""
+    first: dict[str, str] = {}
+    for case, name in measurement.iterations:
+        first.setdefault(case, name)
+    comparisons = (
+        Comparison(case, name, (name + AGAIN,), label=f"{case}, A/A", unit=unit) for case, name in first.items()
+    )
+    return tuple(judge(measurement, comparison) for comparison in comparisons)
+
+
+def ratios(measurement: Measurement, ours: Key, theirs: Key, needs_cores: bool = False) -> Ratio:
+    """The ratio theirs / ours of any two contenders, over all rounds or those with full cores.
+
+    Raises:
+        InvalidArgument: There are fewer than 6 such rounds, or a contender does not exist.
+    """
+    rounds = measurement.full_core_rounds if needs_cores else measurement.rounds
+    return ratio(_times(rounds, ours), _times(rounds, theirs))
+
+
+def _ratio(ours: list[float], theirs: list[float]) -> Ratio:
+    if len(ours) >= MIN_VALUES:
+        return ratio(ours, theirs)
+    values = [their / our for our, their in zip(ours, theirs, strict=True)]
+    return Ratio(median(values), min(values), max(values), len(values))
+
+
+def _times(rounds: Iterable[Round], key: Key) -> list[float]:
+    try:
+        return [round_.seconds[key] for round_ in rounds]
+    except KeyError:
+        raise InvalidArgument(f"no contender {key.name!r} was measured in case {key.case!r}") from None

@@ -1,0 +1,83 @@
+"""What the machine did meanwhile: whose work kept the CPUs busy, and which CPU a rank runs on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """A reading of the machine's CPU clocks, in seconds since some fixed past.
+
+    Args:
+        wall_s: Wall clock.
+        busy_s: Time in which CPUs worked for processes or were taken by the hypervisor (steal), summed over CPUs.
+        ours_s: CPU time of our processes and their descendants.
+    """
+
+    wall_s: float
+    busy_s: float
+    ours_s: float
+
+
+def usage(pids: Iterable[int]) -> Usage:
+    """Reads /proc; `pids` are the roots of what is ours."""
+    return Usage(time.monotonic(), _busy_seconds(), _tree_seconds(pids))
+
+
+def foreign_busy(before: Usage, after: Usage) -> float:
+    """The share of all CPUs' time, between two readings, that others' work and steal took: 0 to 1."""
+    foreign_s = (after.busy_s - before.busy_s) - (after.ours_s - before.ours_s)
+    available_s = (after.wall_s - before.wall_s) * (os.cpu_count() or 1)
+    return min(1.0, max(0.0, foreign_s / available_s)) if available_s > 0 else 0.0
+
+
+def usable_cpus() -> int:
+    """How many CPUs this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def pin(rank: int) -> None:
+    """Binds this process to one of the CPUs it may use: rank i to the i-th, modulo their number."""
+    cpus = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cpus[rank % len(cpus)]})
+
+
+def _busy_seconds() -> float:
+    # Interrupt time is left out: the kernel's work for our own loopback traffic is charged to no process.
+    user, nice, system, _idle, _iowait, _irq, _softirq, steal = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    )
+    return (user + nice + system + steal) / _TICKS_PER_S
+
+
+def _tree_seconds(roots: Iterable[int]) -> float:
+    parent: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = Path(entry.path, "stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # ended while we were reading
+        fields = stat[stat.rindex(")") + 2 :].split()  # from field 3 of proc(5) on
+        pid = int(entry.name)
+        parent[pid] = int(fields[1])
+        ticks[pid] = sum(map(int, fields[11:15]))  # utime, stime and those of children waited for
+    ours = set(roots)
+    return sum(ticks[pid] for pid in ticks if _descends(pid, ours, parent)) / _TICKS_PER_S
+
+
+def _descends(pid: int, roots: set[int], parent: dict[int, int]) -> bool:
+    while pid:
+        if pid in roots:
+            return True
+        pid = parent.get(pid, 0)
+    return False

@@ -1,0 +1,162 @@
+"""The round loop: calibrate, then time every contender once a round in a random order, until there is enough."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from hocket.errors import InvalidArgument
+from hocket.measure.contender import Key
+from hocket.measure.core_factor import core_factor
+from hocket.measure.machine import foreign_busy, usable_cpus, usage
+from hocket.measure.runner import Runner
+
+AGAIN = " (again)"  # suffix of the second name under which a case's first contender runs: the A/A test
+_MAX_ITERATIONS = 10**9
+
+OnRound = Callable[[int, int, str], object]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much to measure.
+
+    Args:
+        min_rounds: Rounds to take at least; 9 are needed to judge.
+        min_sample_s: Seconds that one sample of a contender lasts at least.
+        core_rounds: Rounds with full cores to take at least; 0 if no row needs full cores.
+        time_limit_s: Seconds after which no further round starts, whatever is missing.
+        full_core_factor: Core factor above which a round has full cores; None takes it from ranks and CPUs
+            (`full_cores`).
+        seed: Of the order within the rounds; the same on all ranks.
+    """
+
+    min_rounds: int = 15
+    min_sample_s: float = 0.02
+    core_rounds: int = 9
+    time_limit_s: float = 600.0
+    full_core_factor: float | None = None
+    seed: int = 20261121
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round: seconds per iteration of each contender (max over ranks), and the core factor at that time."""
+
+    seconds: Mapping[Key, float]
+    core_factor: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All that was measured.
+
+    Args:
+        rounds: In the order in which they were taken.
+        iterations: Per sample, of each contender.
+        num_ranks: Ranks that took part.
+        foreign_busy: Share of all CPUs' time that others' work took meanwhile, 0 to 1.
+        full_cores: The core factor above which a round counts as one with full cores.
+    """
+
+    rounds: tuple[Round, ...]
+    iterations: Mapping[Key, int]
+    num_ranks: int
+    foreign_busy: float
+    full_cores: float
+
+    @property
+    def core_factor(self) -> float:
+        """The median core factor of the rounds."""
+        return median(round_.core_factor for round_ in self.rounds)
+
+    @property
+    def full_core_rounds(self) -> tuple[Round, ...]:
+        """The rounds in which the ranks had full cores."""
+        return tuple(round_ for round_ in self.rounds if round_.core_factor > self.full_cores)
+
+
+def calibrate(runner: Runner, contender: Key, min_sample_s: float) -> int:
+    """Finds how many iterations make a sample last `min_sample_s` seconds on the slowest rank.
+
+    Raises:
+        InvalidArgument: The contender takes no measurable time.
+    """
+    iterations = 1
+    runner.run(contender, iterations)  # first use: pages, lazy set-up
+    while (seconds := max(runner.run(contender, iterations))) < min_sample_s:
+        if iterations >= _MAX_ITERATIONS:
+            raise InvalidArgument(f"{contender.name} ({contender.case}) takes no measurable time")
+        growth = 1.1 * min_sample_s / seconds if seconds > 0 else math.inf
+        iterations = math.ceil(iterations * min(max(growth, 1.1), 20.0))
+    return iterations
+
+
+def full_cores(num_ranks: int) -> float:
+    """The core factor that ranks with a core each have, less 15 %: 1.7 for two ranks on two CPUs, 0 for one rank."""
+    cores = min(num_ranks, usable_cpus())
+    return 0.85 * cores if num_ranks > 1 else 0.0
+
+
+def measure(runner: Runner, settings: Settings | None = None, *, on_round: OnRound | None = None) -> Measurement:
+    """Measures all contenders of a runner; on a `Team`, all ranks call it with the same settings.
+
+    The first contender of each case runs twice a round, the second time under its name + `AGAIN`.
+
+    Args:
+        runner: The processes that do the work.
+        settings: How much to measure.
+        on_round: Called after each round with (rounds that count, rounds wanted, one line of state).
+
+    Raises:
+        InvalidArgument: There is nothing to measure, or a contender takes no time.
+    """
+    settings = settings or Settings()
+    if not runner.contenders:
+        raise InvalidArgument("there is no contender to measure")
+    threshold = settings.full_core_factor
+    if threshold is None:
+        threshold = full_cores(runner.num_ranks)
+    iterations = {key: calibrate(runner, key, settings.min_sample_s) for key in runner.contenders}
+    order = random.Random(settings.seed)
+    rounds: list[Round] = []
+    before = usage(runner.pids)
+    started = time.monotonic()
+    while True:
+        rounds.append(_one_round(runner, iterations, order))
+        full = sum(round_.core_factor > threshold for round_ in rounds)
+        done = min(len(rounds) / settings.min_rounds, full / settings.core_rounds if settings.core_rounds else 1.0)
+        if on_round:
+            state = f"core factor {rounds[-1].core_factor:.2f}, {full} rounds with full cores"
+            on_round(min(settings.min_rounds, int(done * settings.min_rounds)), settings.min_rounds, state)
+        if done >= 1.0 or runner.agree(time.monotonic() - started) > settings.time_limit_s:
+            break
+    share = runner.agree(foreign_busy(before, usage(runner.pids)))
+    return Measurement(tuple(rounds), iterations, runner.num_ranks, share, threshold)
+
+
+def _one_round(runner: Runner, iterations: Mapping[Key, int], order: random.Random) -> Round:
+    factor = core_factor(runner)
+    seconds: dict[Key, float] = {}
+    for name, key in _shuffled(runner.contenders, order):
+        seconds[name] = max(runner.run(key, iterations[key])) / iterations[key]
+    return Round(seconds, factor)
+
+
+def _shuffled(contenders: Sequence[Key], order: random.Random) -> list[tuple[Key, Key]]:
+    """Pairs (name in the round, contender): cases in random order, contenders of a case together in random order."""
+    cases: dict[str, list[tuple[Key, Key]]] = {}
+    for key in contenders:
+        of_case = cases.setdefault(key.case, [])
+        if not of_case:
+            of_case.append((Key(key.case, key.name + AGAIN), key))
+        of_case.append((key, key))
+    shuffled = list(cases.values())
+    order.shuffle(shuffled)
+    for of_case in shuffled:
+        order.shuffle(of_case)
+    return [pair for of_case in shuffled for pair in of_case]

@@ -1,0 +1,32 @@
+"""The seam between the round loop and the processes that do the work."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from hocket.measure.contender import Key
+
+
+class Runner(Protocol):
+    """Runs contenders on all ranks; every method returns the same values wherever the round loop runs."""
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks take part in each sample."""
+
+    @property
+    def contenders(self) -> tuple[Key, ...]:
+        """All contenders, in an order equal on all ranks."""
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Processes whose CPU time, with their descendants', is ours."""
+
+    def run(self, contender: Key, iterations: int) -> list[float]:
+        """Seconds that each rank took for `iterations` iterations."""
+
+    def compute(self, ranks: tuple[int, ...]) -> list[float]:
+        """Seconds that each of `ranks` took for the compute kernel, all of them at once, the others idle."""
+
+    def agree(self, value: float) -> float:
+        """One value for all ranks, where each measured its own."""

@@ -1,0 +1,40 @@
+"""What all benchmark scripts share: their common options and their end."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from hocket.measure.report import Report
+from hocket.measure.rounds import Settings
+
+
+def script_parser(description: str) -> argparse.ArgumentParser:
+    """A parser with the options that every benchmark takes."""
+    parser = argparse.ArgumentParser(
+        description=description,
+        epilog="exit code: 0 all rows hold, 1 a row falls short, 3 the machine was too busy to judge",
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds, at most one minute of them")
+    parser.add_argument("--rounds", type=int, metavar="N", help="rounds to take at least (default 15, quick 9)")
+    parser.add_argument("--time-limit", type=float, metavar="S", help="seconds of rounds at most (default 600)")
+    parser.add_argument("--json", action="store_true", help="print the JSON line only, not the table")
+    return parser
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """The settings that a script's options ask for."""
+    settings = Settings(min_rounds=9, min_sample_s=0.01, time_limit_s=60.0) if options.quick else Settings()
+    if options.rounds is not None:
+        settings = replace(settings, min_rounds=options.rounds)
+    if options.time_limit is not None:
+        settings = replace(settings, time_limit_s=options.time_limit)
+    return settings
+
+
+def finish(report: Report, options: argparse.Namespace) -> int:
+    """Prints the table (unless --json) and the JSON line; returns the exit code."""
+    if not options.json:
+        print(report.to_table(), end="\n\n")
+    print(report.to_json(), flush=True)
+    return report.exit_code

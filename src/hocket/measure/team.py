@@ -1,0 +1,82 @@
+"""Runs contenders that live in the calling processes: every rank makes a `Team` and runs the same round loop."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from hocket.errors import InvalidArgument
+from hocket.measure.contender import Contender, Key, sample
+from hocket.measure.core_factor import kernel_seconds
+
+Barrier = Callable[[], object]
+Gather = Callable[[list[float]], list[list[float]]]
+
+
+class Team:
+    """The `Runner` of a program whose ranks all hold all contenders.
+
+    Args:
+        contenders: The same names in the same order on all ranks.
+        rank: This process's rank.
+        barrier: Returns when all ranks have called it. It should not spin for long: a rank that spins while another
+            one measures its core alone shows in the core factor.
+        gather: Gets this rank's values and returns all ranks' values, by rank, on every rank.
+        clock: Seconds; tests give their own.
+        kernel: Seconds of the compute kernel on this rank; tests give their own.
+
+    Raises:
+        InvalidArgument: Two contenders have the same case and name.
+    """
+
+    def __init__(
+        self,
+        contenders: Sequence[Contender],
+        rank: int = 0,
+        barrier: Barrier = lambda: None,
+        gather: Gather = lambda values: [values],
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        kernel: Callable[[], float] = kernel_seconds,
+    ) -> None:
+        self._contenders = {contender.key: contender for contender in contenders}
+        if len(self._contenders) != len(contenders):
+            raise InvalidArgument("two contenders have the same case and name")
+        self._rank = rank
+        self._barrier = barrier
+        self._gather = gather
+        self._clock = clock
+        self._kernel = kernel
+        self._pids = tuple(int(values[0]) for values in gather([float(os.getpid())]))
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks answered the first gather."""
+        return len(self._pids)
+
+    @property
+    def contenders(self) -> tuple[Key, ...]:
+        """All contenders, in the order given."""
+        return tuple(self._contenders)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The ranks' processes, by rank."""
+        return self._pids
+
+    def run(self, contender: Key, iterations: int) -> list[float]:
+        """Seconds that each rank took."""
+        seconds = sample(self._contenders[contender], iterations, self._barrier, self._clock)
+        return [values[0] for values in self._gather([seconds])]
+
+    def compute(self, ranks: tuple[int, ...]) -> list[float]:
+        """Seconds of the compute kernel on each of `ranks`, by their order."""
+        self._barrier()
+        seconds = self._kernel() if self._rank in ranks else 0.0
+        by_rank = self._gather([seconds])
+        return [by_rank[rank][0] for rank in ranks]
+
+    def agree(self, value: float) -> float:
+        """Rank 0's value."""
+        return self._gather([value])[0][0]

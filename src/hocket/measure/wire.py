@@ -1,0 +1,48 @@
+"""Messages between the coordinator and the ranks of its jobs: one JSON object a line over a unix socket."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+ADDRESS_VARIABLE = "HOCKET_MEASURE_ADDRESS"  # name in the abstract namespace: nothing to clean up
+JOB_VARIABLE = "HOCKET_MEASURE_JOB"
+Message = dict[str, Any]
+
+
+class Line:
+    """A socket that carries whole messages and remembers what has come of the next one."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._pending = b""
+
+    def fileno(self) -> int:
+        """For select."""
+        return self.connection.fileno()
+
+    def send(self, message: Message) -> None:
+        """Sends one message."""
+        self.connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> Message | None:
+        """Reads once, sleeping in the kernel until something comes; None if no message is complete yet.
+
+        Raises:
+            EOFError: The other side is gone.
+        """
+        if b"\n" not in self._pending:
+            try:
+                data = self.connection.recv(1 << 16)
+            except ConnectionError:
+                data = b""
+            if not data:
+                raise EOFError("the other side closed the connection")
+            self._pending += data
+        line, newline, rest = self._pending.partition(b"\n")
+        if not newline:
+            return None
+        self._pending = rest
+        message: Message = json.loads(line)
+        return message

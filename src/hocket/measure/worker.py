@@ -1,0 +1,64 @@
+"""The side of a measurement that lives in a rank of a job: waits in a read, works when its turn comes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import traceback
+from collections.abc import Callable, Sequence
+
+from hocket.errors import InvalidState
+from hocket.measure.contender import Contender, Key, sample
+from hocket.measure.core_factor import kernel_seconds
+from hocket.measure.wire import ADDRESS_VARIABLE, JOB_VARIABLE, Line, Message
+
+
+def serve(
+    contenders: Sequence[Contender],
+    rank: int,
+    barrier: Callable[[], object],
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> None:
+    """Offers contenders to the coordinator that started this job, and runs them on demand until it says exit.
+
+    Args:
+        contenders: Set up and checked; the same names in the same order on all ranks of the job.
+        rank: This process's rank in its job.
+        barrier: Returns when all ranks of this job have called it.
+        clock: Seconds; tests give their own.
+
+    Raises:
+        InvalidState: This process was not started by a coordinator.
+        EOFError: The coordinator is gone.
+    """
+    try:
+        address, job = os.environ[ADDRESS_VARIABLE], os.environ[JOB_VARIABLE]
+    except KeyError as missing:
+        raise InvalidState(f"{missing} is not set: this process was not started by a Coordinator") from None
+    by_key = {contender.key: contender for contender in contenders}
+
+    def run(message: Message) -> float:
+        return sample(by_key[Key(message["case"], message["name"])], message["iterations"], barrier, clock)
+
+    def compute(_message: Message) -> float:
+        return kernel_seconds()
+
+    actions = {"run": run, "compute": compute}
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect("\0" + address)
+        line = Line(connection)
+        line.send({"job": job, "rank": rank, "pid": os.getpid(), "contenders": [list(key) for key in by_key]})
+        while True:
+            message = line.receive()
+            if message is None:
+                continue
+            if message["do"] == "exit":
+                return
+            try:
+                seconds = actions[message["do"]](message)
+            except Exception:
+                line.send({"error": traceback.format_exc()})
+                raise
+            line.send({"seconds": seconds})

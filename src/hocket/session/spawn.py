@@ -1,0 +1,54 @@
+"""Run a function on several fresh processes and collect what it returns; for notebooks and tests."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hocket.boot.launcher import run_job
+from hocket.boot.rank_process import runner_command
+from hocket.boot.summary import summarise
+from hocket.boot.supervisor import Patience
+from hocket.errors import CommTimeout, InvalidArgument, InvalidType, RemoteError
+
+
+def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0) -> list[Any]:
+    """Run ``fn(comm, *args)`` on `n` ranks and return their results in rank order.
+
+    Args:
+        fn: any function that cloudpickle can carry; a lambda or one made in a notebook as well.
+        n: ranks to start, each in a fresh interpreter.
+        args: further arguments, the same on every rank.
+        timeout: seconds for the whole; also the default of the communicator's operations.
+
+    Raises:
+        InvalidArgument, InvalidType: `n`, `timeout` or `fn` cannot work.
+        CommTimeout: not all ranks had ended in time; they have been ended.
+        Exception: what `fn` raised on the first rank that failed, with the remote traceback as a note; `RemoteError`
+            where it cannot be carried here, or where a rank was killed.
+    """
+    import cloudpickle
+
+    if not callable(fn):
+        raise InvalidType(f"fn must be a function, not {fn!r}")
+    if not isinstance(n, int) or n < 1:
+        raise InvalidArgument(f"n must be a number of ranks of 1 or more, not {n!r}")
+    if not timeout > 0:
+        raise InvalidArgument(f"timeout must be a number of seconds above zero, not {timeout!r}")
+    with tempfile.TemporaryDirectory(prefix="hocket-spawn-") as name:
+        folder = Path(name)
+        (folder / "task").write_bytes(cloudpickle.dumps((fn, args, timeout)))
+        result = run_job(
+            runner_command(["-m", "hocket.session.spawned", name]), n, patience=Patience(timeout_s=timeout)
+        )
+        if result.exit_code == 0:
+            return [cloudpickle.loads((folder / f"result-{rank}").read_bytes()) for rank in range(n)]
+        failure = folder / "failure"
+        if failure.exists():
+            error = cloudpickle.loads(failure.read_bytes())
+            raise error
+        if result.timed_out:
+            raise CommTimeout(f"spawn: not all of the {n} ranks had ended after {timeout:g} s")
+        raise RemoteError(summarise(result).strip())

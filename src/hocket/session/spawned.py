@@ -1,0 +1,57 @@
+"""One rank of `hocket.spawn`: ``python -m hocket.session.spawned FOLDER``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from hocket.errors import Aborted, CommTimeout, PeerFailure, RemoteError
+from hocket.session.world import init
+
+
+def main(folder: Path) -> None:
+    """Run the task that lies in `folder` and leave its result, or the first failure, there."""
+    fn, args, timeout = cloudpickle.loads((folder / "task").read_bytes())
+    comm = init(timeout=timeout)
+    try:
+        result = fn(comm, *args)
+        (folder / f"result-{comm.rank}").write_bytes(cloudpickle.dumps(result))
+    except Exception as error:
+        _leave_failure(folder, comm.rank, error)
+        raise
+    comm.finalize()
+
+
+def _leave_failure(folder: Path, rank: int, error: Exception) -> None:
+    text = f"rank {rank} of hocket.spawn:\n" + "".join(traceback.format_exception(error))
+    own = folder / f"failure-{rank}"
+    own.write_bytes(_carriable(error, text))
+    # Consequences of another rank's failure are shown only if there is no cause.
+    if isinstance(error, (PeerFailure, Aborted, CommTimeout)) and os.path.exists(folder / "failure"):
+        return
+    try:
+        os.link(own, folder / "failure")  # the first wins
+    except FileExistsError:
+        return
+
+
+def _carriable(error: Exception, text: str) -> bytes:
+    """Pickle the exception if it survives that, else one with its text."""
+    error.add_note(text)
+    try:
+        data: bytes = cloudpickle.dumps(error)
+        cloudpickle.loads(data)
+    except Exception as why:
+        substitute: Any = RemoteError(f"{type(error).__name__}: {error} (which cannot be pickled: {why})")
+        substitute.add_note(text)
+        data = cloudpickle.dumps(substitute)
+    return data
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

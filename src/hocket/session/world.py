@@ -1,0 +1,173 @@
+"""The world communicator of this process, from its start to the end of the process."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from hocket import _native
+from hocket.boot.environment import World, meeting_name, read_world
+from hocket.comm import Communicator
+from hocket.comm.communicator import derive_key
+from hocket.errors import (
+    Aborted,
+    BackendUnavailable,
+    CommTimeout,
+    InvalidArgument,
+    InvalidState,
+    PeerFailure,
+)
+from hocket.trace import write_failure_record
+
+_EXIT_DRAIN_S = 2.0
+_WORLD_KEY = derive_key("world")
+
+
+class _Session:
+    """The state of this process: its one world communicator, and how many it had before."""
+
+    def __init__(self) -> None:
+        self.world: Communicator | None = None
+        self.generation = 0
+        self.open: list[Communicator] = []  # roots of communicators, also those of torch process groups
+
+
+_session = _Session()
+
+
+def init(
+    backends: str | Sequence[str] | None = None,
+    policy: str = "auto",
+    timeout: float = 600.0,
+    progress: Literal["auto", "caller", "thread"] = "auto",
+    deterministic: bool = False,
+) -> Communicator:
+    """Join the job that this process was started in and return the world communicator.
+
+    Works under ``hocket run``, torchrun, mpirun, mpiexec and srun, and alone as a world of one. May be called again
+    after ``comm.finalize()``.
+
+    Args:
+        backends: names of libraries that must be there; None: all that can be had. Today that is "shm".
+        policy: how a library is chosen per operation; only "auto".
+        timeout: seconds after which an operation, or this call, gives up.
+        progress: who drives asynchronous operations: "caller" (every call into hocket does), "thread" (a native thread
+            does as well), or "auto" (a thread only where there are more processors than local ranks).
+        deterministic: freeze library and algorithm; the shm backend is deterministic in any case.
+
+    Raises:
+        InvalidArgument: an argument has no known meaning.
+        InvalidState: there is a world already.
+        BackendUnavailable: a backend asked for by name is not there, or the job spans several hosts.
+        BootstrapMismatch: the launcher's variables, or the ranks, contradict each other.
+        CommTimeout: some rank never arrived; the error names it.
+    """
+    _check_arguments(backends, policy, timeout, progress, deterministic)
+    if _session.world is not None:
+        raise InvalidState("hocket.init() was called already; use that communicator, or finalize() it first")
+    world = read_world()
+    if world.local_size != world.size:
+        raise BackendUnavailable(
+            f"this job has {world.size} ranks, only {world.local_size} of them on this host; "
+            "the shm backend connects the ranks of one host"
+        )
+    name = meeting_name(world, _session.generation)
+    communicator = connect_host(name, world.rank, world.size, timeout=timeout, job=world.job)
+    _session.generation += 1
+    if progress == "thread" or (progress == "auto" and world.local_size < len(os.sched_getaffinity(0))):
+        _native.start_progress_thread()
+    leave = communicator._on_finalize
+
+    def forget() -> None:
+        if leave is not None:
+            leave()
+        _session.world = None
+
+    communicator._on_finalize = forget
+    _session.world = communicator
+    return communicator
+
+
+def connect_host(name: str, rank: int, size: int, *, timeout: float, job: str) -> Communicator:
+    """Meet the other local ranks and make the communicator of all of them.
+
+    Args:
+        name: of the meeting, equal on all ranks and used once.
+        rank: number of this process, 0 to size - 1.
+        size: processes on this host.
+        timeout: seconds, for this call and as default of the operations.
+        job: names the folder of failure records.
+    """
+    _native.set_oversubscribed(size > len(os.sched_getaffinity(0)))
+    host = _native.Host(name, rank, size, timeout)
+    failures = _FailureRecorder(World(rank, size, rank, size, job))
+    communicator = Communicator(
+        host, list(range(size)), rank, _WORLD_KEY, "world", timeout, timeout, failures.on_failure
+    )
+    if not _session.open:
+        atexit.register(_finalize_all)
+    _session.open.append(communicator)
+
+    def leave() -> None:
+        host.set_finalized()
+        _session.open.remove(communicator)
+        if not _session.open:
+            _native.stop_progress_thread()
+            atexit.unregister(_finalize_all)
+
+    communicator._on_finalize = leave
+    return communicator
+
+
+class _FailureRecorder:
+    """Writes this rank's record when a communicator broke: once, for the first failure is the one that matters."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._written = False
+
+    def on_failure(self, communicator: Communicator, error: BaseException) -> None:
+        if self._written or not isinstance(error, (PeerFailure, CommTimeout, Aborted)):
+            return
+        self._written = True
+        folder = os.environ.get("HOCKET_RECORD_DIR") or Path.cwd() / "hocket-records" / self._world.job
+        write_failure_record(
+            Path(folder),
+            rank=self._world.rank,
+            size=self._world.size,
+            communicator=communicator._label,
+            error=error,
+            records=communicator.records(),
+        )
+
+
+def _check_arguments(
+    backends: str | Sequence[str] | None, policy: str, timeout: float, progress: str, deterministic: bool
+) -> None:
+    names = [backends] if isinstance(backends, str) else list(backends or [])
+    for name in names:
+        if name != "shm":
+            raise BackendUnavailable(f"backend {name!r} is not available; this version has 'shm'")
+    if policy != "auto":
+        raise InvalidArgument(f"policy must be 'auto', not {policy!r}")
+    if not isinstance(timeout, (int, float)) or not timeout > 0:
+        raise InvalidArgument(f"timeout must be a number of seconds above zero, not {timeout!r}")
+    if progress not in ("auto", "caller", "thread"):
+        raise InvalidArgument(f"progress must be 'auto', 'caller' or 'thread', not {progress!r}")
+    if not isinstance(deterministic, bool):
+        raise InvalidArgument(f"deterministic must be True or False, not {deterministic!r}")
+
+
+def _finalize_all() -> None:
+    """At exit: leave, so that the others learn at once that this rank takes part in nothing any more."""
+    if _native.is_forked_child():
+        return
+    # After an uncaught exception operations in flight may wait for ever.
+    failed = getattr(sys, "last_value", None) is not None
+    for communicator in list(_session.open):
+        communicator._leave(0.0 if failed else _EXIT_DRAIN_S)
+    _native.stop_progress_thread()

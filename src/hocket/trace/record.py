@@ -1,0 +1,102 @@
+"""The events of the native core as values."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from time import sleep
+
+from hocket import _native
+
+# Fields of the native Event (native/core/event.hpp): t_begin, t_end, seq, comm, nbytes, peer, weight, aux, kind, algorithm,
+# backend, dtype, state, flags, tid, reduce.
+_EVENT = struct.Struct("<QQIIQiIQHHBBBBII")
+_STATES = ("issued", "started", "waited", "completed", "failed")
+_NO_REDUCTION = 0xFF
+_ASYNC = 1
+assert _EVENT.size == 64
+
+
+@dataclass(frozen=True)
+class Record:
+    """One operation of a communicator.
+
+    Args:
+        op: kind, e.g. "all_reduce".
+        seq: its number in the issue order of the communicator; point-to-point counts per peer and direction.
+        nbytes: bytes of the array; of one block for all_gather, reduce_scatter and all_to_all.
+        dtype: name of the element type.
+        reduction: "sum", "prod", "min", "max", "avg", or None.
+        peer: root of a rooted operation, peer of a point-to-point one, or None.
+        tag: of a point-to-point operation, else 0.
+        backend: name of the library that carried it.
+        state: "issued", "started", "completed" or "failed".
+        is_async: whether it was issued with ``async_op=True``.
+        begin_ns: when it was issued, in nanoseconds of the monotonic clock.
+        seconds: from issue to completion; None while it is in flight.
+    """
+
+    op: str
+    seq: int
+    nbytes: int
+    dtype: str
+    reduction: str | None
+    peer: int | None
+    tag: int
+    backend: str
+    state: str
+    is_async: bool
+    begin_ns: int
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class _Clock:
+    """Turns raw ticks into nanoseconds of the monotonic clock."""
+
+    ticks: int
+    ns: int
+    ns_per_tick: float
+
+    def to_ns(self, ticks: int) -> int:
+        return self.ns + round((ticks - self.ticks) * self.ns_per_tick)
+
+
+_first_anchor = _native.clock_anchor()
+
+
+@lru_cache(maxsize=1)
+def _clock() -> _Clock:
+    # Two anchors at least 10 ms apart give the rate to a few parts in 100,000.
+    ticks, ns = _native.clock_anchor()
+    if ns - _first_anchor[1] < 10_000_000:
+        sleep(0.01)
+        ticks, ns = _native.clock_anchor()
+    return _Clock(ticks, ns, (ns - _first_anchor[1]) / (ticks - _first_anchor[0]))
+
+
+def decode_events(events: bytes) -> list[Record]:
+    """Decode the bytes of native events, oldest first."""
+    clock = _clock()
+    return [_decode(clock, *fields) for fields in _EVENT.iter_unpack(events)]
+
+
+def _decode(
+    clock: _Clock, t_begin: int, t_end: int, seq: int, comm: int, nbytes: int, peer: int, weight: int, aux: int,
+    kind: int, algorithm: int, backend: int, dtype: int, state: int, flags: int, tid: int, reduction: int,
+) -> Record:  # fmt: skip
+    return Record(
+        op=_native.OP_NAMES[kind],
+        seq=seq,
+        nbytes=nbytes,
+        dtype=_native.DTYPE_NAMES[dtype],
+        reduction=None if reduction == _NO_REDUCTION else _native.REDUCE_NAMES[reduction],
+        peer=None if peer < 0 else peer,
+        tag=aux,
+        backend="shm",
+        state=_STATES[state],
+        is_async=bool(flags & _ASYNC),
+        begin_ns=clock.to_ns(t_begin),
+        seconds=(t_end - t_begin) * clock.ns_per_tick * 1e-9 if t_end else None,
+    )

@@ -1,0 +1,158 @@
+"""The demo: its driver with real processes, its report on made-up results."""
+
+import html.parser
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist_ddp"
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The example's folder on the path, as for a script that lies in it; its modules gone again afterwards."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    yield
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(EXAMPLE)):
+            del sys.modules[name]
+
+
+def make_demo(results: ModuleType, hocket_losses: list[float] | None = None) -> object:
+    """A result as the two jobs leave it, small and made up."""
+    losses = [2.0 / step for step in range(1, 61)]
+    records = [{"op": "all_reduce", "nbytes": 208_552, "dtype": "float32", "seconds": 4e-5}] * 60
+    records += [{"op": "broadcast", "nbytes": 0, "dtype": "int64", "seconds": 2e-6}]
+
+    def training(name: str, losses: list[float], operations: list[dict[str, object]]) -> object:
+        return results.Training(name, 2, 8, 52_138, [0.9, 0.96], losses, [1e-3] * 60, 1.0, operations)
+
+    one = results.Estimate(1.0, 0.9, 1.1)
+    both = {"gloo": one, "hocket": one}
+    rounds = {f"{name}{kind}": [1.0, 1.1, 0.9] for name in both for kind in ("", " no_sync")}
+    trainings = {"gloo": training("gloo", losses, []), "hocket": training("hocket", hocket_losses or losses, records)}
+    share = {"gloo": results.Estimate(0.4, 0.3, 0.5), "hocket": results.Estimate(-0.01, -0.05, 0.1)}
+    timing = results.Timing(both, both, share, both, rounds, 50.0, 1.8, 0.02, one)
+    return results.Demo(trainings, timing, {"processor": "made <up>"})
+
+
+class Page(html.parser.HTMLParser):
+    """Collects the ids and everything that a browser would fetch."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.fetched: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            elif name in ("src", "href", "xlink:href") and not (value or "").startswith("#"):
+                self.fetched.append(f"{tag} {value}")
+
+
+@pytest.mark.usefixtures("example")
+def test_report_is_self_contained_and_says_the_same_everywhere(tmp_path: Path) -> None:
+    import report
+    import results
+
+    demo = make_demo(results)
+    text = report.write_report(demo, tmp_path / "new" / "folder").read_text()
+    page = Page(text)
+    assert not page.fetched and not re.search(r"@import|url\((?!#)", text)
+    assert len(page.ids) == len(set(page.ids))
+    assert text.count("<svg") == 6 and "made &lt;up&gt;" in text and "208,552 B" in text
+    values = json.loads((tmp_path / "new" / "folder" / "report.json").read_text())
+    assert values["equal_steps"] == 60 and values["shortfalls"] == []
+    assert [(group["op"], group["count"]) for group in values["operations"]] == [("all_reduce", 60), ("broadcast", 1)]
+    assert (tmp_path / "new" / "folder" / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("example")
+def test_unequal_losses_are_found_and_shown() -> None:
+    import report
+    import results
+
+    losses = [2.0 / step for step in range(1, 61)]
+    losses[6] += 1e-12
+    demo = make_demo(results, losses)
+    assert demo.equal_steps == 6 and len(demo.shortfalls) == 1 and "step 7" in demo.shortfalls[0]
+    assert all("step 7" in row[-1] for row in report.summary_rows(demo))
+
+
+@pytest.mark.usefixtures("example")
+def test_low_accuracy_falls_short() -> None:
+    import results
+
+    demo = make_demo(results)
+    demo.trainings["gloo"].accuracy.append(0.94)
+    assert demo.shortfalls == ["gloo: test accuracy 94.0% is below 95%"]
+
+
+def test_quick_demo_runs_to_the_end(tmp_path: Path) -> None:
+    command = (sys.executable, str(EXAMPLE / "demo.py"), "--quick", "--out", str(tmp_path))
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    values = json.loads((tmp_path / "report.json").read_text())
+    assert values["equal_steps"] >= 50
+    assert {group["op"] for group in values["operations"]} >= {"all_reduce", "broadcast"}
+    assert values["trainings"]["hocket"]["accuracy"] == values["trainings"]["gloo"]["accuracy"]
+
+
+@pytest.mark.usefixtures("example")
+def test_failing_child_shows_its_error_and_exits_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import demo
+
+    broken = tmp_path / "train.py"
+    broken.write_text("raise ValueError('no digits today')\n")
+    monkeypatch.setattr(demo, "HERE", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--quick", "--out", str(tmp_path / "out")])
+    assert demo.main() == 1
+    seen = capfd.readouterr()
+    assert "no digits today" in seen.out + seen.err and "no report" in seen.out
+    assert not (tmp_path / "out").exists()
+
+
+def marked_processes(mark: str) -> set[int]:
+    """Living processes that inherited the mark in their environment, whatever group or session they moved to."""
+    found = set()
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark.encode() in environment.read_bytes().split(b"\0"):
+                found.add(int(environment.parent.name))
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # it ended meanwhile, or is someone else's
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_ends_every_process(tmp_path: Path, number: signal.Signals) -> None:
+    command = (sys.executable, str(EXAMPLE / "demo.py"), "--out", str(tmp_path / "out"))
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"DEMO_TEST": str(tmp_path)})
+    mark = f"DEMO_TEST={tmp_path}"
+    try:
+        assert driver.stdout
+        while b"epoch" not in driver.stdout.readline():  # until both ranks are in the middle of training
+            assert driver.poll() is None
+        assert len(marked_processes(mark)) >= 4  # driver, launcher, two ranks
+        driver.send_signal(number)
+        driver.stdout.read()
+        assert driver.wait(timeout=30) == 130
+        assert not marked_processes(mark) and not (tmp_path / "out").exists()
+    finally:
+        for pid in marked_processes(mark):
+            os.kill(pid, signal.SIGKILL)
+        driver.wait()

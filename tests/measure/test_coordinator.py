@@ -1,0 +1,139 @@
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hocket.errors import CommTimeout, InvalidArgument, InvalidState, LaunchError
+from hocket.measure import (
+    Comparison,
+    Coordinator,
+    Job,
+    Key,
+    Process,
+    Settings,
+    direct_job,
+    judge,
+    measure,
+    ratios,
+    serve,
+)
+from hocket.measure.rounds import AGAIN
+
+pytestmark = pytest.mark.timeout(120)
+SCRIPT = str(Path(__file__).with_name("job.py"))
+SETTINGS = Settings(min_rounds=9, min_sample_s=0.05, core_rounds=0)
+
+
+def job(name, behaviour="ok", num_ranks=2, contender=None):
+    return direct_job(name, [sys.executable, SCRIPT, contender or name, behaviour], num_ranks)
+
+
+def processes_left():
+    """Processes of any test job that still live, by their command line."""
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                environment = Path(entry.path, "environ").read_bytes()
+            except OSError:
+                continue
+            if b"HOCKET_MEASURE_ADDRESS=" in environment and int(entry.name) != os.getpid():
+                found.append(Path(entry.path, "cmdline").read_bytes())
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left():
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    assert processes_left() == []
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_two_jobs_of_two_ranks_take_part_in_the_same_rounds():
+    with Coordinator([job("ours"), job("theirs")]) as coordinator:
+        assert coordinator.contenders == (Key("case", "ours"), Key("case", "theirs"))
+        measured = measure(coordinator, SETTINGS)
+    assert len(measured.rounds) == 9
+    for round_ in measured.rounds:  # rank 1's clock takes 2 ms an iteration: the maximum over ranks
+        assert list(round_.seconds.values()) == pytest.approx([2e-3] * 3)
+        assert round_.core_factor > 0
+    assert ratios(measured, Key("case", "ours"), Key("case", "ours" + AGAIN)).median == pytest.approx(1.0)
+    assert judge(measured, Comparison("case", "ours", ("theirs",), needs_cores=False)).ratio == pytest.approx(1.0)
+
+
+def test_only_the_job_whose_turn_it_is_runs():
+    with Coordinator([job("ours"), job("hung", "hang")], run_timeout_s=20) as coordinator:
+        assert coordinator.run(Key("case", "ours"), 10) == pytest.approx([0.01, 0.02])
+
+
+def test_a_job_that_dies_is_named_with_its_last_words():
+    with (
+        pytest.raises(LaunchError, match=r"(?s)job dead lost rank \d.*last words of rank"),
+        Coordinator([job("ours"), job("dead", "die")]) as coordinator,
+    ):
+        measure(coordinator, SETTINGS)
+
+
+def test_a_contender_that_raises_is_named_with_its_traceback():
+    with (
+        pytest.raises(LaunchError, match=r"(?s)job bad failed on rank \d.*ValueError: a contender that raises"),
+        Coordinator([job("ours"), job("bad", "raise")]) as coordinator,
+    ):
+        measure(coordinator, SETTINGS)
+
+
+def test_a_job_that_hangs_is_named_with_its_ranks():
+    started = time.monotonic()
+    with (
+        pytest.raises(CommTimeout, match="job hung did not answer .* ranks") as caught,
+        Coordinator([job("ours"), job("hung", "hang")], run_timeout_s=1.0) as coordinator,
+    ):
+        measure(coordinator, SETTINGS)
+    assert caught.value.ranks == (0, 1)
+    assert time.monotonic() - started < 60
+
+
+def test_a_job_that_refuses_to_start():
+    with pytest.raises(LaunchError, match=r"(?s)job shy died with status 1 before it was ready.*refuses to start"):
+        Coordinator([job("ours"), job("shy", "never")])
+
+
+def test_a_job_that_is_never_ready():
+    with pytest.raises(CommTimeout, match="job slow was not ready in time") as caught:
+        Coordinator([job("slow", "late")], start_timeout_s=1.0)
+    assert caught.value.ranks == (0, 1)
+
+
+def test_a_grandchild_in_another_session_does_not_outlive_its_job():
+    with (
+        pytest.raises(CommTimeout, match="job parent"),
+        Coordinator([job("parent", "orphan")], run_timeout_s=1.0) as coordinator,
+    ):
+        measure(coordinator, SETTINGS)
+
+
+def test_an_exception_of_the_script_ends_the_jobs():
+    with pytest.raises(ZeroDivisionError), Coordinator([job("ours")]):
+        raise ZeroDivisionError
+
+
+def test_a_command_that_does_not_exist():
+    with pytest.raises(LaunchError, match="job nothing could not be started.*/no/such/program"):
+        Coordinator([Job("nothing", 1, (Process(("/no/such/program",)),))])
+
+
+def test_jobs_must_differ_and_have_one_size():
+    with pytest.raises(InvalidArgument, match="different names"):
+        Coordinator([job("ours"), job("ours")])
+    with pytest.raises(InvalidArgument, match="one number of ranks"):
+        Coordinator([job("ours"), job("theirs", num_ranks=3)])
+    with pytest.raises(InvalidArgument, match="jobs ours and theirs both offer"):
+        Coordinator([job("ours"), job("theirs", contender="ours")])
+
+
+def test_serving_without_a_coordinator_is_an_error():
+    with pytest.raises(InvalidState, match="HOCKET_MEASURE_ADDRESS"):
+        serve([], 0, lambda: None)
