@@ -16,7 +16,7 @@ import pytest
 pytestmark = pytest.mark.timeout(60)
 
 WAIT = """
-print("ready", flush=True)
+os.write(1, b"ready\\n")
 while True: signal.pause()
 """
 
@@ -42,7 +42,7 @@ def test_rank_that_ends_well_after_an_interrupt(start_job: Callable[..., object]
 
 
 def test_second_interrupt_kills(start_job: Callable[..., object]) -> None:
-    job = start_job("signal.signal(signal.SIGINT, lambda *_: print('heard', flush=True))" + WAIT, 1)
+    job = start_job("signal.signal(signal.SIGINT, lambda *_: os.write(1, b'heard\\n'))" + WAIT, 1)
     assert job.read_line() == "ready\n"
     job.process.send_signal(signal.SIGINT)
     assert job.read_line() == "heard\n"
@@ -54,7 +54,7 @@ def test_second_interrupt_kills(start_job: Callable[..., object]) -> None:
 
 
 def test_terminate(start_job: Callable[..., object]) -> None:
-    job = start_job("signal.signal(signal.SIGTERM, lambda *_: print('heard', flush=True))" + WAIT, 1)
+    job = start_job("signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'heard\\n'))" + WAIT, 1)
     assert job.read_line() == "ready\n"
     job.process.terminate()
     assert job.finish() == 143
@@ -63,7 +63,7 @@ def test_terminate(start_job: Callable[..., object]) -> None:
 
 
 def test_control_c_in_a_terminal(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text("import signal\n" + WAIT)
+    (tmp_path / "script.py").write_text("import os, signal\n" + WAIT)
     program = (
         "from hocket.boot.launcher import launch\nfrom hocket.boot.rank_process import runner_command\n"
         "raise SystemExit(launch(runner_command(['script.py']), 1))"

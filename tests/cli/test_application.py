@@ -36,7 +36,7 @@ def test_help_of_run_has_examples() -> None:
     done = hocket("run", "--help")
     assert done.returncode == 0
     assert "hocket run -n 4 train.py --epochs 3\n" in done.stdout
-    assert "Usage: hocket run -n N [OPTIONS] SCRIPT..." in done.stdout
+    assert "Usage: hocket run -n N [OPTIONS] " in done.stdout
 
 
 def test_without_arguments_it_helps() -> None:

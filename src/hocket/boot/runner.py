@@ -43,6 +43,7 @@ def main(arguments: list[str]) -> None:
         raise
     except BaseException as error:
         trace = _without_own_frames(error.__traceback__)
+        error.__traceback__ = trace  # Python's own hook prints this one, whatever it is given
         # A process forked by the script comes by here as well; its failure is not the rank's.
         if os.getpid() != pid or not _leave_report(error, trace):
             sys.excepthook(type(error), error, trace)
@@ -73,7 +74,7 @@ def _find_script(path: str) -> tuple[CodeType, ModuleSpec | None]:
     """Compile a script; of a folder or an archive, the module `__main__` in it."""
     finder = pkgutil.get_importer(path)
     if finder is not None and (spec := finder.find_spec("__main__")) is not None:
-        sys.path.insert(0, path)
+        sys.path.insert(0, str(Path(path).absolute()))
         return _load(spec)
     if not sys.flags.safe_path:
         sys.path.insert(0, str(Path(path).resolve().parent))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import select
 from typing import IO
 
 _CHUNK_BYTES = 1 << 16
-# A carriage return ends a line as well: progress bars are drawn with it.
-_LINE = re.compile(rb"[^\r\n]*[\r\n]+")
 
 
 class TaggedOutput:
@@ -40,9 +37,10 @@ class TaggedOutput:
             chunk = os.read(self._pipe.fileno(), _CHUNK_BYTES)
         except BlockingIOError:
             return True
-        self._pending += chunk
-        complete = _LINE.findall(self._pending)
-        self._pending = self._pending[sum(map(len, complete)) :]
+        # Of bytes, only these two characters and their pair end lines. A carriage return does because progress bars are
+        # drawn with it.
+        complete = (self._pending + chunk).splitlines(keepends=True)
+        self._pending = complete.pop() if complete and not complete[-1].endswith((b"\n", b"\r")) else b""
         if len(self._pending) >= _CHUNK_BYTES or (not chunk and self._pending):
             complete, self._pending = [*complete, self._pending + b"\n"], b""
         return self._write(b"".join(self._tag + line for line in complete)) and bool(chunk)

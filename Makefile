@@ -1,0 +1,47 @@
+# Everything below needs nothing but Python 3.11 with headers and venv, g++, git and make.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(shell find native -name '*.[chi]pp' -o -name '*.inl' -o -name CMakeLists.txt)
+
+.PHONY: install demo test lint format bench soak clean
+.DEFAULT_GOAL := install
+
+install: $(VENV)/.native
+
+$(VENV)/.packages: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python tools/requirements.py dev | $(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement /dev/stdin
+	touch $@
+
+$(VENV)/.native: $(VENV)/.packages $(NATIVE_SOURCES)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
+	touch $@
+
+demo: install
+	$(BIN)/python examples/mnist_ddp/demo.py
+
+test: install
+	$(BIN)/python -m pytest tests
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files 'native/*.?pp' 'native/*.inl' 'tests/native/*.?pp')
+	$(BIN)/mypy
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $$(git ls-files 'native/*.?pp' 'native/*.inl' 'tests/native/*.?pp')
+
+bench: install
+	$(BIN)/python benchmarks/allreduce_cpu.py
+	$(BIN)/python benchmarks/ddp_step.py
+
+soak: install
+	HOCKET_SOAK=1 $(BIN)/python -m pytest tests --timeout 3600
+
+clean:
+	rm -rf $(VENV) build dist demo-report hocket-records bench-results

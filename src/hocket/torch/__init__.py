@@ -1,0 +1,47 @@
+"""hocket under torch: the "hocket" backend of torch.distributed.
+
+``torch.distributed.init_process_group("hocket")`` works without importing anything: torch calls `autoload` at its own
+import, through the entry point group ``torch.backends``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hocket.comm import Communicator
+
+__all__ = ["autoload", "communicator"]
+
+
+def autoload() -> None:
+    """Register the backend; called by ``import torch``, which an exception here would break (so it only warns)."""
+    try:
+        import torch.distributed as dist
+
+        if dist.is_available() and not hasattr(dist.Backend, "HOCKET"):
+            dist.Backend.register_backend("hocket", _create_process_group, extended_api=True, devices=["cpu"])
+    except Exception as error:
+        warnings.warn(f"the hocket backend of torch.distributed could not be registered: {error}", stacklevel=2)
+
+
+def communicator(group: Any = None) -> Communicator:
+    """Return the communicator under a process group whose backend is "hocket".
+
+    Args:
+        group: a process group; None for the default one.
+
+    Raises:
+        InvalidArgument: the group has another backend.
+    """
+    from hocket.torch.process_group import communicator_of
+
+    return communicator_of(group)
+
+
+def _create_process_group(options: Any, backend_options: Any) -> Any:
+    # Imported at first use: `import torch` must stay as fast as it was.
+    from hocket.torch.process_group import create_process_group
+
+    return create_process_group(options, backend_options)
