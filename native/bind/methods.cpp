@@ -206,8 +206,9 @@ PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<
     const ProgressGuard guard;
     if (posted)
       core.adopt(work, lane, event);
-    else if (!(failure = core.failure()))
+    else if (failure = core.failure(); !failure)
       core.issue(work, lane, options.is_async ? kEventAsync : 0);
+    engine.progress();  // every entry drives all lanes
   }
   if (failure) {
     raise_operation_error(nb::handle(self), *failure);

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ if RANK == 0:
 """
 
 
-def test_ranks_get_their_variables_and_output_passes(start_job: Callable[..., object], tmp_path: Path) -> None:
+def test_ranks_get_their_variables_and_output_passes(start_job: Callable[..., Any], tmp_path: Path) -> None:
     script = """
 names = "WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT HOCKET_JOB OMP_NUM_THREADS HOCKET_RECORD_DIR"
 line = " ".join([str(RANK), *(os.environ[name] for name in names.split()), str(os.getpgrp() == os.getpid())])
@@ -52,14 +53,14 @@ os.write(2, b"error output\\n")
         ("os.abort()", 134, "rank 1 was killed by SIGABRT\n"),
     ],
 )
-def test_exit_code_of_the_first_failure(start_job: Callable[..., object], statement: str, code: int, told: str) -> None:
+def test_exit_code_of_the_first_failure(start_job: Callable[..., Any], statement: str, code: int, told: str) -> None:
     job = start_job(f"if RANK == 1: {statement}", 2)
     assert job.finish() == code
     assert job.stderr == told
     assert job.leftovers() == []
 
 
-def test_first_traceback_is_whole_and_consequences_are_lines(start_job: Callable[..., object]) -> None:
+def test_first_traceback_is_whole_and_consequences_are_lines(start_job: Callable[..., Any]) -> None:
     script = """
 from hocket.errors import PeerFailure
 if RANK == 2:
@@ -87,7 +88,7 @@ raise PeerFailure("rank 2 died\\nmore")
     assert job.stderr.count("Traceback") == 1
 
 
-def test_others_are_terminated_then_killed(start_job: Callable[..., object]) -> None:
+def test_others_are_terminated_then_killed(start_job: Callable[..., Any]) -> None:
     script = (
         FAIL_WHEN_READY
         + """
@@ -104,7 +105,7 @@ if RANK == 1:
     assert job.leftovers() == []
 
 
-def test_stopped_rank_is_gone_within_8_s(start_job: Callable[..., object]) -> None:
+def test_stopped_rank_is_gone_within_8_s(start_job: Callable[..., Any]) -> None:
     # With the launcher's own patience; this is the one test that spends it.
     script = (
         FAIL_WHEN_READY
@@ -122,7 +123,7 @@ if RANK == 1:
 
 
 @pytest.mark.parametrize("tag", [False, True], ids=["inherited", "tagged"])
-def test_processes_of_a_rank_end_with_the_job(start_job: Callable[..., object], tag: bool) -> None:
+def test_processes_of_a_rank_end_with_the_job(start_job: Callable[..., Any], tag: bool) -> None:
     # The child holds the job's pipes and ignores SIGTERM; `finish` returns only when it is gone.
     script = """
 child = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('ready', 'w').close(); signal.pause()"
@@ -135,7 +136,7 @@ print("done")
     assert job.stdout == ("[0] done\n" if tag else "done\n")
 
 
-def test_pipe_held_from_outside_the_group_does_not_hold_the_launcher(start_job: Callable[..., object]) -> None:
+def test_pipe_held_from_outside_the_group_does_not_hold_the_launcher(start_job: Callable[..., Any]) -> None:
     script = """
 child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
 print(child.pid)
@@ -146,7 +147,7 @@ print(child.pid)
     os.kill(pid, signal.SIGKILL)  # still there: it has left the job on purpose
 
 
-def test_tagged_output(start_job: Callable[..., object]) -> None:
+def test_tagged_output(start_job: Callable[..., Any]) -> None:
     script = """
 os.write(1, b"one\\ntwo\\n")
 os.write(1, b"x" * 200_000 + b"\\n")
@@ -163,13 +164,13 @@ os.write(1, b"no end")
     assert all(line[:4] in ("[0] ", "[1] ") for line in job.stdout.splitlines())
 
 
-def test_timeout(start_job: Callable[..., object]) -> None:
+def test_timeout(start_job: Callable[..., Any]) -> None:
     job = start_job("signal.pause()", 2, timeout_s=0.5)
     assert job.finish() == 124
     assert job.stderr.startswith("hocket run: not done after ")
 
 
-def test_killed_launcher_leaves_nothing(start_job: Callable[..., object]) -> None:
+def test_killed_launcher_leaves_nothing(start_job: Callable[..., Any]) -> None:
     script = """
 child = "import os, signal; os.write(1, b'ready\\\\n'); signal.pause()"
 subprocess.Popen([sys.executable, "-c", child])

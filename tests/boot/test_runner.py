@@ -18,7 +18,8 @@ SEEN = """
 import json, sys
 import __main__
 print(json.dumps([sys.argv, sys.path, __name__, __file__, __package__, str(__spec__ and __spec__.name),
-                  str(__builtins__), type(__loader__).__name__, __main__.__dict__ is globals(), sorted(set(globals()) - {"__annotations__"})]))
+                  str(__builtins__), type(__loader__).__name__, __main__.__dict__ is globals(),
+                  sorted(set(globals()) - {"__annotations__"})]))
 """
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ while True: signal.pause()
 """
 
 
-def test_interrupt_reaches_every_rank(start_job: Callable[..., object]) -> None:
+def test_interrupt_reaches_every_rank(start_job: Callable[..., Any]) -> None:
     job = start_job(WAIT, 2)
     assert [job.read_line(), job.read_line()] == ["ready\n", "ready\n"]
     job.process.send_signal(signal.SIGINT)
@@ -33,7 +34,7 @@ def test_interrupt_reaches_every_rank(start_job: Callable[..., object]) -> None:
     assert job.leftovers() == []
 
 
-def test_rank_that_ends_well_after_an_interrupt(start_job: Callable[..., object]) -> None:
+def test_rank_that_ends_well_after_an_interrupt(start_job: Callable[..., Any]) -> None:
     job = start_job("signal.signal(signal.SIGINT, lambda *_: sys.exit(0))" + WAIT, 2)
     assert [job.read_line(), job.read_line()] == ["ready\n", "ready\n"]
     job.process.send_signal(signal.SIGINT)
@@ -41,7 +42,7 @@ def test_rank_that_ends_well_after_an_interrupt(start_job: Callable[..., object]
     assert job.stderr == ""
 
 
-def test_second_interrupt_kills(start_job: Callable[..., object]) -> None:
+def test_second_interrupt_kills(start_job: Callable[..., Any]) -> None:
     job = start_job("signal.signal(signal.SIGINT, lambda *_: os.write(1, b'heard\\n'))" + WAIT, 1)
     assert job.read_line() == "ready\n"
     job.process.send_signal(signal.SIGINT)
@@ -53,7 +54,7 @@ def test_second_interrupt_kills(start_job: Callable[..., object]) -> None:
     assert job.stderr.endswith("terminated by the launcher (SIGKILL)\n")
 
 
-def test_terminate(start_job: Callable[..., object]) -> None:
+def test_terminate(start_job: Callable[..., Any]) -> None:
     job = start_job("signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'heard\\n'))" + WAIT, 1)
     assert job.read_line() == "ready\n"
     job.process.terminate()

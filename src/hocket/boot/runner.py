@@ -72,13 +72,13 @@ def _run(arguments: list[str]) -> None:
 
 def _find_script(path: str) -> tuple[CodeType, ModuleSpec | None]:
     """Compile a script; of a folder or an archive, the module `__main__` in it."""
-    finder = pkgutil.get_importer(path)
+    absolute = str(Path(path).absolute())  # as Python does since 3.9: the script may change the directory
+    finder = pkgutil.get_importer(absolute)
     if finder is not None and (spec := finder.find_spec("__main__")) is not None:
-        sys.path.insert(0, str(Path(path).absolute()))
+        sys.path.insert(0, absolute)
         return _load(spec)
     if not sys.flags.safe_path:
         sys.path.insert(0, str(Path(path).resolve().parent))
-    absolute = str(Path(path).absolute())  # as Python does since 3.9: the script may change the directory
     with io.open_code(absolute) as file:
         return compile(file.read(), absolute, "exec", dont_inherit=True), None
 

@@ -1,0 +1,167 @@
+"""The house rules of docs/architecture.md that can be read off the source."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "hocket"
+
+FLOORS = {
+    "errors": 0,
+    "_native": 0,
+    "trace": 1,
+    "boot": 1,
+    "measure": 1,
+    "sim": 1,
+    "backends": 2,
+    "memory": 2,
+    "comm": 3,
+    "collectives": 4,
+    "pipeline": 4,
+    "tune": 5,
+    "session": 6,
+    "torch": 6,
+    "bench": 7,
+    "observe": 7,
+    "checkpoint": 7,
+    "kernels": 7,
+    "network": 7,
+    "movement": 7,
+    "train": 8,
+    "plan": 8,
+    "keras": 9,
+    "dask": 9,
+    "cli": 10,
+}
+SAME_FLOOR = {("torch", "session")}
+
+# Third-party packages and the rooms (or files) that may import them.
+ALLOWED = {
+    "torch": {"backends/gloo.py", "backends/nccl.py", "torch", "train", "movement", "collectives/sparse",
+              "collectives/compress"},
+    "numpy": {""},
+    "cloudpickle": {"session"},
+    "typer": {"cli"},
+    "rich": {"cli", "measure"},
+    "mpi4py": {"backends/mpi.py"},
+    "keras": {"keras"},
+    "dask": {"dask"},
+    "distributed": {"dask"},
+    "duckdb": {"observe"},
+}  # fmt: skip
+MOST_LINES = 500
+
+
+def python_files() -> list[Path]:
+    files = sorted(PACKAGE.rglob("*.py"))
+    assert files
+    return files
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@lru_cache
+def imports_of(path: Path) -> tuple[str, ...]:
+    return tuple(_imports(ast.parse(path.read_text())))
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            base = node.module or ""
+            # `from hocket import _native` names a room; `from hocket.comm import Communicator` names one already
+            yield from (f"{base}.{alias.name}" for alias in node.names) if base == "hocket" else (base,)
+
+
+@pytest.mark.parametrize("path", python_files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_to_lower_floors(path: Path) -> None:
+    room = room_of(path)
+    if room == "__init__":
+        return
+    floor = FLOORS[room]
+    for name in imports_of(path):
+        if not name.startswith("hocket"):
+            continue
+        assert name != "hocket", "hocket/__init__.py is never imported from inside"
+        target = name.split(".")[1]
+        assert target == room or FLOORS[target] < floor or (room, target) in SAME_FLOOR, f"{room} imports {name}"
+
+
+@pytest.mark.parametrize("path", python_files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_third_party_imports_stay_in_their_rooms(path: Path) -> None:
+    place = str(path.relative_to(PACKAGE))
+    for name in imports_of(path):
+        top = name.split(".")[0]
+        if top == "hocket" or top in sys.stdlib_module_names:
+            continue
+        assert top in ALLOWED, f"{place} imports {top}, which is no dependency"
+        assert any(place.startswith(room) for room in ALLOWED[top]), f"{place} must not import {top}"
+
+
+def test_no_file_is_too_long() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    sources = [ROOT / name for name in listed.stdout.split() if name.endswith((".py", ".cpp", ".hpp", ".inl", ".pyi"))]
+    assert sources
+    lengths = {path: len(path.read_text().splitlines()) for path in sources if path.exists()}
+    too_long = {str(path.relative_to(ROOT)): length for path, length in lengths.items() if length > MOST_LINES}
+    assert not too_long
+
+
+@pytest.mark.timeout(60)
+def test_import_loads_no_third_party_module() -> None:
+    """`import hocket` is cheap: no NumPy, no torch, not even the native module."""
+    code = "import sys; before = set(sys.modules); import hocket; print('\\n'.join(set(sys.modules) - before))"
+    run = subprocess.run([sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(PACKAGE.parent)},
+                         capture_output=True, text=True, check=True)  # fmt: skip
+    loaded = set(run.stdout.split())
+    assert "hocket" in loaded
+    foreign = {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names and name != "hocket"}
+    assert not foreign
+
+
+@pytest.mark.timeout(60)
+def test_every_public_name_loads() -> None:
+    import hocket
+
+    for name in hocket.__all__:
+        assert getattr(hocket, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        hocket.nonsense  # noqa: B018
+
+
+@pytest.mark.timeout(60)
+def test_init_loads_no_more_than_it_needs() -> None:
+    """A program without torch does not pay for it, and the first communicator needs neither NumPy nor Rich."""
+    code = (
+        "import sys, hocket; comm = hocket.init(); comm.barrier(); comm.finalize();"
+        "print('\\n'.join(name.split('.')[0] for name in sys.modules))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(run.stdout.split())
+    assert not loaded & {"torch", "numpy", "rich", "typer", "cloudpickle", "matplotlib"}
+
+
+def test_errors_derive_from_ours_and_from_a_builtin() -> None:
+    from hocket import errors
+
+    classes = [value for value in vars(errors).values() if isinstance(value, type) and value.__module__ == errors.__name__]
+    assert len(classes) > 5
+    for each in classes:
+        assert issubclass(each, errors.HocketError)
+        if each is not errors.HocketError:
+            assert issubclass(each, (ValueError, TypeError, RuntimeError, TimeoutError, MemoryError))
