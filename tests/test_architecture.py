@@ -159,7 +159,9 @@ def test_init_loads_no_more_than_it_needs() -> None:
 def test_errors_derive_from_ours_and_from_a_builtin() -> None:
     from hocket import errors
 
-    classes = [value for value in vars(errors).values() if isinstance(value, type) and value.__module__ == errors.__name__]
+    classes = [
+        value for value in vars(errors).values() if isinstance(value, type) and value.__module__ == errors.__name__
+    ]
     assert len(classes) > 5
     for each in classes:
         assert issubclass(each, errors.HocketError)

@@ -7,6 +7,7 @@ train.py. The learning rate is 0: every variant computes the very same steps, ho
 """
 
 import argparse
+import gc
 import itertools
 import json
 from collections.abc import Callable
@@ -107,6 +108,7 @@ def main() -> None:
     timing = evaluate(time_rounds(args.rounds))
     if dist.get_rank() == 0:
         args.out.write_text(json.dumps(asdict(timing)))
+    gc.collect()  # as in train.py
     dist.destroy_process_group()
 
 

@@ -60,18 +60,21 @@ def operation_rows(demo: Demo) -> list[tuple[str, ...]]:
 
 def tables(demo: Demo) -> tuple[Table, Table]:
     """The main table and the operations seen, for the terminal."""
-    style = {"title_justify": "left", "box": box.SIMPLE_HEAD, "pad_edge": False, "title_style": "bold"}
-    main = Table(title="MNIST with DistributedDataParallel on 2 ranks; in brackets: 95 % interval", **style)
+    main = _table("MNIST with DistributedDataParallel on 2 ranks; in brackets: 95 % interval")
     for name in COLUMNS:
         main.add_column(name, no_wrap=True)
     for row in summary_rows(demo):
         main.add_row(*row, style="bold" if row[0] == "hocket" else "")
-    operations = Table(title="Operations and sizes that hocket saw during training (rank 0)", **style)
+    operations = _table("Operations and sizes that hocket saw during training (rank 0)")
     for index, name in enumerate(OPERATION_COLUMNS):
         operations.add_column(name, no_wrap=True, justify="left" if index < 2 else "right")
     for row in operation_rows(demo):
         operations.add_row(*row)
     return main, operations
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
 
 
 def _with_interval(estimate: Estimate, form: str, unit: str = "") -> str:

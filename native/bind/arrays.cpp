@@ -1,10 +1,10 @@
 #include "bind/arrays.hpp"
 
+#include <nanobind/stl/vector.h>
+
 #include <string>
 
 #include "bind/errors.hpp"
-#include <nanobind/stl/vector.h>
-
 #include "bind/tensor.hpp"
 
 namespace hocket {
@@ -18,8 +18,8 @@ namespace {
 [[noreturn]] void unsupported(const ArrayRules& rules, const std::string& what) {
   std::string known;
   for (const char* dtype : kDTypeNames) known += std::string(known.empty() ? "" : ", ") + dtype;
-  throw Failure(ErrorCode::unsupported_dtype,
-                std::string("argument ") + rules.argument + ": data type " + what + " is not supported; supported are " + known);
+  throw Failure(ErrorCode::unsupported_dtype, std::string("argument ") + rules.argument + ": data type " + what +
+                                                  " is not supported; supported are " + known);
 }
 
 bool dtype_of_format(const char* format, DType* dtype) {
@@ -87,8 +87,9 @@ void Array::acquire(PyObject* object, const ArrayRules& rules) {
   } else if (PyObject_HasAttrString(object, "__cuda_array_interface__")) {
     invalid_type(rules, "the array lies in device memory; the shm backend works on memory of the host");
   } else {
-    invalid_type(rules, std::string("expected a NumPy array, a torch tensor or an object with the buffer protocol, not ") +
-                            Py_TYPE(object)->tp_name);
+    invalid_type(rules,
+                 std::string("expected a NumPy array, a torch tensor or an object with the buffer protocol, not ") +
+                     Py_TYPE(object)->tp_name);
   }
 }
 
@@ -101,15 +102,19 @@ void Array::acquire_buffer(PyObject* object, const ArrayRules& rules) {
     acquire_interface(object, rules);
     return;
   }
-  if (!dtype_of_format(buffer_.format, &dtype_)) unsupported(rules, std::string("with buffer format '") + buffer_.format + "'");
+  if (!dtype_of_format(buffer_.format, &dtype_))
+    unsupported(rules, std::string("with buffer format '") + buffer_.format + "'");
   if (buffer_.readonly && rules.access == Access::write)
     invalid_type(rules, "the array is read-only, but the result is written into it");
   data_ = static_cast<std::byte*>(buffer_.buf);
   nbytes_ = static_cast<size_t>(buffer_.len);
   if (is_c_contiguous(buffer_)) [[likely]]
     return;
-  set_strided({data_, itemsize(dtype_), {buffer_.shape, buffer_.shape + buffer_.ndim},
-               {buffer_.strides, buffer_.strides + buffer_.ndim}}, rules);
+  set_strided({data_,
+               itemsize(dtype_),
+               {buffer_.shape, buffer_.shape + buffer_.ndim},
+               {buffer_.strides, buffer_.strides + buffer_.ndim}},
+              rules);
 }
 
 void Array::acquire_interface(PyObject* object, const ArrayRules& rules) {

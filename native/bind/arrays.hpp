@@ -1,4 +1,5 @@
-// Arrays as they come from Python: NumPy and anything else with the buffer protocol, ml_dtypes' bfloat16, torch tensors.
+// Arrays as they come from Python: NumPy and anything else with the buffer protocol, ml_dtypes' bfloat16, torch
+// tensors.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,9 +14,9 @@ namespace hocket {
 enum class Access : uint8_t { read, write };
 
 struct ArrayRules {
-  const char* argument = "x";     // its name, for messages
+  const char* argument = "x";  // its name, for messages
   Access access = Access::write;
-  bool check_grad = true;         // whether a tensor that requires grad may not be written (with grad mode on)
+  bool check_grad = true;  // whether a tensor that requires grad may not be written (with grad mode on)
 };
 
 // Keeps its array's memory valid while it lives. Everything but data(), nbytes() and dtype() needs the GIL.

@@ -3,8 +3,8 @@
 
 namespace hocket {
 
-// "train.py:12" of the innermost frame that is neither hocket's nor torch's; interned, valid for the life of the process.
-// Needs the GIL.
+// "train.py:12" of the innermost frame that is neither hocket's nor torch's; interned, valid for the life of the
+// process. Needs the GIL.
 const char* call_site();
 
 }  // namespace hocket

@@ -43,8 +43,9 @@ void PyCommunicator::close(double drain_timeout_s) {
   engine.wait_for([&] { return core_->failure() || core_->idle(); }, drain_timeout_s, hooks);
   const std::lock_guard guard(engine.lock());
   if (!core_->idle())
-    core_->fail({ErrorCode::aborted, "rank " + std::to_string(core_->rank) + " of " + core_->label +
-                                         " finalized the communicator while operations were in flight",
+    core_->fail({ErrorCode::aborted,
+                 "rank " + std::to_string(core_->rank) + " of " + core_->label +
+                     " finalized the communicator while operations were in flight",
                  {}});
   core_->closed = true;
   core_->drop_lanes();
@@ -66,14 +67,15 @@ nb::bytes records(PyCommunicator& self) {
 
 void bind_communicator(nb::module_& module) {
   nb::class_<PyHost>(module, "Host", "The ranks of a job that share a host.")
-      .def("__init__",
-           [](PyHost* self, const std::string& name, int rank, int size, double timeout) {
-             new (self) PyHost();
-             watch_forks();
-             ReleasedGil hooks;
-             self->host = Host::connect(name, rank, size, timeout, hooks);
-           },
-           nb::arg("name"), nb::arg("rank"), nb::arg("size"), nb::arg("timeout"))
+      .def(
+          "__init__",
+          [](PyHost* self, const std::string& name, int rank, int size, double timeout) {
+            new (self) PyHost();
+            watch_forks();
+            ReleasedGil hooks;
+            self->host = Host::connect(name, rank, size, timeout, hooks);
+          },
+          nb::arg("name"), nb::arg("rank"), nb::arg("size"), nb::arg("timeout"))
       .def_prop_ro("rank", [](const PyHost& self) { return self.host->rank; })
       .def_prop_ro("size", [](const PyHost& self) { return self.host->size; })
       .def("set_finalized", [](PyHost& self) {
@@ -90,11 +92,12 @@ void bind_communicator(nb::module_& module) {
       .def_prop_ro("timeout", [](const PyCommunicator& self) { return self.timeout_s; })
       .def_prop_ro("_label", [](PyCommunicator& self) { return self.core().label; })
       .def_prop_ro("_closed", [](PyCommunicator& self) { return self.core().closed; })
-      .def_prop_rw("_check_grad", [](const PyCommunicator& self) { return self.check_grad; },
-                   [](PyCommunicator& self, bool value) { self.check_grad = value; })
-      .def_prop_rw("_on_failure", [](const PyCommunicator& self) { return self.on_failure; },
-                   [](PyCommunicator& self, nb::object value) { self.on_failure = std::move(value); },
-                   nb::arg("value").none())
+      .def_prop_rw(
+          "_check_grad", [](const PyCommunicator& self) { return self.check_grad; },
+          [](PyCommunicator& self, bool value) { self.check_grad = value; })
+      .def_prop_rw(
+          "_on_failure", [](const PyCommunicator& self) { return self.on_failure; },
+          [](PyCommunicator& self, nb::object value) { self.on_failure = std::move(value); }, nb::arg("value").none())
       .def("_records", &records)
       .def("_close", &PyCommunicator::close, nb::arg("drain_timeout"));
 }

@@ -1,232 +1,19 @@
 #include "bind/methods.hpp"
 
-#include <cmath>
-#include <mutex>
-
 #include "bind/arguments.hpp"
-#include "bind/arrays.hpp"
-#include "bind/call_site.hpp"
-#include "bind/communicator.hpp"
-#include "bind/gil.hpp"
-#include "bind/tensor.hpp"
-#include "core/process.hpp"
+#include "bind/call.hpp"
 
 namespace hocket {
 
 namespace {
 
-// A call is inside the communicator while this lives (decision 7).
-class Entry {
- public:
-  explicit Entry(PyObject* self) : self_(*nb::inst_ptr<PyCommunicator>(nb::handle(self))) {
-    Communicator& core = self_.core();
-    if (g_forked_child.load(std::memory_order_relaxed)) [[unlikely]]
-      throw Failure(ErrorCode::invalid_state, "hocket cannot be used in a child that was forked after hocket.init(); "
-                                              "start processes with the spawn method");
-    if (core.entered.exchange(true, std::memory_order_acquire)) [[unlikely]]
-      throw Failure(ErrorCode::invalid_state, "two threads use " + core.label +
-                                                  " at the same time, so its operations have no order; use one "
-                                                  "communicator per thread (comm.dup()) or a lock");
-    if (core.closed) [[unlikely]] {
-      leave();
-      throw Failure(ErrorCode::invalid_state, core.label + " was finalized; operations are not possible any more");
-    }
-  }
-  ~Entry() { leave(); }
-  PyCommunicator& communicator() const { return self_; }
-  Communicator& core() const { return self_.core(); }
-
- private:
-  void leave() { self_.core().entered.store(false, std::memory_order_release); }
-  PyCommunicator& self_;
-};
-
-ReduceOp read_reduce(PyObject* object) {
-  static PyObject* const sum = PyUnicode_InternFromString("sum");
-  if (!object || object == sum) return ReduceOp::sum;
-  if (PyUnicode_Check(object))
-    for (size_t i = 0; i < kNumReduceOps; ++i)
-      if (PyUnicode_CompareWithASCIIString(object, kReduceNames[i]) == 0) return static_cast<ReduceOp>(i);
-  throw Failure(ErrorCode::invalid_argument, "op must be one of 'sum', 'prod', 'min', 'max' and 'avg', not " +
-                                                 nb::cast<std::string>(nb::repr(nb::handle(object))));
-}
-
-int read_rank(PyObject* object, const char* argument, int size) {
-  const long value = PyLong_AsLong(object);
-  if (value == -1 && PyErr_Occurred()) {
-    PyErr_Clear();
-    throw Failure(ErrorCode::invalid_type, std::string(argument) + " must be a rank (an int), not " + Py_TYPE(object)->tp_name);
-  }
-  if (value < 0 || value >= size)
-    throw Failure(ErrorCode::invalid_argument, std::string(argument) + " is " + std::to_string(value) +
-                                                   ", but the ranks of this communicator are 0 to " + std::to_string(size - 1));
-  return static_cast<int>(value);
-}
-
-int read_tag(PyObject* object) {
-  if (!object) return 0;
-  const long value = PyLong_AsLong(object);
-  if ((value == -1 && PyErr_Occurred()) || value < 0 || value > INT32_MAX) {
-    PyErr_Clear();
-    throw Failure(ErrorCode::invalid_argument, "tag must be an int from 0 to 2147483647");
-  }
-  return static_cast<int>(value);
-}
-
-double read_timeout(PyObject* object, const PyCommunicator& communicator) {
-  if (!object || object == Py_None) return communicator.timeout_s;
-  const double value = PyFloat_AsDouble(object);
-  if (PyErr_Occurred() || !(value > 0)) {
-    PyErr_Clear();
-    throw Failure(ErrorCode::invalid_argument, "timeout must be a number of seconds above zero");
-  }
-  return value;
-}
-
-void check_backend(PyObject* object) {
-  if (!object || object == Py_None) return;
-  if (PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, "shm") == 0) return;
-  throw Failure(ErrorCode::backend_unavailable, "backend " + nb::cast<std::string>(nb::repr(nb::handle(object))) +
-                                                    " is not available; this communicator has 'shm'");
-}
-
-bool read_flag(PyObject* object) { return object && object != Py_False && PyObject_IsTrue(object) == 1; }
-
-// The arrays of one call. On the heap, because a Py_buffer may point into itself and a pending operation keeps them; one
-// spare is kept, so that a short operation allocates nothing.
-struct Arrays {
-  Array in;
-  Array out;
-  Array* written = nullptr;
-  nb::object written_object;
-};
-
-class ArraysPool {
- public:
-  std::unique_ptr<Arrays> take() { return spare_ ? std::move(spare_) : std::make_unique<Arrays>(); }
-  void give_back(std::unique_ptr<Arrays> arrays) {
-    arrays->in.release();
-    arrays->out.release();
-    arrays->written = nullptr;
-    arrays->written_object.reset();
-    spare_ = std::move(arrays);
-  }
-
- private:
-  std::unique_ptr<Arrays> spare_;
-};
-
-// Used with the GIL only. Never destroyed: at exit there is no interpreter to release references to.
-ArraysPool& arrays_pool() {
-  static auto* pool = new ArraysPool;  // NOLINT
-  return *pool;
-}
-
-struct Options {
-  bool is_async = false;
-  double timeout_s = 0;
-};
-
-// A Work may die on a thread without the GIL, its arrays must not: they wait here for the next call.
-class ArraysOfFinished {
- public:
-  void add(std::unique_ptr<Arrays> arrays) {
-    const std::lock_guard guard(mutex_);
-    arrays_.push_back(std::move(arrays));
-    any_.store(true, std::memory_order_release);
-  }
-  void release() {
-    if (!any_.load(std::memory_order_acquire)) [[likely]]
-      return;
-    std::vector<std::unique_ptr<Arrays>> freed;  // outlives the guard: releasing may run Python code
-    const std::lock_guard guard(mutex_);
-    freed.swap(arrays_);
-    any_.store(false, std::memory_order_relaxed);
-  }
-
- private:
-  std::mutex mutex_;
-  std::atomic<bool> any_{false};
-  std::vector<std::unique_ptr<Arrays>> arrays_;
-};
-
-ArraysOfFinished& arrays_of_finished() {
-  static auto* finished = new ArraysOfFinished;  // NOLINT: as above
-  return *finished;
-}
-
-std::shared_ptr<void> pin(std::unique_ptr<Arrays> arrays) {
-  return {arrays.release(), [](Arrays* held) {
-            std::unique_ptr<Arrays> owner(held);
-            if (!PyGILState_Check()) arrays_of_finished().add(std::move(owner));
-          }};
-}
-
 void check_reducible(const Operation& op) {
   if (reducible(op.dtype, op.reduce)) return;
   const std::string what = std::string(name(op.reduce)) + " of " + name(op.dtype);
-  throw Failure(ErrorCode::unsupported_dtype,
-                op.dtype == DType::boolean ? what + " is not defined; bool has min (and) and max (or)"
-                                           : what + " is not defined; avg needs a floating-point type");
+  throw Failure(ErrorCode::unsupported_dtype, op.dtype == DType::boolean
+                                                  ? what + " is not defined; bool has min (and) and max (or)"
+                                                  : what + " is not defined; avg needs a floating-point type");
 }
-
-// Issues the operation and, unless it is asynchronous, waits for it.
-PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<Arrays> arrays, const Options& options,
-              LaneIndex lane = LaneIndex::collective) {
-  Communicator& core = entry.core();
-  Engine& engine = Engine::instance();
-  if (arrays->written_object.is_valid() && is_tensor(arrays->written_object.ptr()))
-    mark_written(arrays->written_object.ptr());
-  uint64_t event = 0;
-  bool posted = false;
-  if (!options.is_async && lane == LaneIndex::collective && engine.lock().try_lock()) {
-    bool done;
-    {
-      const std::lock_guard guard(engine.lock(), std::adopt_lock);
-      done = core.try_short(op, lane, posted, event);
-    }
-    if (done) [[likely]] {
-      if (arrays->written && arrays->written->is_copy()) arrays->written->write_back();
-      arrays_pool().give_back(std::move(arrays));
-      Py_RETURN_NONE;
-    }
-  }
-  arrays_of_finished().release();
-  op.site = call_site();
-  auto work = std::make_shared<Work>();
-  work->op = op;
-  work->communicator = entry.communicator().shared_core();
-  work->timeout_s = options.timeout_s;
-  work->issued_ns = now_ns();
-  if (Array* written = arrays->written; written && written->is_copy())
-    work->write_back = [written] { written->write_back(); };
-  work->pins = pin(std::move(arrays));
-  std::optional<Error> failure;
-  {
-    const ProgressGuard guard;
-    if (posted)
-      core.adopt(work, lane, event);
-    else if (failure = core.failure(); !failure)
-      core.issue(work, lane, options.is_async ? kEventAsync : 0);
-    engine.progress();  // every entry drives all lanes
-  }
-  if (failure) {
-    raise_operation_error(nb::handle(self), *failure);
-    throw PythonError();
-  }
-  if (!options.is_async) {
-    wait_for_work(nb::handle(self), work, options.timeout_s);
-    Py_RETURN_NONE;
-  }
-  if (engine.has_thread()) engine.wake_own_process();
-  return nb::cast(PyWork{std::move(work), nb::borrow(nb::handle(self))}).release().ptr();
-}
-
-Options read_options(const Entry& entry, PyObject* backend, PyObject* async_op, PyObject* timeout) {
-  check_backend(backend);
-  return {read_flag(async_op), read_timeout(timeout, entry.communicator())};
-}
-
 // Takes the array that the operation reads and writes in place.
 void take_in_place(const Entry& entry, PyObject* x, Access access, Operation& op, Arrays& arrays) {
   arrays.in.acquire(x, {"x", access, entry.communicator().check_grad});
@@ -285,7 +72,8 @@ PyObject* reduce(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
     const Entry entry(self);
     const Options options = read_options(entry, v[3], v[4], v[5]);
     auto arrays = arrays_pool().take();
-    Operation op{.kind = OpKind::reduce, .reduce = read_reduce(v[2]), .root = read_rank(v[1], "root", entry.core().size)};
+    Operation op{
+        .kind = OpKind::reduce, .reduce = read_reduce(v[2]), .root = read_rank(v[1], "root", entry.core().size)};
     take_in_place(entry, v[0], op.root == entry.core().rank ? Access::write : Access::read, op, *arrays);
     check_reducible(op);
     return run(self, entry, op, std::move(arrays), options);
@@ -315,7 +103,8 @@ PyObject* barrier(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObj
   });
 }
 
-PyObject* gather_as(PyObject* self, OpKind kind, PyObject* out, PyObject* x, const Entry& entry, const Options& options) {
+PyObject* gather_as(PyObject* self, OpKind kind, PyObject* out, PyObject* x, const Entry& entry,
+                    const Options& options) {
   auto arrays = arrays_pool().take();
   Operation op{.kind = kind};
   take_in_and_out(entry, out, x, op, *arrays);
@@ -350,8 +139,7 @@ PyObject* gather_for(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
 }
 
 PyObject* reduce_scatter(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<6> signature{
-      "reduce_scatter", {"out", "x", "op", "backend", "async_op", "timeout"}, 2, 3};
+  static constexpr Signature<6> signature{"reduce_scatter", {"out", "x", "op", "backend", "async_op", "timeout"}, 2, 3};
   return guarded([&] {
     const auto v = signature.read(args, nargs, kwnames);
     const Entry entry(self);
@@ -363,7 +151,8 @@ PyObject* reduce_scatter(PyObject* self, PyObject* const* args, Py_ssize_t nargs
     op.nbytes = arrays->out.nbytes();
     const auto size = static_cast<size_t>(entry.core().size);
     if (arrays->in.nbytes() != size * op.nbytes)
-      check_nbytes("reduce_scatter", arrays->out, arrays->in, SIZE_MAX, "x must hold one block like out for every rank");
+      check_nbytes("reduce_scatter", arrays->out, arrays->in, SIZE_MAX,
+                   "x must hold one block like out for every rank");
     const std::byte* own = op.in + static_cast<size_t>(entry.core().rank) * op.nbytes;
     check_overlap("reduce_scatter", *arrays, arrays->out.is_same_range(own, op.nbytes) && !arrays->in.is_copy());
     return run(self, entry, op, std::move(arrays), options);
@@ -458,7 +247,8 @@ PyMethodDef* operation_methods() {
       method<broadcast>("broadcast", "Copy x of the root into x of every rank."),
       method<barrier>("barrier", "Return when all ranks have entered."),
       method<all_gather>("all_gather", "Put x of rank r into block r of out, on every rank."),
-      method<reduce_scatter>("reduce_scatter", "Reduce x over all ranks and put block r of the result into out of rank r."),
+      method<reduce_scatter>("reduce_scatter",
+                             "Reduce x over all ranks and put block r of the result into out of rank r."),
       method<all_to_all>("all_to_all", "Put block r of x into block (own rank) of out on rank r."),
       method<send>("send", "Send x to rank dst."),
       method<recv>("recv", "Receive from rank src into x."),

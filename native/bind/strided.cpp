@@ -14,7 +14,8 @@ void for_each_row(const StridedArray& array, size_t axis, std::byte* at, size_t&
     position += static_cast<size_t>(array.shape.empty() ? 1 : array.shape.back()) * array.itemsize;
     return;
   }
-  for (int64_t i = 0; i < array.shape[axis]; ++i) for_each_row(array, axis + 1, at + i * array.strides[axis], position, visit);
+  for (int64_t i = 0; i < array.shape[axis]; ++i)
+    for_each_row(array, axis + 1, at + i * array.strides[axis], position, visit);
 }
 
 template <typename CopyItem>

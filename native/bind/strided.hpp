@@ -15,7 +15,7 @@ struct StridedArray {
 
   void gather_into(std::byte* buffer) const;
   void scatter_from(const std::byte* buffer) const;
-  bool is_contiguous() const;  // C order
+  bool is_contiguous() const;          // C order
   bool has_overlapping_items() const;  // a stride of zero: one item stands in several places
   // First and one past the last byte that any item touches.
   void extent(const std::byte** begin, const std::byte** end) const;

@@ -84,11 +84,13 @@ TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules) {
     std::string known;
     for (const char* each : kDTypeNames) known += std::string(known.empty() ? "" : ", ") + each;
     throw Failure(ErrorCode::unsupported_dtype, std::string("argument ") + rules.argument + ": data type " +
-                                                    text_of(tensor, dtype) + " is not supported; supported are " + known);
+                                                    text_of(tensor, dtype) + " is not supported; supported are " +
+                                                    known);
   }
   facts.dtype = static_cast<DType>(i);
   if (!is_true(tensor, is_cpu))
-    invalid("the tensor is on device " + text_of(tensor, device) + "; the shm backend works on memory of the host (cpu)");
+    invalid("the tensor is on device " + text_of(tensor, device) +
+            "; the shm backend works on memory of the host (cpu)");
   if (get(tensor, layout).ptr() != torch.strided_layout)
     invalid("the tensor has layout " + text_of(tensor, layout) + "; only dense (strided) tensors can be communicated");
   if (rules.access == Access::write && rules.check_grad && is_true(tensor, requires_grad)) {

@@ -1,4 +1,5 @@
-// torch tensors, read through their Python attributes: linking against torch's C++ would tie hocket to one version of it.
+// torch tensors, read through their Python attributes: linking against torch's C++ would tie hocket to one version of
+// it.
 #pragma once
 
 #include <Python.h>

@@ -37,15 +37,9 @@ void wait_for_work(nb::handle communicator, const WorkPtr& work, double timeout_
 
 namespace {
 
-void check_usable() {
-  if (g_forked_child.load(std::memory_order_relaxed))
-    throw Failure(ErrorCode::invalid_state, "hocket cannot be used in a child that was forked after hocket.init(); start "
-                                            "processes with the spawn method");
-}
-
 void wait(nb::handle self, std::optional<double> timeout) {
   PyWork& handle = *nb::inst_ptr<PyWork>(self);
-  check_usable();
+  check_not_forked();
   if (timeout && !(*timeout >= 0))
     throw Failure(ErrorCode::invalid_argument, "timeout must be a number of seconds, zero or more");
   wait_for_work(handle.communicator, handle.work, timeout.value_or(handle.work->timeout_s));
@@ -54,7 +48,7 @@ void wait(nb::handle self, std::optional<double> timeout) {
 
 bool test(nb::handle self) {
   PyWork& handle = *nb::inst_ptr<PyWork>(self);
-  check_usable();
+  check_not_forked();
   if (!handle.work->finished()) {
     ProgressLock& lock = Engine::instance().lock();
     if (lock.try_lock()) {
@@ -93,8 +87,9 @@ void on_finished(nb::handle self, nb::callable callback) {
 
 void bind_work(nb::module_& module) {
   nb::class_<PyWork>(module, "Work", "The handle of an operation in flight; dropping it does not cancel the operation.")
-      .def("wait", [](nb::handle self, std::optional<double> timeout) { wait(self, timeout); },
-           nb::arg("timeout").none() = nb::none())
+      .def(
+          "wait", [](nb::handle self, std::optional<double> timeout) { wait(self, timeout); },
+          nb::arg("timeout").none() = nb::none())
       .def("test", [](nb::handle self) { return test(self); })
       .def("exception", [](nb::handle self) { return exception(self); })
       .def_prop_ro("done", [](const PyWork& self) { return self.work->finished(); })
@@ -102,7 +97,8 @@ void bind_work(nb::module_& module) {
       .def("_on_finished", [](nb::handle self, nb::callable callback) { on_finished(self, std::move(callback)); })
       .def("__repr__", [](const PyWork& self) {
         const char* state = !self.work->finished() ? "in flight" : self.work->error ? "failed" : "done";
-        return "<hocket.Work " + describe(self.work->op) + ", number " + std::to_string(self.work->op.seq) + ": " + state + ">";
+        return "<hocket.Work " + describe(self.work->op) + ", number " + std::to_string(self.work->op.seq) + ": " +
+               state + ">";
       });
 }
 

@@ -1,11 +1,12 @@
 // How a thread that ran out of things to do sleeps until another process publishes something for it.
 //
-// Every process has one bell: a 32-bit futex word in a page of its own that all peers map. A ringer stores its data, then
-// reads the word; a sleeper stores 1 into the word, then reads the data once more, then sleeps. Each side stores one place
-// and loads the other, so one full barrier is needed on both sides or the ring can be missed. The sleeper alone pays for
-// it: membarrier(GLOBAL_EXPEDITED) makes every running thread of every registered process pass a full barrier, so either
-// the ringer's data is visible to the sleeper's second look, or the ringer's load comes later and sees the 1. Ringing
-// costs one load of a line that hardly ever changes. Where the system call is missing both sides use a locked instruction.
+// Every process has one bell: a 32-bit futex word in a page of its own that all peers map. A ringer stores its data,
+// then reads the word; a sleeper stores 1 into the word, then reads the data once more, then sleeps. Each side stores
+// one place and loads the other, so one full barrier is needed on both sides or the ring can be missed. The sleeper
+// alone pays for it: membarrier(GLOBAL_EXPEDITED) makes every running thread of every registered process pass a full
+// barrier, so either the ringer's data is visible to the sleeper's second look, or the ringer's load comes later and
+// sees the 1. Ringing costs one load of a line that hardly ever changes. Where the system call is missing both sides
+// use a locked instruction.
 #pragma once
 
 #include <atomic>

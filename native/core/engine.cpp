@@ -220,7 +220,8 @@ void Engine::run_thread() {
       check_health();
       for (const auto& communicator : communicators_) communicator->expire(now);
     }
-    const bool idle = std::all_of(communicators_.begin(), communicators_.end(), [](const auto& c) { return c->idle(); });
+    const bool idle =
+        std::all_of(communicators_.begin(), communicators_.end(), [](const auto& c) { return c->idle(); });
     std::vector<std::function<void()>> calls;
     std::erase_if(callbacks_, [&](Callback& callback) {
       if (!callback.work->finished()) return false;

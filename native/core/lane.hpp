@@ -15,7 +15,8 @@ enum class Progress : uint8_t { waiting, moved, done };
 // Contract. Every call is made under the engine's progress lock, and none may block or call back into the engine.
 //  - post() starts an operation; the arrays it names stay valid until test() said done, threw, or cancel() was called.
 //    The core posts at most depth() operations that are not done yet, in issue order.
-//  - test() drives a posted operation. Operation moves in memory between post() and test() are allowed; what must stay is
+//  - test() drives a posted operation. Operation moves in memory between post() and test() are allowed; what must stay
+//  is
 //    op.token. Throws Failure when the operation failed; an error after which the communicator cannot go on is reported
 //    by health() as well, or is none of CollectiveMismatch.
 //  - missing() names the ranks that the operation waits for, for stall reports and timeouts.

@@ -11,10 +11,11 @@ struct Operation {
   OpKind kind = OpKind::barrier;
   DType dtype = DType::uint8;
   ReduceOp reduce = ReduceOp::sum;
-  int32_t root = -1;    // root of a rooted collective, peer of a point-to-point operation
-  int32_t tag = 0;      // point-to-point only
-  uint64_t seq = 0;     // place in the issue order, from 1; point-to-point counts by itself
-  uint64_t nbytes = 0;  // what all members must agree on: the array, or one block of all_gather, reduce_scatter, all_to_all
+  int32_t root = -1;  // root of a rooted collective, peer of a point-to-point operation
+  int32_t tag = 0;    // point-to-point only
+  uint64_t seq = 0;   // place in the issue order, from 1; point-to-point counts by itself
+  uint64_t nbytes =
+      0;  // what all members must agree on: the array, or one block of all_gather, reduce_scatter, all_to_all
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   const char* site = nullptr;  // call site "file.py:12", interned for the life of the process; null while unknown

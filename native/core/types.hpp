@@ -22,8 +22,8 @@ enum class OpKind : uint8_t {
   group,
 };
 inline constexpr std::array kOpNames = {
-    "barrier", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter",
-    "all_to_all", "send", "recv", "split", "dup", "group",
+    "barrier",    "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter",
+    "all_to_all", "send",       "recv",   "split",     "dup",        "group",
 };
 constexpr const char* name(OpKind kind) { return kOpNames[static_cast<size_t>(kind)]; }
 

@@ -28,7 +28,7 @@ struct Work {
   std::atomic<int> waiters{0};  // threads in Engine::wait; while there are any, they watch the deadline
   bool stall_reported = false;
   std::function<void()> write_back;  // copies the result into a strided array; needs no Python
-  std::shared_ptr<void> pins;  // the Python objects whose memory the operation uses
+  std::shared_ptr<void> pins;        // the Python objects whose memory the operation uses
 
   bool finished() const { return state.load(std::memory_order_acquire) >= State::done; }
 };

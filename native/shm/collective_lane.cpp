@@ -205,8 +205,8 @@ void CollectiveLane::raise_mismatch(const Operation& op) {
   }
   for (size_t i = 0; i < groups.size(); ++i) {
     if (i) error.message += "; ";
-    error.message += (groups[i].second.size() > 1 ? "ranks " : "rank ") + join_ranks(groups[i].second) + ": " +
-                     groups[i].first;
+    error.message +=
+        (groups[i].second.size() > 1 ? "ranks " : "rank ") + join_ranks(groups[i].second) + ": " + groups[i].first;
   }
   phase_ = Phase::idle;
   own_error_.reset();

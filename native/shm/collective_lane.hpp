@@ -1,7 +1,7 @@
 // Collectives over shared memory.
 //
-// Every operation begins with one header line per rank, at the same place for every size, and every rank reads the line of
-// every member before data moves (decision 2). What follows from that:
+// Every operation begins with one header line per rank, at the same place for every size, and every rank reads the line
+// of every member before data moves (decision 2). What follows from that:
 //  - A mismatch is seen by all members, which then exchange what they had wanted and raise; the operation is skipped.
 //  - Two alternating sets of lines (and eager slots) suffice. Proof: a rank writes set s mod 2 for operation s + 2 only
 //    after it completed s + 1, for which it read everyone's line of s + 1; everyone wrote that line only after it had

@@ -17,7 +17,7 @@ namespace hocket {
 
 // What the rendezvous hands to a rank: one segment, and of every rank its bell and a descriptor of its process.
 struct Peer {
-  Fd pidfd;       // readable once the process has ended; none for this rank itself
+  Fd pidfd;  // readable once the process has ended; none for this rank itself
   Mapping bell;
   int32_t pid = 0;
 };

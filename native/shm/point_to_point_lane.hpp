@@ -1,9 +1,10 @@
 // Messages between two ranks: matched by (sender, tag) in the order of issue, as in MPI.
 //
-// Per direction of a pair there is one byte ring and a few bulk slots. A short message travels through the ring whole. Of a
-// long one only the announcement does; once a receive matches it, the receiver grants its id and the sender streams it
-// through the bulk slots, one long message at a time. A message whose size or type differs from what the receive expects
-// is taken out all the same: the receiver raises CollectiveMismatch, and so does the sender if it still waits.
+// Per direction of a pair there is one byte ring and a few bulk slots. A short message travels through the ring whole.
+// Of a long one only the announcement does; once a receive matches it, the receiver grants its id and the sender
+// streams it through the bulk slots, one long message at a time. A message whose size or type differs from what the
+// receive expects is taken out all the same: the receiver raises CollectiveMismatch, and so does the sender if it still
+// waits.
 //
 //   sender:    queued -> (in the ring: done, if short) -> announced -> streaming -> done
 //   receiver:  posted -> (copied from the ring: done, if short) -> matched -> receiving -> done
@@ -25,7 +26,9 @@ class PointToPointLane final : public Lane {
   explicit PointToPointLane(std::shared_ptr<Region> region);
 
   const char* backend() const override { return "shm"; }
-  size_t depth() const override { return SIZE_MAX; }  // operations to different peers or tags do not wait for each other
+  size_t depth() const override {
+    return SIZE_MAX;
+  }  // operations to different peers or tags do not wait for each other
   Progress post(Operation& op) override;
   Progress test(Operation& op) override;
   std::vector<int> missing(const Operation& op) const override { return {op.root}; }

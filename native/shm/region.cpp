@@ -67,10 +67,11 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
     const Offsets offsets(members.size(), sizeof(Abort));
     range = host->make_range(key, offsets.end, size);
     allocate_pages(host->segment(), range->offset, offsets.stages);
-  } else if (!Engine::instance().wait_for([&] { return (range = host->find_range(key)).has_value(); }, timeout_s, hooks)) {
-    throw Failure(ErrorCode::comm_timeout, "rank " + std::to_string(rank) +
-                                               " waited for a new communicator: its rank 0 (rank " +
-                                               std::to_string(members[0]) + " of the host) never arrived",
+  } else if (!Engine::instance().wait_for([&] { return (range = host->find_range(key)).has_value(); }, timeout_s,
+                                          hooks)) {
+    throw Failure(ErrorCode::comm_timeout,
+                  "rank " + std::to_string(rank) + " waited for a new communicator: its rank 0 (rank " +
+                      std::to_string(members[0]) + " of the host) never arrived",
                   {0});
   }
   auto region = std::make_shared<Region>(host, std::move(members), rank, key, *range);

@@ -4,7 +4,8 @@
 //
 //   rank r                       rank 0
 //   hello {rank, size, left_s} + bell   ->   waits for all, until the earliest deadline of those who came
-//                                <-   welcome {first, count} + segment + (bell, pidfd) x count     (several, if many ranks)
+//                                <-   welcome {first, count} + segment + (bell, pidfd) x count     (several, if many
+//                                ranks)
 //                                <-   refusal {code, missing ranks, text}
 #include <fcntl.h>
 #include <poll.h>
@@ -28,7 +29,6 @@
 #endif
 
 namespace hocket {
-
 
 namespace {
 
@@ -257,7 +257,8 @@ class Leader {
       refuse({ErrorCode::bootstrap_mismatch, "the ranks of this job run different versions of hocket"});
     if (hello.size != size_)
       refuse({ErrorCode::bootstrap_mismatch, "rank 0 expects " + std::to_string(size_) + " ranks on this host, rank " +
-                                                 std::to_string(hello.rank) + " expects " + std::to_string(hello.size)});
+                                                 std::to_string(hello.rank) + " expects " +
+                                                 std::to_string(hello.size)});
     if (hello.rank < 1 || hello.rank >= size_ || arrived_[hello.rank].connection)
       refuse({ErrorCode::bootstrap_mismatch, "two processes say that they are rank " + std::to_string(hello.rank)});
     const ucred peer = credentials(connection.get());
@@ -282,7 +283,10 @@ class Leader {
 class Follower {
  public:
   Follower(std::string name, int rank, int size, double timeout_s)
-      : name_(std::move(name)), rank_(rank), size_(size), deadline_ns_(now_ns() + static_cast<int64_t>(timeout_s * 1e9)) {}
+      : name_(std::move(name)),
+        rank_(rank),
+        size_(size),
+        deadline_ns_(now_ns() + static_cast<int64_t>(timeout_s * 1e9)) {}
 
   bool step() {
     if (!connection_ && !connect_once()) return false;

@@ -24,7 +24,8 @@ Fd::~Fd() {
 }
 
 Mapping::Mapping(int fd, uint64_t offset, uint64_t nbytes) : nbytes_(nbytes) {
-  void* data = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, static_cast<off_t>(offset));
+  void* data =
+      mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, static_cast<off_t>(offset));
   if (data == MAP_FAILED) fail("map", nbytes);
   data_ = static_cast<std::byte*>(data);
 }

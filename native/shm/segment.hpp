@@ -46,11 +46,12 @@ class Mapping {
   uint64_t nbytes_ = 0;
 };
 
-// A sparse memfd, larger than anything that will be used of it, which nobody can shrink: whoever maps a part of it never
-// meets SIGBUS for a page that was allocated.
+// A sparse memfd, larger than anything that will be used of it, which nobody can shrink: whoever maps a part of it
+// never meets SIGBUS for a page that was allocated.
 Fd create_segment(uint64_t nbytes);
 
-// Allocates pages now, so that exhaustion is an error here and not a SIGBUS at the first touch. Throws ResourceExhausted.
+// Allocates pages now, so that exhaustion is an error here and not a SIGBUS at the first touch. Throws
+// ResourceExhausted.
 void allocate_pages(int fd, uint64_t offset, uint64_t nbytes);
 // Gives pages back to the system; the range reads as zero afterwards.
 void release_pages(int fd, uint64_t offset, uint64_t nbytes);

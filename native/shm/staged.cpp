@@ -1,12 +1,12 @@
 // The staged algorithms: ranks hand data to each other through two in-slots and two out-slots of one chunk each.
 //
-// Epochs: chunk k of an operation has epoch base + k + 1, where base counts the chunks of all operations before it, equal
-// on all members. `staged` >= epoch: the rank's in-slot holds its chunk k; `finished` >= epoch: the rank has read what it
-// needs of everyone's chunk k (and, where it reduces, its out-slot holds the result).
+// Epochs: chunk k of an operation has epoch base + k + 1, where base counts the chunks of all operations before it,
+// equal on all members. `staged` >= epoch: the rank's in-slot holds its chunk k; `finished` >= epoch: the rank has read
+// what it needs of everyone's chunk k (and, where it reduces, its out-slot holds the result).
 //
 // Slot k mod 2 is written again for chunk k + 2. In every loop below a rank stages chunk k + 2 only after all members
-// finished chunk k, so in-slots are free. An out-slot is written in round k + 2 only after all members staged chunk k + 2,
-// which they do after their round k, in which they copied chunk k out. Between operations the headers do the same.
+// finished chunk k, so in-slots are free. An out-slot is written in round k + 2 only after all members staged chunk k +
+// 2, which they do after their round k, in which they copied chunk k out. Between operations the headers do the same.
 #include <algorithm>
 #include <cstring>
 
@@ -54,8 +54,8 @@ void CollectiveLane::publish_finished(uint64_t epoch) const {
 }
 
 // all_reduce and reduce: every rank owns a slice of each chunk, stages what others own, reduces its own slice over all
-// ranks in rank order, and takes the other slices from their owners (slice-owner, or direct reduce-scatter + all-gather;
-// Rabenseifner 2004 over shared memory). Copies only (n-1)/n of the array in and out.
+// ranks in rank order, and takes the other slices from their owners (slice-owner, or direct reduce-scatter +
+// all-gather; Rabenseifner 2004 over shared memory). Copies only (n-1)/n of the array in and out.
 Task CollectiveLane::reduce_in_slices(Operation op) {
   const Region& region = *region_;
   const ReduceKernel kernel = reduce_kernel(op.dtype, op.reduce);

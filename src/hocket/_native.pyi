@@ -63,68 +63,133 @@ class Communicator:
 
     @overload
     def all_reduce(
-        self, x: Array, op: ReduceName = "sum", *, backend: Backend = None, async_op: Literal[False] = False,
+        self,
+        x: Array,
+        op: ReduceName = "sum",
+        *,
+        backend: Backend = None,
+        async_op: Literal[False] = False,
         timeout: float | None = None,
     ) -> None: ...
     @overload
     def all_reduce(
-        self, x: Array, op: ReduceName = "sum", *, backend: Backend = None, async_op: Literal[True],
+        self,
+        x: Array,
+        op: ReduceName = "sum",
+        *,
+        backend: Backend = None,
+        async_op: Literal[True],
         timeout: float | None = None,
     ) -> Work: ...
     @overload
     def reduce(
-        self, x: Array, root: int, op: ReduceName = "sum", *, backend: Backend = None,
-        async_op: Literal[False] = False, timeout: float | None = None,
+        self,
+        x: Array,
+        root: int,
+        op: ReduceName = "sum",
+        *,
+        backend: Backend = None,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
     ) -> None: ...
     @overload
     def reduce(
-        self, x: Array, root: int, op: ReduceName = "sum", *, backend: Backend = None, async_op: Literal[True],
+        self,
+        x: Array,
+        root: int,
+        op: ReduceName = "sum",
+        *,
+        backend: Backend = None,
+        async_op: Literal[True],
         timeout: float | None = None,
     ) -> Work: ...
     @overload
     def broadcast(
-        self, x: Array, root: int, *, backend: Backend = None, async_op: Literal[False] = False,
+        self,
+        x: Array,
+        root: int,
+        *,
+        backend: Backend = None,
+        async_op: Literal[False] = False,
         timeout: float | None = None,
     ) -> None: ...
     @overload
     def broadcast(
-        self, x: Array, root: int, *, backend: Backend = None, async_op: Literal[True], timeout: float | None = None,
+        self,
+        x: Array,
+        root: int,
+        *,
+        backend: Backend = None,
+        async_op: Literal[True],
+        timeout: float | None = None,
     ) -> Work: ...
     @overload
     def barrier(
         self, *, backend: Backend = None, async_op: Literal[False] = False, timeout: float | None = None
     ) -> None: ...
     @overload
-    def barrier(
-        self, *, backend: Backend = None, async_op: Literal[True], timeout: float | None = None
-    ) -> Work: ...
+    def barrier(self, *, backend: Backend = None, async_op: Literal[True], timeout: float | None = None) -> Work: ...
     @overload
     def all_gather(
-        self, out: Array, x: Array, *, backend: Backend = None, async_op: Literal[False] = False,
+        self,
+        out: Array,
+        x: Array,
+        *,
+        backend: Backend = None,
+        async_op: Literal[False] = False,
         timeout: float | None = None,
     ) -> None: ...
     @overload
     def all_gather(
-        self, out: Array, x: Array, *, backend: Backend = None, async_op: Literal[True], timeout: float | None = None,
+        self,
+        out: Array,
+        x: Array,
+        *,
+        backend: Backend = None,
+        async_op: Literal[True],
+        timeout: float | None = None,
     ) -> Work: ...
     @overload
     def reduce_scatter(
-        self, out: Array, x: Array, op: ReduceName = "sum", *, backend: Backend = None,
-        async_op: Literal[False] = False, timeout: float | None = None,
+        self,
+        out: Array,
+        x: Array,
+        op: ReduceName = "sum",
+        *,
+        backend: Backend = None,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
     ) -> None: ...
     @overload
     def reduce_scatter(
-        self, out: Array, x: Array, op: ReduceName = "sum", *, backend: Backend = None, async_op: Literal[True],
+        self,
+        out: Array,
+        x: Array,
+        op: ReduceName = "sum",
+        *,
+        backend: Backend = None,
+        async_op: Literal[True],
         timeout: float | None = None,
     ) -> Work: ...
     @overload
     def all_to_all(
-        self, out: Array, x: Array, *, backend: Backend = None, async_op: Literal[False] = False,
+        self,
+        out: Array,
+        x: Array,
+        *,
+        backend: Backend = None,
+        async_op: Literal[False] = False,
         timeout: float | None = None,
     ) -> None: ...
     @overload
     def all_to_all(
-        self, out: Array, x: Array, *, backend: Backend = None, async_op: Literal[True], timeout: float | None = None,
+        self,
+        out: Array,
+        x: Array,
+        *,
+        backend: Backend = None,
+        async_op: Literal[True],
+        timeout: float | None = None,
     ) -> Work: ...
     def send(self, x: Array, dst: int, tag: int = 0, *, timeout: float | None = None) -> None: ...
     def recv(self, x: Array, src: int, tag: int = 0, *, timeout: float | None = None) -> None: ...

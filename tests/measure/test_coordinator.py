@@ -88,7 +88,7 @@ def test_a_contender_that_raises_is_named_with_its_traceback():
 def test_a_job_that_hangs_is_named_with_its_ranks():
     started = time.monotonic()
     with (
-        pytest.raises(CommTimeout, match="job hung did not answer .* ranks") as caught,
+        pytest.raises(CommTimeout, match=r"job hung did not answer .* ranks") as caught,
         Coordinator([job("ours"), job("hung", "hang")], run_timeout_s=1.0) as coordinator,
     ):
         measure(coordinator, SETTINGS)
@@ -121,7 +121,7 @@ def test_an_exception_of_the_script_ends_the_jobs():
 
 
 def test_a_command_that_does_not_exist():
-    with pytest.raises(LaunchError, match="job nothing could not be started.*/no/such/program"):
+    with pytest.raises(LaunchError, match=r"job nothing could not be started.*/no/such/program"):
         Coordinator([Job("nothing", 1, (Process(("/no/such/program",)),))])
 
 

@@ -1,6 +1,6 @@
 """Where the parts are wired together: `init` and `spawn`."""
 
-from hocket.session.spawn import spawn
+from hocket.session.spawner import spawn
 from hocket.session.world import connect_host, init
 
 __all__ = ["connect_host", "init", "spawn"]

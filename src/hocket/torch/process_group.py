@@ -1,5 +1,8 @@
 """torch.distributed's process group over a hocket communicator."""
 
+# torch calls these methods in one of the several forms that its stubs declare as overloads.
+# mypy: disable-error-code="override, assignment"
+
 from __future__ import annotations
 
 import os
@@ -9,9 +12,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import (
+    AllgatherOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    ReduceScatterOptions,
+    Store,
+)
 
+import torch
 from hocket import _native
 from hocket.comm import Communicator
 from hocket.errors import BackendUnavailable, CommTimeout, InvalidArgument, UnsupportedDtype
@@ -31,7 +42,7 @@ class HocketProcessGroup(dist.ProcessGroup):
     """The "hocket" backend. Operations are asynchronous unless torch asked for a blocking one."""
 
     def __init__(self, communicator: Communicator) -> None:
-        super().__init__(communicator.rank, communicator.size)
+        super().__init__(communicator.rank, communicator.size)  # type: ignore[call-arg]  # the form without a store
         communicator._check_grad = False  # torch.distributed writes into leaves that require grad, as gloo does
         self.communicator = communicator
         self._drain = BackwardDrain()
@@ -40,7 +51,7 @@ class HocketProcessGroup(dist.ProcessGroup):
         return "hocket"
 
     def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None, *args: Any) -> HocketWork:
-        opts = opts or dist.AllreduceOptions()
+        opts = opts or AllreduceOptions()
         return self._issue(
             opts, lambda **how: self.communicator.all_reduce(_one(tensors), _reduction(opts), **how), list(tensors)
         )
@@ -58,11 +69,11 @@ class HocketProcessGroup(dist.ProcessGroup):
         )
 
     def barrier(self, opts: Any = None) -> HocketWork:
-        return self._issue(opts or dist.BarrierOptions(), self.communicator.barrier, [])
+        return self._issue(opts or BarrierOptions(), self.communicator.barrier, [])
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HocketWork:
         return self._issue(
-            opts or dist.AllgatherOptions(),
+            opts or AllgatherOptions(),
             lambda **how: self.communicator.all_gather(output, input, **how),
             [output],
         )
@@ -76,14 +87,14 @@ class HocketProcessGroup(dist.ProcessGroup):
         input = _one(inputs)
         flat = _flat_like(input, self.size())
         return self._issue(
-            opts or dist.AllgatherOptions(),
+            opts or AllgatherOptions(),
             lambda **how: self.communicator.all_gather(flat, input, **how),
             outputs,
             finish=lambda: _unpack(outputs, flat),
         )
 
     def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HocketWork:
-        opts = opts or dist.ReduceScatterOptions()
+        opts = opts or ReduceScatterOptions()
         return self._issue(
             opts, lambda **how: self.communicator.reduce_scatter(output, input, _reduction(opts), **how), [output]
         )
@@ -105,20 +116,20 @@ class HocketProcessGroup(dist.ProcessGroup):
     ) -> HocketWork:
         for sizes in (output_split_sizes, input_split_sizes):
             if len(set(sizes)) > 1:
-                raise InvalidArgument(f"all_to_all_single: split sizes must be equal in this version, not {list(sizes)}")
+                raise InvalidArgument(
+                    f"all_to_all_single: split sizes must be equal in this version, not {list(sizes)}"
+                )
         return self._issue(
-            opts or dist.AllToAllOptions(), lambda **how: self.communicator.all_to_all(output, input, **how), [output]
+            opts or AllToAllOptions(), lambda **how: self.communicator.all_to_all(output, input, **how), [output]
         )
 
     all_to_all_single = alltoall_base
 
-    def alltoall(
-        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
-    ) -> HocketWork:
+    def alltoall(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None) -> HocketWork:
         packed = _pack(inputs)
         flat = torch.empty_like(packed)
         return self._issue(
-            opts or dist.AllToAllOptions(),
+            opts or AllToAllOptions(),
             lambda **how: self.communicator.all_to_all(flat, packed, **how),
             list(outputs),
             finish=lambda: _unpack(outputs, flat),
@@ -177,7 +188,7 @@ def communicator_of(group: Any = None) -> Communicator:
     return group.communicator
 
 
-def _agree_on_name(store: dist.Store, rank: int, size: int, timeout_s: float) -> str:
+def _agree_on_name(store: Store, rank: int, size: int, timeout_s: float) -> str:
     """Agree through torch's store where to meet, after making sure that all ranks are on one host."""
     patience = timedelta(seconds=timeout_s)
     store.set(f"hocket/host/{rank}", _host_identity())
@@ -199,7 +210,7 @@ def _agree_on_name(store: dist.Store, rank: int, size: int, timeout_s: float) ->
     return name
 
 
-def _wait_for(store: dist.Store, key: str, patience: timedelta, rank: int, peer: int, timeout_s: float) -> None:
+def _wait_for(store: Store, key: str, patience: timedelta, rank: int, peer: int, timeout_s: float) -> None:
     try:
         store.wait([key], patience)
     except RuntimeError as error:  # DistStoreError, whose name is not public
@@ -239,7 +250,9 @@ def _flat_like(tensor: torch.Tensor, count: int) -> torch.Tensor:
 
 def _pack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     if len({tensor.shape for tensor in tensors}) > 1:
-        raise InvalidArgument(f"all tensors must have one shape in this version, not {[tuple(t.shape) for t in tensors]}")
+        raise InvalidArgument(
+            f"all tensors must have one shape so far, not {[tuple(t.shape) for t in tensors]}"
+        )
     return torch.stack([tensor.detach() for tensor in tensors])
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
-import torch
 import torch.distributed as dist
 
+import torch
 from hocket import _native
 
 

@@ -9,8 +9,8 @@ from time import sleep
 
 from hocket import _native
 
-# Fields of the native Event (native/core/event.hpp): t_begin, t_end, seq, comm, nbytes, peer, weight, aux, kind, algorithm,
-# backend, dtype, state, flags, tid, reduce.
+# Fields of the native Event (native/core/event.hpp): t_begin, t_end, seq, comm, nbytes, peer, weight, aux, kind,
+# algorithm, backend, dtype, state, flags, tid, reduce.
 _EVENT = struct.Struct("<QQIIQiIQHHBBBBII")
 _STATES = ("issued", "started", "waited", "completed", "failed")
 _NO_REDUCTION = 0xFF

@@ -1,0 +1,124 @@
+#include "bind/call.hpp"
+
+#include <mutex>
+
+#include "bind/call_site.hpp"
+#include "bind/gil.hpp"
+#include "bind/tensor.hpp"
+
+namespace hocket {
+
+namespace {
+
+void check_backend(PyObject* object) {
+  if (!object || object == Py_None) return;
+  if (PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, "shm") == 0) return;
+  throw Failure(ErrorCode::backend_unavailable, "backend " + nb::cast<std::string>(nb::repr(nb::handle(object))) +
+                                                    " is not available; this communicator has 'shm'");
+}
+
+bool read_flag(PyObject* object) { return object && object != Py_False && PyObject_IsTrue(object) == 1; }
+
+}  // namespace
+
+ReduceOp read_reduce(PyObject* object) {
+  static PyObject* const sum = PyUnicode_InternFromString("sum");
+  if (!object || object == sum) return ReduceOp::sum;
+  if (PyUnicode_Check(object))
+    for (size_t i = 0; i < kNumReduceOps; ++i)
+      if (PyUnicode_CompareWithASCIIString(object, kReduceNames[i]) == 0) return static_cast<ReduceOp>(i);
+  throw Failure(ErrorCode::invalid_argument, "op must be one of 'sum', 'prod', 'min', 'max' and 'avg', not " +
+                                                 nb::cast<std::string>(nb::repr(nb::handle(object))));
+}
+
+int read_rank(PyObject* object, const char* argument, int size) {
+  const long value = PyLong_AsLong(object);
+  if (value == -1 && PyErr_Occurred()) {
+    PyErr_Clear();
+    throw Failure(ErrorCode::invalid_type,
+                  std::string(argument) + " must be a rank (an int), not " + Py_TYPE(object)->tp_name);
+  }
+  if (value < 0 || value >= size)
+    throw Failure(ErrorCode::invalid_argument, std::string(argument) + " is " + std::to_string(value) +
+                                                   ", but the ranks of this communicator are 0 to " +
+                                                   std::to_string(size - 1));
+  return static_cast<int>(value);
+}
+
+int read_tag(PyObject* object) {
+  if (!object) return 0;
+  const long value = PyLong_AsLong(object);
+  if ((value == -1 && PyErr_Occurred()) || value < 0 || value > INT32_MAX) {
+    PyErr_Clear();
+    throw Failure(ErrorCode::invalid_argument, "tag must be an int from 0 to 2147483647");
+  }
+  return static_cast<int>(value);
+}
+
+double read_timeout(PyObject* object, const PyCommunicator& communicator) {
+  if (!object || object == Py_None) return communicator.timeout_s;
+  const double value = PyFloat_AsDouble(object);
+  if (PyErr_Occurred() || !(value > 0)) {
+    PyErr_Clear();
+    throw Failure(ErrorCode::invalid_argument, "timeout must be a number of seconds above zero");
+  }
+  return value;
+}
+// Issues the operation and, unless it is asynchronous, waits for it.
+PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<Arrays> arrays, const Options& options,
+              LaneIndex lane) {
+  Communicator& core = entry.core();
+  Engine& engine = Engine::instance();
+  if (arrays->written_object.is_valid() && is_tensor(arrays->written_object.ptr()))
+    mark_written(arrays->written_object.ptr());
+  uint64_t event = 0;
+  bool posted = false;
+  if (!options.is_async && lane == LaneIndex::collective && engine.lock().try_lock()) {
+    bool done;
+    {
+      const std::lock_guard guard(engine.lock(), std::adopt_lock);
+      done = core.try_short(op, lane, posted, event);
+    }
+    if (done) [[likely]] {
+      if (arrays->written && arrays->written->is_copy()) arrays->written->write_back();
+      arrays_pool().give_back(std::move(arrays));
+      Py_RETURN_NONE;
+    }
+  }
+  release_finished_arrays();
+  op.site = call_site();
+  auto work = std::make_shared<Work>();
+  work->op = op;
+  work->communicator = entry.communicator().shared_core();
+  work->timeout_s = options.timeout_s;
+  work->issued_ns = now_ns();
+  if (Array* written = arrays->written; written && written->is_copy())
+    work->write_back = [written] { written->write_back(); };
+  work->pins = pin(std::move(arrays));
+  std::optional<Error> failure;
+  {
+    const ProgressGuard guard;
+    if (posted)
+      core.adopt(work, lane, event);
+    else if (failure = core.failure(); !failure)
+      core.issue(work, lane, options.is_async ? kEventAsync : 0);
+    engine.progress();  // every entry drives all lanes
+  }
+  if (failure) {
+    raise_operation_error(nb::handle(self), *failure);
+    throw PythonError();
+  }
+  if (!options.is_async) {
+    wait_for_work(nb::handle(self), work, options.timeout_s);
+    Py_RETURN_NONE;
+  }
+  if (engine.has_thread()) engine.wake_own_process();
+  return nb::cast(PyWork{std::move(work), nb::borrow(nb::handle(self))}).release().ptr();
+}
+
+Options read_options(const Entry& entry, PyObject* backend, PyObject* async_op, PyObject* timeout) {
+  check_backend(backend);
+  return {read_flag(async_op), read_timeout(timeout, entry.communicator())};
+}
+
+}  // namespace hocket

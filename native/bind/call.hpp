@@ -1,0 +1,49 @@
+// What all operations' methods share: entering the communicator, reading options, issuing and waiting.
+#pragma once
+
+#include "bind/call_arrays.hpp"
+#include "bind/communicator.hpp"
+#include "core/process.hpp"
+
+namespace hocket {
+
+// A call is inside the communicator while this lives (decision 7).
+class Entry {
+ public:
+  explicit Entry(PyObject* self) : self_(*nb::inst_ptr<PyCommunicator>(nb::handle(self))) {
+    Communicator& core = self_.core();
+    check_not_forked();
+    if (core.entered.exchange(true, std::memory_order_acquire)) [[unlikely]]
+      throw Failure(ErrorCode::invalid_state, "two threads use " + core.label +
+                                                  " at the same time, so its operations have no order; use one "
+                                                  "communicator per thread (comm.dup()) or a lock");
+    if (core.closed) [[unlikely]] {
+      leave();
+      throw Failure(ErrorCode::invalid_state, core.label + " was finalized; operations are not possible any more");
+    }
+  }
+  ~Entry() { leave(); }
+  PyCommunicator& communicator() const { return self_; }
+  Communicator& core() const { return self_.core(); }
+
+ private:
+  void leave() { self_.core().entered.store(false, std::memory_order_release); }
+  PyCommunicator& self_;
+};
+
+struct Options {
+  bool is_async = false;
+  double timeout_s = 0;
+};
+
+ReduceOp read_reduce(PyObject* object);
+int read_rank(PyObject* object, const char* argument, int size);
+int read_tag(PyObject* object);
+double read_timeout(PyObject* object, const PyCommunicator& communicator);
+Options read_options(const Entry& entry, PyObject* backend, PyObject* async_op, PyObject* timeout);
+
+// Issues the operation and, unless it is asynchronous, waits for it. Returns None or a Work.
+PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<Arrays> arrays, const Options& options,
+              LaneIndex lane = LaneIndex::collective);
+
+}  // namespace hocket

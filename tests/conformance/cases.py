@@ -1,0 +1,85 @@
+"""The product of operation, data type, reduction, root and size, with the sizes at the borders of the core."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hocket import _native
+
+from .data import DTYPES, reductions_of
+
+KIB64 = 64 << 10
+_LINE = _native.CONSTANTS["line_bytes"]
+_ODD_ITEMS = (0, 1, 3, 17, 251)
+_DIVIDED = ("reduce_scatter", "all_to_all")  # what counts for the core is the array of all blocks
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call. `count`: items of the array, of one block for all_gather, reduce_scatter and all_to_all."""
+
+    number: int
+    op: str
+    dtype: str
+    count: int
+    reduction: str = "sum"
+    root: int = -1
+
+    def __str__(self) -> str:
+        words = [f"case {self.number}: {self.op} of {self.count} {self.dtype}"]
+        if self.op in ("all_reduce", "reduce", "reduce_scatter"):
+            words.append(self.reduction)
+        if self.root >= 0:
+            words.append(f"root {self.root}")
+        return ", ".join(words)
+
+
+def border_bytes(num_ranks: int) -> list[int]:
+    """Sizes up to 64 KiB at which the core changes what it does: line, eager, slice, ring and chunk borders."""
+    constants = _native.CONSTANTS
+    borders = {constants[name] for name in ("inline_bytes", "line_bytes", "eager_bytes", "ring_message_bytes")}
+    borders |= {constants[name] for name in constants if name.endswith("chunk_bytes") and constants[name] <= KIB64}
+    # A slice per rank begins on a line: one line each, two lines for some, and the first ones beyond the eager size.
+    borders |= {num_ranks * _LINE, (num_ranks + 1) * _LINE, (constants["eager_bytes"] // _LINE + num_ranks) * _LINE}
+    return sorted(borders | {KIB64})
+
+
+def item_counts(dtype: str, num_ranks: int, blocks: int = 1) -> list[int]:
+    """Counts of items per block, such that `blocks` of them come to each border, one less and one more."""
+    itemsize = DTYPES[dtype].itemsize
+    counts = set(_ODD_ITEMS)
+    for border in border_bytes(num_ranks):
+        at = border // (itemsize * blocks)
+        counts |= {max(at - 1, 0), at, at + 1}
+    if blocks == 1:
+        counts.add((KIB64 + itemsize) // itemsize)
+    return sorted(counts)
+
+
+def most_items(dtype: str, num_ranks: int) -> int:
+    return max(item_counts(dtype, num_ranks, blocks)[-1] * blocks for blocks in (1, num_ranks))
+
+
+def all_cases(num_ranks: int, seed: int = 0) -> list[Case]:
+    """Every combination once, in an order that mixes kinds and sizes and is the same on all ranks."""
+    shapes = [shape for dtype in DTYPES for shape in _shapes(dtype, num_ranks)] + [("barrier", "uint8", 0, "sum", -1)] * 50
+    random.Random(seed).shuffle(shapes)
+    return [Case(number, *shape) for number, shape in enumerate(shapes)]
+
+
+def _shapes(dtype: str, num_ranks: int) -> Iterator[tuple[str, str, int, str, int]]:
+    for count in item_counts(dtype, num_ranks):
+        yield "all_gather", dtype, count, "sum", -1
+        yield "send_recv", dtype, count, "sum", -1
+        for root in range(num_ranks):
+            yield "broadcast", dtype, count, "sum", root
+        for reduction in reductions_of(dtype):
+            yield "all_reduce", dtype, count, reduction, -1
+            for root in range(num_ranks):
+                yield "reduce", dtype, count, reduction, root
+    for count in item_counts(dtype, num_ranks, num_ranks):
+        yield "all_to_all", dtype, count, "sum", -1
+        for reduction in reductions_of(dtype):
+            yield "reduce_scatter", dtype, count, reduction, -1

@@ -1,0 +1,38 @@
+"""Compares results to the bit and says what differed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .data import Array
+
+
+class WrongResult(AssertionError):
+    """An operation gave another result than NumPy; the message names case, rank, index, what came and what should."""
+
+
+def as_bits(array: Array) -> Array:
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.view(f"u{flat.dtype.itemsize}")
+
+
+def check(got: Array, expected: Array, case: object, rank: int, *, reduced: bool = False) -> None:
+    """Raise `WrongResult` unless all bits are equal; of a reduction only the positions of NaN have to be."""
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        raise WrongResult(f"{case}: rank {rank}: {got.dtype}{got.shape} instead of {expected.dtype}{expected.shape}")
+    if got.size == 0:
+        return
+    wrong = as_bits(got) != as_bits(expected)
+    if not wrong.any():
+        return
+    if reduced:
+        wrong &= ~((got != got) & (expected != expected)).reshape(-1)
+    places = np.flatnonzero(wrong)
+    if places.size == 0:
+        return
+    first = int(places[0])
+    raise WrongResult(
+        f"{case}: rank {rank}: {places.size} of {got.size} items differ, first at index {first} (last {places[-1]}): "
+        f"got {got.reshape(-1)[first]!r} ({as_bits(got)[first]:#x}), "
+        f"expected {expected.reshape(-1)[first]!r} ({as_bits(expected)[first]:#x})"
+    )
