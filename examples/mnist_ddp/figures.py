@@ -6,6 +6,7 @@ from collections.abc import Callable
 from io import StringIO
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -19,7 +20,7 @@ matplotlib.use("Agg")
 COLORS = {"gloo": "#e08a3c", "hocket": "#2f8f83"}
 OP_COLORS = ("#2f8f83", "#7c6fc4", "#e08a3c", "#c4577a", "#5b8fd0", "#8d9a3b")
 INK = "#1d2330"  # replaced by the page's text colour, so that one picture serves light and dark mode
-STYLE = {
+STYLE: Any = {
     "font.size": 10,
     "font.family": "sans-serif",
     "axes.titlesize": 11.5,
@@ -31,12 +32,14 @@ STYLE = {
     "axes.axisbelow": True,
     "grid.alpha": 0.15,
     "legend.frameon": False,
+    "figure.constrained_layout.w_pad": 0.12,
+    "figure.constrained_layout.h_pad": 0.1,
     "svg.fonttype": "none",
     "svg.hashsalt": "hocket",
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
 }
 # The two runs coincide when the losses are bitwise equal: gloo is a broad band, hocket a thin line on top of it.
-LINES = {
+LINES: dict[str, Any] = {
     "gloo": {"color": COLORS["gloo"], "linewidth": 5, "alpha": 0.45, "solid_capstyle": "round"},
     "hocket": {"color": COLORS["hocket"], "linewidth": 1.6},
 }
@@ -172,7 +175,6 @@ def save_picture(demo: Demo, path: Path) -> None:
     """All panels together, for the README."""
     with plt.rc_context(STYLE):
         figure, grid = plt.subplots(2, 3, figsize=(14, 7), layout="constrained")
-        figure.get_layout_engine().set(w_pad=0.15, h_pad=0.12)
         for axes, draw in zip(grid.T.flat, PANELS.values(), strict=True):
             draw(axes, demo)
         figure.savefig(path, format="png", dpi=110, facecolor="white")

@@ -118,19 +118,26 @@ void Array::acquire_buffer(PyObject* object, const ArrayRules& rules) {
 }
 
 void Array::acquire_interface(PyObject* object, const ArrayRules& rules) {
-  nb::handle array(object);
-  const std::string name = nb::cast<std::string>(nb::str(array.attr("dtype")));
+  const auto numbers = [](const nb::object& sequence) {
+    std::vector<int64_t> values;
+    for (nb::handle value : nb::iter(sequence)) values.push_back(nb::cast<int64_t>(value));
+    return values;
+  };
+  const nb::handle array(object);
+  const nb::object dtype = array.attr("dtype");
+  const std::string name = nb::str(dtype).c_str();
   if (name != "bfloat16") unsupported(rules, name);
-  nb::dict interface = nb::cast<nb::dict>(array.attr("__array_interface__"));
-  nb::tuple data = nb::cast<nb::tuple>(interface["data"]);
-  if (nb::cast<bool>(data[1]) && rules.access == Access::write)
+  const nb::object interface = array.attr("__array_interface__");
+  const nb::object data = interface["data"];
+  const nb::object address = data[0];
+  const nb::object is_read_only = data[1];
+  if (is_read_only.ptr() == Py_True && rules.access == Access::write)
     invalid_type(rules, "the array is read-only, but the result is written into it");
   owner_ = Py_NewRef(object);
   dtype_ = DType::bfloat16;
-  StridedArray strided{reinterpret_cast<std::byte*>(nb::cast<uintptr_t>(data[0])), itemsize(dtype_),
-                       nb::cast<std::vector<int64_t>>(nb::list(array.attr("shape"))),
-                       nb::cast<std::vector<int64_t>>(nb::list(array.attr("strides")))};
-  set_strided(std::move(strided), rules);
+  set_strided({reinterpret_cast<std::byte*>(nb::cast<uintptr_t>(address)), itemsize(dtype_),
+               numbers(array.attr("shape")), numbers(array.attr("strides"))},
+              rules);
 }
 
 void Array::acquire_tensor(PyObject* object, const ArrayRules& rules) {

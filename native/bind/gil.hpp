@@ -1,6 +1,7 @@
 // How waits and the GIL live together (decision 18).
 #pragma once
 
+#include <cxxabi.h>
 #include <nanobind/nanobind.h>
 #include <unistd.h>
 
@@ -12,6 +13,17 @@
 
 namespace hocket {
 
+// A thread that outlives the interpreter (a daemon thread) never gets the GIL again: Python up to 3.13 ends it by
+// pthread_exit() then, whose unwinding through destructors is std::terminate. It sleeps until the process is gone
+// instead, as Python 3.14 has it.
+inline void take_gil_back(PyThreadState* state) {
+  try {
+    PyEval_RestoreThread(state);
+  } catch (const abi::__forced_unwind&) {
+    while (true) pause();
+  }
+}
+
 // The progress lock, for a thread that holds the GIL: tried first, and waited for only without the GIL.
 class ProgressGuard {
  public:
@@ -20,7 +32,7 @@ class ProgressGuard {
     if (lock.try_lock()) return;
     PyThreadState* state = PyEval_SaveThread();
     lock.lock();
-    PyEval_RestoreThread(state);
+    take_gil_back(state);
   }
   ~ProgressGuard() { Engine::instance().lock().unlock(); }
   ProgressGuard(const ProgressGuard&) = delete;
@@ -31,7 +43,7 @@ class ProgressGuard {
 class ReleasedGil final : public WaitHooks {
  public:
   ReleasedGil() : state_(PyEval_SaveThread()), is_main_thread_(gettid() == getpid()) {}
-  ~ReleasedGil() override { PyEval_RestoreThread(state_); }
+  ~ReleasedGil() override { take_gil_back(state_); }
   ReleasedGil(const ReleasedGil&) = delete;
   ReleasedGil& operator=(const ReleasedGil&) = delete;
 

@@ -23,6 +23,8 @@ NB_MODULE(_native, module) {
   nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
     guarded([&]() -> PyObject* { std::rethrow_exception(pointer); });
   });
+  // Operations in flight at the end of the process keep their objects; that is no error of the binding.
+  nb::set_leak_warnings(false);
   bind_communicator(module);
   bind_work(module);
 
@@ -35,6 +37,8 @@ NB_MODULE(_native, module) {
   constants["ring_bytes"] = kRingBytes;
   constants["bulk_bytes"] = kBulkBytes;
   constants["bulk_slots"] = kBulkSlots;
+  constants["broadcast_least_chunk_bytes"] = kLeastBroadcastChunkBytes;
+  constants["broadcast_most_chunk_bytes"] = kMostBroadcastChunkBytes;
   constants["events"] = EventRing::kCapacity;
   module.attr("CONSTANTS") = constants;
   module.attr("OP_NAMES") = name_list(kOpNames);
@@ -52,10 +56,17 @@ NB_MODULE(_native, module) {
     nb::gil_scoped_release released;  // a callback on that thread may be waiting for the GIL
     Engine::instance().stop_thread();
   });
+  // Exit handlers run in reverse order: after this one, none of ours.
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] {
+    if (g_forked_child.load(std::memory_order_relaxed)) return;
+    const nb::gil_scoped_release released;
+    Engine::instance().stop_thread_for_good();
+  }));
   module.def("has_progress_thread", [] { return Engine::instance().has_thread(); });
   module.def("clock_anchor", [] {
     const ClockAnchor anchor = ClockAnchor::take();
     return nb::make_tuple(anchor.ticks, anchor.ns);
   });
+  module.def("chunk_bytes", [](int num_ranks) { return chunk_bytes_for(num_ranks); });
   module.def("is_forked_child", [] { return g_forked_child.load(std::memory_order_relaxed); });
 }

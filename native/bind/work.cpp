@@ -52,7 +52,7 @@ bool test(nb::handle self) {
   if (!handle.work->finished()) {
     ProgressLock& lock = Engine::instance().lock();
     if (lock.try_lock()) {
-      Engine::instance().progress();
+      Engine::instance().poll();
       lock.unlock();
     }
   }
@@ -74,7 +74,9 @@ nb::object exception(nb::handle self) {
 void on_finished(nb::handle self, nb::callable callback) {
   // Runs on the progress thread, which takes the GIL for it and holds no lock then.
   auto* held = new nb::object(std::move(callback));  // NOLINT: freed by the callback itself, with the GIL
-  Engine::instance().on_finished(nb::inst_ptr<PyWork>(self)->work, [held] {
+  const WorkPtr work = nb::inst_ptr<PyWork>(self)->work;
+  const nb::gil_scoped_release released;  // who stops that thread meanwhile waits for callbacks, which need the GIL
+  Engine::instance().on_finished(work, [held] {
     const nb::gil_scoped_acquire gil;
     PyObject* result = PyObject_CallNoArgs(held->ptr());
     if (!result) PyErr_WriteUnraisable(held->ptr());

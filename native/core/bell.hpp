@@ -18,7 +18,7 @@ using BellWord = std::atomic<uint32_t>;
 
 class Bell {
  public:
-  static Bell& mine();
+  static Bell& mine();  // never destroyed: threads may ring and sleep until the process is gone
   Bell(const Bell&) = delete;
   Bell& operator=(const Bell&) = delete;
 
@@ -33,7 +33,6 @@ class Bell {
 
  private:
   Bell();
-  ~Bell();
   int fd_ = -1;
   BellWord* word_ = nullptr;
   bool has_membarrier_ = false;

@@ -17,6 +17,12 @@ inline int64_t now_ns() {
   return t.tv_sec * 1'000'000'000LL + t.tv_nsec;
 }
 
+// A time-out as nanoseconds; "for ever" stays a number that can be added to a time.
+inline int64_t timeout_ns(double seconds) {
+  constexpr double kForeverS = 3e9;  // a hundred years
+  return static_cast<int64_t>((seconds < kForeverS ? seconds : kForeverS) * 1e9);
+}
+
 #if defined(__x86_64__)
 // The time-stamp counter is a clock only if it runs at one rate in all power states (CPUID 0x80000007, EDX bit 8).
 inline bool has_invariant_tsc() {

@@ -54,6 +54,8 @@ struct WaiterCount {
   Work& work;
 };
 
+thread_local bool t_is_progress_thread = false;
+
 }  // namespace
 
 void ProgressLock::lock() {
@@ -66,11 +68,9 @@ void ProgressLock::lock() {
 }
 
 Engine& Engine::instance() {
-  static Engine engine;
-  return engine;
+  static auto* engine = new Engine;  // NOLINT
+  return *engine;
 }
-
-Engine::~Engine() { stop_thread(); }
 
 void Engine::attach(const std::shared_ptr<Communicator>& communicator) { communicators_.push_back(communicator); }
 
@@ -84,6 +84,18 @@ bool Engine::progress() {
   for (size_t i = 0; i < communicators_.size(); ++i)
     if (!communicators_[i]->idle()) moved |= communicators_[i]->progress();
   return moved;
+}
+
+void Engine::poll() {
+  progress();
+  tend(now_ns());
+}
+
+void Engine::tend(int64_t now) {
+  if (now < next_tend_ns_) return;
+  next_tend_ns_ = now + kTickNs;
+  check_health();
+  for (size_t i = 0; i < communicators_.size(); ++i) communicators_[i]->expire(now);
 }
 
 void Engine::check_health() {
@@ -191,15 +203,22 @@ void Engine::on_finished(const WorkPtr& work, std::function<void()> callback) {
 }
 
 void Engine::start_thread() {
+  if (t_is_progress_thread) return;
   std::lock_guard guard(thread_mutex_);
-  if (thread_.joinable()) return;
+  if (thread_.joinable() || no_more_threads_) return;
   thread_stop_.store(false);
   thread_ = std::thread([this] { run_thread(); });
   thread_running_.store(true);
 }
 
-void Engine::stop_thread() {
+void Engine::stop_thread() { stop_thread(false); }
+
+void Engine::stop_thread_for_good() { stop_thread(true); }
+
+void Engine::stop_thread(bool for_good) {
+  if (t_is_progress_thread) return;
   std::lock_guard guard(thread_mutex_);
+  no_more_threads_ |= for_good;
   if (!thread_.joinable()) return;
   thread_stop_.store(true, std::memory_order_seq_cst);
   detail::ring_slow(Bell::mine().word());
@@ -208,18 +227,15 @@ void Engine::stop_thread() {
 }
 
 void Engine::run_thread() {
+  t_is_progress_thread = true;
   Bell& bell = Bell::mine();
-  int64_t next_tick = now_ns() + kTickNs;
   bool word_is_up = false;  // after a pass that found nothing, one more pass with the word up, then sleep
-  while (!thread_stop_.load(std::memory_order_seq_cst)) {
+  while (true) {
+    // Before the pass: what was finished when the stop came has its callbacks run.
+    const bool stop = thread_stop_.load(std::memory_order_seq_cst);
     lock_.lock();
     const bool moved = progress();
-    const int64_t now = now_ns();
-    if (now >= next_tick) {
-      next_tick = now + kTickNs;
-      check_health();
-      for (const auto& communicator : communicators_) communicator->expire(now);
-    }
+    tend(now_ns());
     const bool idle =
         std::all_of(communicators_.begin(), communicators_.end(), [](const auto& c) { return c->idle(); });
     std::vector<std::function<void()>> calls;
@@ -230,7 +246,9 @@ void Engine::run_thread() {
     });
     lock_.unlock();
     for (const auto& call : calls) call();
-    if (moved || !calls.empty()) continue;
+    // Again after callbacks: they may have asked for further ones.
+    if (stop && calls.empty()) break;
+    if (stop || moved || !calls.empty()) continue;
     if (!word_is_up) {
       sleepers_.fetch_add(1, std::memory_order_seq_cst);
       bell.prepare_sleep();
@@ -242,6 +260,7 @@ void Engine::run_thread() {
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
     word_is_up = false;
   }
+  if (word_is_up) sleepers_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 }  // namespace hocket

@@ -38,8 +38,8 @@ enum class WaitResult : uint8_t { finished, interrupted };
 
 class Engine {
  public:
+  // Never destroyed: at the end of the process threads may still be inside, and a forked child owns none of it.
   static Engine& instance();
-  ~Engine();
 
   ProgressLock& lock() { return lock_; }
 
@@ -47,6 +47,9 @@ class Engine {
   void attach(const std::shared_ptr<Communicator>& communicator);
   void detach(const Communicator& communicator);
   bool progress();
+  // progress(), and from time to time what the progress thread does besides; for who looks again and again without
+  // waiting.
+  void poll();
 
   // Until the work is finished (then look at work.error), or a signal. After timeout_s the communicator gives up.
   WaitResult wait(Work& work, double timeout_s, WaitHooks& hooks);
@@ -57,9 +60,12 @@ class Engine {
   void set_oversubscribed(bool oversubscribed) { oversubscribed_.store(oversubscribed, std::memory_order_relaxed); }
   void set_stall_report_s(double seconds) { stall_report_s_ = seconds; }
 
-  // The progress thread: drives the lanes when nobody else does, and runs `notify` callbacks, without the lock.
+  // The progress thread: drives the lanes when nobody else does, and runs callbacks, without the lock. What is finished
+  // when it is stopped has its callbacks run. Both do nothing on the thread itself, where a callback may call them.
   void start_thread();
   void stop_thread();
+  // The interpreter is about to end: no callback may run any more, and no thread starts again.
+  void stop_thread_for_good();
   bool has_thread() const { return thread_running_.load(std::memory_order_relaxed); }
   // Runs on the progress thread once the work is finished (at once, there, if it is already).
   void on_finished(const WorkPtr& work, std::function<void()> callback);
@@ -70,6 +76,8 @@ class Engine {
  private:
   Engine() = default;
   void run_thread();
+  void stop_thread(bool for_good);
+  void tend(int64_t now);
   void check_health();
 
   ProgressLock lock_;
@@ -77,11 +85,13 @@ class Engine {
   std::atomic<bool> oversubscribed_{false};
   std::atomic<int> sleepers_{0};
   double stall_report_s_ = 10.0;
+  int64_t next_tend_ns_ = 0;  // under the lock
 
   std::thread thread_;
   std::mutex thread_mutex_;  // start and stop only
   std::atomic<bool> thread_running_{false};
   std::atomic<bool> thread_stop_{false};
+  bool no_more_threads_ = false;  // under thread_mutex_
   struct Callback {
     WorkPtr work;
     std::function<void()> call;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 
 namespace hocket {
 
@@ -21,9 +22,6 @@ struct Region::Abort {
 namespace {
 
 constexpr uint64_t kPage = 4096;
-
-// Two slots in and two out of this size per rank should stay in the caches that the ranks share.
-size_t chunk_bytes_for(int size) { return size <= 2 ? 1 << 20 : size <= 4 ? 512 << 10 : 256 << 10; }
 
 // Hands out consecutive parts of a region.
 class Layout {
@@ -56,42 +54,61 @@ struct Offsets {
   }
 };
 
+std::string peer_text(const Host& host, const std::vector<int>& members, int peer, bool left) {
+  return "rank " + std::to_string(peer) + " (pid " + std::to_string(host.pid(members[static_cast<size_t>(peer)])) +
+         ") " + (left ? "left the communicator before taking part" : "died");
+}
+
 }  // namespace
 
 std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int> members, int rank, uint64_t key,
                                      double timeout_s, WaitHooks& hooks) {
   const int size = static_cast<int>(members.size());
   std::optional<Host::Range> range;
+  Host::Life leader = Host::Life::alive;
+  const auto find_range_or_gone = [&] {
+    const std::lock_guard guard(Engine::instance().lock());
+    host->look_at_peers();  // before the table: who made the range before it left has made it
+    leader = host->life(members[0]);
+    range = host->find_range(key);
+    return range || leader != Host::Life::alive;
+  };
   const double begin_s = static_cast<double>(now_ns()) * 1e-9;
   if (rank == 0) {
     const Offsets offsets(members.size(), sizeof(Abort));
     range = host->make_range(key, offsets.end, size);
     allocate_pages(host->segment(), range->offset, offsets.stages);
-  } else if (!Engine::instance().wait_for([&] { return (range = host->find_range(key)).has_value(); }, timeout_s,
-                                          hooks)) {
+  } else if (!Engine::instance().wait_for(find_range_or_gone, timeout_s, hooks)) {
     throw Failure(ErrorCode::comm_timeout,
                   "rank " + std::to_string(rank) + " waited for a new communicator: its rank 0 (rank " +
                       std::to_string(members[0]) + " of the host) never arrived",
                   {0});
   }
+  if (!range)
+    throw Failure(ErrorCode::peer_failure, peer_text(*host, members, 0, leader == Host::Life::finalized), {0});
   auto region = std::make_shared<Region>(host, std::move(members), rank, key, *range);
   // Arrival: `staged` is 1 on every member before any operation; staging counts on from there.
   region->flags(rank).staged.value.store(1, std::memory_order_release);
   std::vector<int> missing;
-  const auto all_here = [&] {
+  std::vector<int> gone;
+  const auto all_here_or_gone = [&] {
+    const std::lock_guard guard(Engine::instance().lock());
+    host->look_at_peers();  // before the flags: who left after arriving has arrived
     missing.clear();
     for (int peer = 0; peer < size; ++peer)
       if (region->flags(peer).staged.value.load(std::memory_order_acquire) == 0) missing.push_back(peer);
-    host->look_at_peers();
-    return missing.empty() || !region->dead().empty();
+    gone = region->dead();
+    for (int peer : missing)
+      if (region->has_left(peer)) gone.push_back(peer);
+    return missing.empty() || !gone.empty();
   };
   const double left_s = std::max(0.0, timeout_s - (static_cast<double>(now_ns()) * 1e-9 - begin_s));
-  if (!Engine::instance().wait_for(all_here, left_s, hooks))
+  if (!Engine::instance().wait_for(all_here_or_gone, left_s, hooks))
     throw Failure(ErrorCode::comm_timeout,
                   "rank " + std::to_string(rank) + " waited for a new communicator: rank" +
                       (missing.size() > 1 ? "s " : " ") + join_ranks(missing) + " of it never arrived",
                   missing);
-  if (!missing.empty()) throw Failure(region->peer_failure(region->dead()));
+  if (!missing.empty()) throw Failure(region->peer_failure(gone));
   return region;
 }
 
@@ -156,8 +173,7 @@ Error Region::peer_failure(const std::vector<int>& ranks) const {
   std::string text;
   for (int peer : ranks) {
     if (!text.empty()) text += "; ";
-    text += "rank " + std::to_string(peer) + " (pid " + std::to_string(host_->pid(members_[peer])) + ") " +
-            (has_left(peer) ? "left the communicator before taking part" : "died");
+    text += peer_text(*host_, members_, peer, has_left(peer));
   }
   return {ErrorCode::peer_failure, text, ranks};
 }

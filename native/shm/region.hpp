@@ -25,6 +25,11 @@ inline constexpr size_t kRingBytes = 64 << 10;
 inline constexpr size_t kRingMessageBytes = 8 << 10;  // longer messages are pulled through the bulk slots
 inline constexpr size_t kBulkSlots = 4;
 inline constexpr size_t kBulkBytes = 128 << 10;
+// A broadcast goes in chunks between these two, at most as large as the stage's.
+inline constexpr size_t kLeastBroadcastChunkBytes = 16 << 10;
+inline constexpr size_t kMostBroadcastChunkBytes = 256 << 10;
+// Two slots in and two out of this size per rank should stay in the caches that the ranks share.
+constexpr size_t chunk_bytes_for(int size) { return size <= 2 ? 1 << 20 : size <= 4 ? 512 << 10 : 256 << 10; }
 
 // Written by its rank: payload and fingerprint first, then seq with release.
 struct alignas(64) HeaderLine {

@@ -154,11 +154,9 @@ Task CollectiveLane::all_gather(Operation op) {
 
 // The root stages, the others copy out; small chunks, so that the copies overlap.
 Task CollectiveLane::broadcast(Operation op) {
-  constexpr uint64_t kMostChunkBytes = 256 << 10;
-  constexpr uint64_t kLeastChunkBytes = 16 << 10;
   const Region& region = *region_;
-  const uint64_t limit = std::min<uint64_t>(region.chunk_bytes, kMostChunkBytes);
-  const uint64_t chunk = std::clamp(op.nbytes / 4 / 64 * 64, kLeastChunkBytes, limit);
+  const uint64_t limit = std::min<uint64_t>(region.chunk_bytes, kMostBroadcastChunkBytes);
+  const uint64_t chunk = std::clamp(op.nbytes / 4 / 64 * 64, kLeastBroadcastChunkBytes, limit);
   const uint64_t num_chunks = div_up(op.nbytes, chunk);
   const uint64_t base = take_epochs(num_chunks);
   for (uint64_t k = 0; k < num_chunks; ++k) {

@@ -119,6 +119,7 @@ def test_failing_child_shows_its_error_and_exits_1(
     broken = tmp_path / "train.py"
     broken.write_text("raise ValueError('no digits today')\n")
     monkeypatch.setattr(demo, "HERE", tmp_path)
+    monkeypatch.setenv("HOCKET_RECORD_DIR", str(tmp_path / "records"))
     monkeypatch.setattr(sys, "argv", ["demo.py", "--quick", "--out", str(tmp_path / "out")])
     assert demo.main() == 1
     seen = capfd.readouterr()

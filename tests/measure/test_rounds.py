@@ -116,6 +116,13 @@ def test_core_factor_of_two_full_cores_and_of_a_shared_one(run_ranks):
     assert run_ranks(2, two(1e-3), QUICK, shared)[0].core_factor == pytest.approx(1.0)
 
 
+def test_others_work_while_a_rank_is_alone_gives_no_cores(run_ranks):
+    def disturbed_alone(_rank, call):  # from the second round on
+        return 5.0 if call % 2 == 0 and call > 1 else 1.0
+
+    assert run_ranks(2, two(1e-3), QUICK, disturbed_alone)[0].core_factor == pytest.approx(2.0)
+
+
 def test_rounds_go_on_until_enough_had_full_cores(run_ranks):
     def every_fourth_full(_rank, call):
         return 1.0 if call % 2 == 0 or (call // 2) % 4 == 3 else 1.9

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from hocket import _native
-from hocket.errors import InvalidArgument, InvalidState, InvalidType
+from hocket.errors import HocketError, InvalidArgument, InvalidState, InvalidType
 from hocket.trace import Record, decode_events
 
 _NO_COLOR = -1
@@ -167,16 +167,21 @@ class Communicator(_native.Communicator):
     def _child(self, ranks: list[int], label: str, *identity: object) -> Communicator:
         if _native.is_forked_child() or self._closed:
             raise InvalidState(f"{self._label} cannot be used any more: it was finalized, or this is a forked child")
-        child = type(self)(
-            self._host,
-            [self._members[rank] for rank in ranks],
-            ranks.index(self.rank),
-            derive_key(self._key, *identity),
-            label,
-            self.timeout,
-            self.timeout,
-            self._on_failure,
-        )
+        try:
+            child = type(self)(
+                self._host,
+                [self._members[rank] for rank in ranks],
+                ranks.index(self.rank),
+                derive_key(self._key, *identity),
+                label,
+                self.timeout,
+                self.timeout,
+                self._on_failure,
+            )
+        except HocketError as error:
+            if self._on_failure is not None:
+                self._on_failure(self, error)  # an operation does that by itself
+            raise
         child._check_grad = self._check_grad
         self._children.add(child)
         return child

@@ -7,7 +7,7 @@ whose jobs call `serve`. Both are a `Runner`, and `measure` is the same for both
 
 from hocket.measure.contender import Contender, Key
 from hocket.measure.coordinator import Coordinator
-from hocket.measure.core_factor import core_factor
+from hocket.measure.core_factor import CoreProbe
 from hocket.measure.jobs import Job, Process, direct_job
 from hocket.measure.judge import Comparison, Row, judge, null_rows, ratios
 from hocket.measure.machine import foreign_busy, pin, usage
@@ -15,7 +15,7 @@ from hocket.measure.progress import progress
 from hocket.measure.report import Report, report
 from hocket.measure.rounds import Measurement, Round, Settings, calibrate, measure
 from hocket.measure.runner import Runner
-from hocket.measure.script import finish, script_parser, settings_of
+from hocket.measure.script import finish, run_script, script_parser, settings_of
 from hocket.measure.statistics import Ratio, median_interval, ratio
 from hocket.measure.team import Team
 from hocket.measure.worker import serve
@@ -24,6 +24,7 @@ __all__ = [
     "Comparison",
     "Contender",
     "Coordinator",
+    "CoreProbe",
     "Job",
     "Key",
     "Measurement",
@@ -36,7 +37,6 @@ __all__ = [
     "Settings",
     "Team",
     "calibrate",
-    "core_factor",
     "direct_job",
     "finish",
     "foreign_busy",
@@ -49,6 +49,7 @@ __all__ = [
     "ratio",
     "ratios",
     "report",
+    "run_script",
     "script_parser",
     "serve",
     "settings_of",

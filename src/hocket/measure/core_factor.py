@@ -5,6 +5,7 @@ Two virtual CPUs may be two cores, two threads of one core, or less when neighbo
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -27,13 +28,25 @@ def kernel_seconds() -> float:
     return time.perf_counter() - start
 
 
-def core_factor(runner: Runner) -> float:
-    """Measures the compute kernel on each rank alone, then on all ranks at once.
+class CoreProbe:
+    """Measures the core factor again and again, against the best that each rank has shown alone.
 
-    Returns:
-        The sum over ranks of time alone / time together: 2.0 for two ranks on two full cores, 1.0 for two on one.
+    The best, since others' work during the time alone would make the ranks look as if they had more cores together.
     """
-    ranks = tuple(range(runner.num_ranks))
-    alone = [runner.compute((rank,))[0] for rank in ranks]
-    together = runner.compute(ranks)
-    return sum(a / t for a, t in zip(alone, together, strict=True))
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._ranks = tuple(range(runner.num_ranks))
+        self._alone_s = [math.inf] * runner.num_ranks
+
+    def measure(self) -> float:
+        """Runs the compute kernel on each rank alone, then on all ranks at once.
+
+        Returns:
+            The sum over ranks of best time alone / time together: 2.0 for two ranks on two full cores, 1.0 for two on
+            one.
+        """
+        alone = [self._runner.compute((rank,))[0] for rank in self._ranks]
+        together = self._runner.compute(self._ranks)
+        self._alone_s = [min(pair) for pair in zip(self._alone_s, alone, strict=True)]
+        return sum(a / t for a, t in zip(self._alone_s, together, strict=True))

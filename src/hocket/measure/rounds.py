@@ -11,7 +11,7 @@ from statistics import median
 
 from hocket.errors import InvalidArgument
 from hocket.measure.contender import Key
-from hocket.measure.core_factor import core_factor
+from hocket.measure.core_factor import CoreProbe
 from hocket.measure.machine import foreign_busy, usable_cpus, usage
 from hocket.measure.runner import Runner
 
@@ -123,11 +123,12 @@ def measure(runner: Runner, settings: Settings | None = None, *, on_round: OnRou
         threshold = full_cores(runner.num_ranks)
     iterations = {key: calibrate(runner, key, settings.min_sample_s) for key in runner.contenders}
     order = random.Random(settings.seed)
+    probe = CoreProbe(runner)
     rounds: list[Round] = []
     before = usage(runner.pids)
     started = time.monotonic()
     while True:
-        rounds.append(_one_round(runner, iterations, order))
+        rounds.append(Round(_one_round(runner, iterations, order), probe.measure()))
         full = sum(round_.core_factor > threshold for round_ in rounds)
         done = min(len(rounds) / settings.min_rounds, full / settings.core_rounds if settings.core_rounds else 1.0)
         if on_round:
@@ -139,12 +140,11 @@ def measure(runner: Runner, settings: Settings | None = None, *, on_round: OnRou
     return Measurement(tuple(rounds), iterations, runner.num_ranks, share, threshold)
 
 
-def _one_round(runner: Runner, iterations: Mapping[Key, int], order: random.Random) -> Round:
-    factor = core_factor(runner)
+def _one_round(runner: Runner, iterations: Mapping[Key, int], order: random.Random) -> dict[Key, float]:
     seconds: dict[Key, float] = {}
     for name, key in _shuffled(runner.contenders, order):
         seconds[name] = max(runner.run(key, iterations[key])) / iterations[key]
-    return Round(seconds, factor)
+    return seconds
 
 
 def _shuffled(contenders: Sequence[Key], order: random.Random) -> list[tuple[Key, Key]]:

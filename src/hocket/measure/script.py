@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NoReturn
 
+from hocket.errors import HocketError
 from hocket.measure.report import Report
 from hocket.measure.rounds import Settings
 
@@ -13,7 +17,8 @@ def script_parser(description: str) -> argparse.ArgumentParser:
     """A parser with the options that every benchmark takes."""
     parser = argparse.ArgumentParser(
         description=description,
-        epilog="exit code: 0 all rows hold, 1 a row falls short, 3 the machine was too busy to judge",
+        epilog="exit code: 0 all rows hold, 1 a row falls short, 3 the machine was too busy to judge, "
+        "2 nothing could be measured",
     )
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds, at most one minute of them")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds to take at least (default 15, quick 9)")
@@ -38,3 +43,13 @@ def finish(report: Report, options: argparse.Namespace) -> int:
         print(report.to_table(), end="\n\n")
     print(report.to_json(), flush=True)
     return report.exit_code
+
+
+def run_script(main: Callable[[], int]) -> NoReturn:
+    """Ends the process with what `main` returns; with 2 and the message if hocket raises: nothing was judged then."""
+    try:
+        status = main()
+    except HocketError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        status = 2
+    sys.exit(status)

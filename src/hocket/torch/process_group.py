@@ -46,9 +46,23 @@ class HocketProcessGroup(dist.ProcessGroup):
         communicator._check_grad = False  # torch.distributed writes into leaves that require grad, as gloo does
         self.communicator = communicator
         self._drain = BackwardDrain()
+        self._group_name = self._group_desc = "undefined"
 
     def getBackendName(self) -> str:
         return "hocket"
+
+    # torch keeps these in the C++ backends of a group, and a Python one has none.
+    def getGroupName(self) -> str:
+        return self._group_name
+
+    def setGroupName(self, name: str) -> None:
+        self._group_name = name
+
+    def getGroupDesc(self) -> str:
+        return self._group_desc
+
+    def setGroupDesc(self, description: str) -> None:
+        self._group_desc = description
 
     def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None, *args: Any) -> HocketWork:
         opts = opts or AllreduceOptions()

