@@ -165,12 +165,13 @@ LIBRARIES = {"hocket": hocket, "hocket_torch": hocket_torch, "gloo": gloo, "open
 
 
 def checked(form: Form, library: Library) -> Form:
-    """Reduces once and compares; an in-place form must not be repeated on anything but zeros."""
-    form.x.fill(library.rank + 1)
-    form.run(1)
-    expected = library.size * (library.size + 1) / 2
-    if not (form.out == expected).all():
-        raise AssertionError(f"{form.name}: {form.out[:4]} instead of {expected} in {form.out.size} float32")
+    """Reduces twice and compares; later repetitions are on zeros, all else would overflow in place."""
+    for value in (1, 5):
+        form.x.fill(library.rank + value)
+        form.run(1)
+        expected = library.size * value + library.size * (library.size - 1) / 2
+        if not (form.out == expected).all():
+            raise AssertionError(f"{form.name}: {form.out[:4]} instead of {expected} in {form.out.size} float32")
     form.x.fill(0)
     form.out.fill(0)
     return form

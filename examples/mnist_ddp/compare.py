@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from train import digit_network, load_digits
 
 from hocket import measure
+from hocket.measure.judge import MAX_FOREIGN_BUSY
 
 BATCH = 8
 SAMPLE_S = 0.05
@@ -94,6 +95,7 @@ def evaluate(measured: measure.Measurement) -> Timing:
         sample_ms=SAMPLE_S * 1e3,
         core_factor=measured.core_factor,
         foreign_busy=measured.foreign_busy,
+        too_busy=measured.foreign_busy > MAX_FOREIGN_BUSY,
         null_ratio=speed_up("gloo (again)", "gloo"),
     )
 

@@ -88,6 +88,8 @@ def main() -> int:
         return 1
     page = write_report(demo, args.out)
     console.print(*tables(demo), sep="\n")
+    if demo.caution:
+        console.print(f"[yellow]{demo.caution}")
     console.print(f"Report: {page.resolve()} ({time.monotonic() - started:.0f} s in all)", soft_wrap=True)
     shortfalls = [] if args.quick else demo.shortfalls
     for shortfall in shortfalls:

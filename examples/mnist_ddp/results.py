@@ -53,6 +53,7 @@ class Timing:
     sample_ms: float
     core_factor: float
     foreign_busy: float
+    too_busy: bool
     null_ratio: Estimate
 
 
@@ -86,6 +87,13 @@ class Demo:
     def operations(self) -> list[OperationGroup]:
         """What hocket recorded during training, the costliest group first."""
         return group_operations(self.trainings["hocket"].operations)
+
+    @property
+    def caution(self) -> str | None:
+        """Why the times should not be trusted, if so."""
+        if not self.timing.too_busy:
+            return None
+        return f"The machine was busy: others' work took {self.timing.foreign_busy:.0%} of it. Do not trust the times."
 
     @property
     def shortfalls(self) -> list[str]:

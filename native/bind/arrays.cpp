@@ -61,6 +61,7 @@ bool dtype_of_format(const char* format, DType* dtype) {
 }
 
 bool is_c_contiguous(const Py_buffer& buffer) {
+  if (!buffer.strides) return true;  // ctypes gives none, though they were asked for
   Py_ssize_t expected = buffer.itemsize;
   for (int axis = buffer.ndim; axis-- > 0;) {
     if (buffer.shape[axis] != 1 && buffer.strides[axis] != expected) return buffer.len == 0;

@@ -78,6 +78,7 @@ void bind_communicator(nb::module_& module) {
           nb::arg("name"), nb::arg("rank"), nb::arg("size"), nb::arg("timeout"))
       .def_prop_ro("rank", [](const PyHost& self) { return self.host->rank; })
       .def_prop_ro("size", [](const PyHost& self) { return self.host->size; })
+      .def_prop_ro("num_cpus", [](const PyHost& self) { return self.host->num_cpus(); })
       .def("set_finalized", [](PyHost& self) {
         if (!g_forked_child.load(std::memory_order_relaxed)) self.host->set_finalized();
       });

@@ -36,28 +36,38 @@ Bell::Bell() {
   if (!has_membarrier_) detail::ringers_fence.store(true, std::memory_order_relaxed);
 }
 
-void Bell::prepare_sleep() {
+uint32_t Bell::prepare_sleep() {
   // seq_cst: the locked instruction that the side without membarrier relies on.
-  word_->exchange(1, std::memory_order_seq_cst);
+  const uint32_t word = word_->fetch_or(1, std::memory_order_seq_cst) | 1;
   if (has_membarrier_) syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
+  return word;
 }
 
-void Bell::sleep(int64_t timeout_ns) {
+bool Bell::sleep(uint32_t word, int64_t timeout_ns) {
   timespec timeout{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
   // Shared, not FUTEX_PRIVATE: ringers are other processes.
-  syscall(SYS_futex, word_, FUTEX_WAIT, 1, &timeout, nullptr, 0);
+  return syscall(SYS_futex, word_, FUTEX_WAIT, word, &timeout, nullptr, 0) == 0 || errno != EINTR;
 }
 
 namespace detail {
 
 void ring_slow(BellWord& word) {
   // Several threads of the sleeper's process may wait: wake all; each looks for itself.
-  if (word.exchange(0, std::memory_order_acq_rel)) syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  uint32_t seen = word.load(std::memory_order_relaxed);
+  while (seen & 1) {
+    if (!word.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) continue;
+    syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+    break;
+  }
 }
 
-void fence_by_locked_instruction() {
+void fence_by_locked_instruction([[maybe_unused]] BellWord& word) {
+#if defined(__x86_64__)
   static std::atomic<uint32_t> dummy{0};
   dummy.fetch_add(1, std::memory_order_seq_cst);
+#else
+  word.fetch_add(0, std::memory_order_acq_rel);
+#endif
 }
 
 }  // namespace detail

@@ -1,12 +1,16 @@
 // How a thread that ran out of things to do sleeps until another process publishes something for it.
 //
-// Every process has one bell: a 32-bit futex word in a page of its own that all peers map. A ringer stores its data,
-// then reads the word; a sleeper stores 1 into the word, then reads the data once more, then sleeps. Each side stores
-// one place and loads the other, so one full barrier is needed on both sides or the ring can be missed. The sleeper
-// alone pays for it: membarrier(GLOBAL_EXPEDITED) makes every running thread of every registered process pass a full
-// barrier, so either the ringer's data is visible to the sleeper's second look, or the ringer's load comes later and
-// sees the 1. Ringing costs one load of a line that hardly ever changes. Where the system call is missing both sides
-// use a locked instruction.
+// Every process has one bell: a 32-bit futex word in a page of its own that all peers map, odd while somebody sleeps or
+// is about to. A ringer stores its data, then reads the word, and if it is odd makes it even by adding one; a sleeper
+// makes it odd, reads the data once more, then sleeps if the word is still what it made it. The word only grows: a ring
+// between a thread's second look and its sleep counts even if another thread has made the word odd again meanwhile.
+//
+// Each side stores one place and loads the other, so one full barrier is needed on both sides or the ring can be
+// missed. The sleeper alone pays for it: membarrier(GLOBAL_EXPEDITED) makes every running thread of every registered
+// process pass a full barrier, so either the ringer's data is visible to the sleeper's second look, or the ringer's
+// load comes later and sees the odd word. Ringing costs one load of a line that hardly ever changes. Where the system
+// call is missing both sides use a locked instruction: on x86 any one is a full barrier, elsewhere the ringer's goes to
+// the word itself, so that one of the two comes first.
 #pragma once
 
 #include <atomic>
@@ -26,10 +30,11 @@ class Bell {
   BellWord& word() { return *word_; }
   bool has_membarrier() const { return has_membarrier_; }
 
-  // The word is up; look at everything once more before sleep().
-  void prepare_sleep();
-  // Until rung, a signal, or the timeout. The caller looks again in any case.
-  void sleep(int64_t timeout_ns);
+  // The word is odd from now on, and is returned; look at everything once more before sleep().
+  uint32_t prepare_sleep();
+  // Until rung since prepare_sleep() returned `word`, a signal, or the timeout. The caller looks again in any case.
+  // False if it was a signal.
+  bool sleep(uint32_t word, int64_t timeout_ns);
 
  private:
   Bell();
@@ -42,15 +47,15 @@ namespace detail {
 // Set once a peer without membarrier was met (and then for good): ringers must then order store and load themselves.
 inline std::atomic<bool> ringers_fence{false};
 void ring_slow(BellWord& word);
-void fence_by_locked_instruction();
+void fence_by_locked_instruction(BellWord& word);
 }  // namespace detail
 
 // Call after the release store of what was published.
 inline void ring(BellWord& word) {
   if (detail::ringers_fence.load(std::memory_order_relaxed)) [[unlikely]]
-    detail::fence_by_locked_instruction();
+    detail::fence_by_locked_instruction(word);
   std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler must not move the load above the store
-  if (word.load(std::memory_order_relaxed)) [[unlikely]]
+  if (word.load(std::memory_order_relaxed) & 1) [[unlikely]]
     detail::ring_slow(word);
 }
 

@@ -63,6 +63,11 @@ bool Communicator::try_short(Operation& op, LaneIndex index, bool& posted, uint6
 void Communicator::adopt(const WorkPtr& work, LaneIndex index, uint64_t event) {
   LaneQueue& queue = queues_[static_cast<size_t>(index)];
   work->event = event;
+  if (failure_) {  // since try_short(): another thread drove the lanes
+    queue.lane->cancel(work->op);
+    finish(*work, *failure_);
+    return;
+  }
   work->state.store(Work::State::posted, std::memory_order_relaxed);
   queue.works.push_back(work);
   queue.num_posted = 1;
@@ -79,17 +84,18 @@ bool Communicator::progress(LaneQueue& queue) {
   bool moved = false;
   for (size_t i = 0; i < queue.works.size();) {
     Work& work = *queue.works[i];
+    std::optional<Error> error;
     try {
       Progress state;
       if (i < queue.num_posted) {
         state = queue.lane->test(work.op);
       } else {
         if (queue.num_posted >= queue.lane->depth()) break;
-        state = queue.lane->post(work.op);
-        work.state.store(Work::State::posted, std::memory_order_relaxed);
-        events_.mark(work.event, EventState::started);
         ++queue.num_posted;
         moved = true;
+        events_.mark(work.event, EventState::started);
+        state = queue.lane->post(work.op);
+        work.state.store(Work::State::posted, std::memory_order_relaxed);
         if (state != Progress::done) state = queue.lane->test(work.op);
       }
       moved |= state != Progress::waiting;
@@ -97,17 +103,24 @@ bool Communicator::progress(LaneQueue& queue) {
         ++i;
         continue;
       }
-      finish(work);
     } catch (const Failure& failure) {
-      if (is_fatal(failure.error())) {
-        fail(failure.error());
-        return true;
-      }
-      finish(work, failure.error());
+      error = failure.error();
+    } catch (const std::exception& exception) {  // std::bad_alloc, or a fault of the lane
+      error = {ErrorCode::aborted,
+               waiting_text(work) + ": rank " + std::to_string(rank) + " failed with " + exception.what()};
     }
+    const WorkPtr over = std::move(queue.works[i]);
     queue.works.erase(queue.works.begin() + static_cast<std::ptrdiff_t>(i));
     --queue.num_posted;
     moved = true;
+    if (!error) {
+      finish(*over);
+      continue;
+    }
+    finish(*over, *error);
+    if (!is_fatal(*error)) continue;
+    fail(*error);
+    break;
   }
   return moved;
 }
@@ -144,8 +157,8 @@ void Communicator::check_health() {
 }
 
 void Communicator::fail(const Error& error) {
-  failure_ = error;
-  if (error.code == ErrorCode::comm_timeout) failure_->code = ErrorCode::aborted;
+  if (!failure_) failure_ = error;
+  if (failure_->code == ErrorCode::comm_timeout) failure_->code = ErrorCode::aborted;
   for (LaneQueue& queue : queues_) {
     for (size_t i = 0; i < queue.works.size(); ++i) {
       if (i < queue.num_posted) queue.lane->cancel(queue.works[i]->op);

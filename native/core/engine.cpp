@@ -104,6 +104,7 @@ void Engine::check_health() {
 
 WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
   const int64_t begin = now_ns();
+  const int64_t deadline = begin + timeout_ns(timeout_s);
   const WaiterCount count(work);
   const double stall_s = std::min(stall_report_s_, timeout_s / 2);
   Backoff backoff(oversubscribed_.load(std::memory_order_relaxed));
@@ -112,22 +113,22 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
   for (uint32_t pass = 1; !work.finished(); ++pass) {
     bool moved = false;
     if (lock_.try_lock()) {
+      const std::lock_guard guard(lock_, std::adopt_lock);
       moved = progress();
-      lock_.unlock();
     }
     if (moved) backoff.reset();
     bool slept = false;
+    bool signalled = false;
     if (!moved && backoff.step() == Backoff::Next::sleep) {
       Bell& bell = Bell::mine();
       sleepers_.fetch_add(1, std::memory_order_seq_cst);
-      bell.prepare_sleep();
+      const uint32_t word = bell.prepare_sleep();
       // Not try_lock: whoever holds it may have looked before the word was up, and nobody would look again.
       lock_.lock();
       moved = progress();
       lock_.unlock();
       if (!moved && !work.finished()) {
-        const auto left = begin + static_cast<int64_t>(timeout_s * 1e9) - now_ns();
-        bell.sleep(std::clamp<int64_t>(left, 1, kSleepNs));
+        signalled = !bell.sleep(word, std::clamp<int64_t>(deadline - now_ns(), 1, kSleepNs));
         slept = true;
       }
       sleepers_.fetch_sub(1, std::memory_order_relaxed);
@@ -135,7 +136,7 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
     if (!slept && pass % 256 != 0) continue;
     const int64_t now = now_ns();
     const double waited_s = static_cast<double>(now - begin) * 1e-9;
-    if (now >= next_tick || slept) {
+    if (now >= next_tick || signalled) {
       next_tick = now + kTickNs;
       if (work.finished()) break;
       lock_.lock();
@@ -149,7 +150,7 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
       if (!report.empty()) hooks.stalled(report);
       if (hooks.interrupted()) return WaitResult::interrupted;
     }
-    if (waited_s >= timeout_s) {
+    if (now >= deadline) {
       lock_.lock();
       progress();
       check_health();
@@ -162,18 +163,21 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
 
 bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, WaitHooks& hooks) {
   const int64_t begin = now_ns();
+  const int64_t deadline = begin + timeout_ns(timeout_s);
   int64_t next_tick = begin + kTickNs;
-  while (!ready()) {
-    lock_.lock();
-    const bool moved = progress();
-    lock_.unlock();
+  while (true) {
     const int64_t now = now_ns();
-    if (static_cast<double>(now - begin) * 1e-9 >= timeout_s) return ready();
-    if (now >= next_tick) {
+    const bool tick = now >= next_tick;
+    bool moved;
+    {
+      const std::lock_guard guard(lock_);
+      if (ready()) return true;
+      moved = progress();
+      if (tick) check_health();
+      if (now >= deadline) return ready();
+    }
+    if (tick) {
       next_tick = now + kTickNs;
-      lock_.lock();
-      check_health();
-      lock_.unlock();
       if (hooks.interrupted()) throw Failure(ErrorCode::interrupted, "interrupted by a signal");
     }
     if (moved) continue;
@@ -185,7 +189,6 @@ bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, Wait
       nanosleep(&pause, nullptr);
     }
   }
-  return true;
 }
 
 void Engine::wake_own_process() {
@@ -229,7 +232,7 @@ void Engine::stop_thread(bool for_good) {
 void Engine::run_thread() {
   t_is_progress_thread = true;
   Bell& bell = Bell::mine();
-  bool word_is_up = false;  // after a pass that found nothing, one more pass with the word up, then sleep
+  uint32_t word = 0;  // odd after a pass that found nothing; then one more pass with the bell's word up, then sleep
   while (true) {
     // Before the pass: what was finished when the stop came has its callbacks run.
     const bool stop = thread_stop_.load(std::memory_order_seq_cst);
@@ -249,18 +252,17 @@ void Engine::run_thread() {
     // Again after callbacks: they may have asked for further ones.
     if (stop && calls.empty()) break;
     if (stop || moved || !calls.empty()) continue;
-    if (!word_is_up) {
+    if (!word) {
       sleepers_.fetch_add(1, std::memory_order_seq_cst);
-      bell.prepare_sleep();
-      word_is_up = true;
+      word = bell.prepare_sleep();
       continue;
     }
     // With nothing in flight only an issue, a callback or stop_thread() can bring work, and all of them ring.
-    bell.sleep(idle ? 20 * kSleepNs : kSleepNs);
+    bell.sleep(word, idle ? 20 * kSleepNs : kSleepNs);
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
-    word_is_up = false;
+    word = 0;
   }
-  if (word_is_up) sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  if (word) sleepers_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 }  // namespace hocket

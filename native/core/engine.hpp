@@ -53,7 +53,7 @@ class Engine {
 
   // Until the work is finished (then look at work.error), or a signal. After timeout_s the communicator gives up.
   WaitResult wait(Work& work, double timeout_s, WaitHooks& hooks);
-  // The same for a condition that is not an operation; false when the time is over.
+  // The same for a condition that is not an operation, and is called under the lock; false when the time is over.
   bool wait_for(const std::function<bool()>& ready, double timeout_s, WaitHooks& hooks);
 
   // More local ranks than processors: spinning would steal the time of whom we wait for.

@@ -16,9 +16,9 @@ enum class Progress : uint8_t { waiting, moved, done };
 //  - post() starts an operation; the arrays it names stay valid until test() said done, threw, or cancel() was called.
 //    The core posts at most depth() operations that are not done yet, in issue order.
 //  - test() drives a posted operation. Operation moves in memory between post() and test() are allowed; what must stay
-//  is
-//    op.token. Throws Failure when the operation failed; an error after which the communicator cannot go on is reported
-//    by health() as well, or is none of CollectiveMismatch.
+//    is op.token.
+//  - Both throw Failure when the operation failed; it is forgotten then, as if cancelled. PeerFailure, CommTimeout and
+//    Aborted break the communicator, any other Failure is the operation's own. Other exceptions break it as well.
 //  - missing() names the ranks that the operation waits for, for stall reports and timeouts.
 //  - health() looks at the peers' lives and the abort word; called while something waits, a few times a second.
 //  - cancel() forgets a posted operation; true if no other member can have noticed it.

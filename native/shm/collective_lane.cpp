@@ -158,7 +158,7 @@ std::vector<int> CollectiveLane::missing() const {
         if (region_->line(seq_, peer).seq.load(std::memory_order_acquire) != seq_) ranks.push_back(peer);
       break;
     case Phase::task:
-      ranks.push_back(task_.waits_for());
+      if (task_.is_waiting()) ranks.push_back(task_.waits_for());
       break;
     case Phase::details:
       for (int peer = 0; peer < size_; ++peer)
@@ -216,6 +216,7 @@ void CollectiveLane::raise_mismatch(const Operation& op) {
 bool CollectiveLane::cancel(Operation&) noexcept {
   task_ = Task();
   phase_ = Phase::idle;
+  own_error_.reset();
   return false;  // the header line is out
 }
 

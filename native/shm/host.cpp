@@ -33,7 +33,7 @@ struct Host::Header {
 };
 
 Host::Host(int rank_, int size_, Meeting meeting)
-    : rank(rank_), size(size_), meeting_(std::move(meeting)), lives_(static_cast<size_t>(size_), Life::alive) {
+    : rank(rank_), size(size_), meeting_(std::move(meeting)), lives_(static_cast<size_t>(size_)) {
   const uint64_t nbytes = round_up(sizeof(Header), kPage);
   // Fresh pages of a memfd are zero, which is the initial state of every field.
   allocate_pages(segment(), 0, nbytes);
@@ -55,7 +55,7 @@ Host::RangeEntry* Host::find_entry(uint64_t key) const {
   return nullptr;
 }
 
-Host::Range Host::make_range(uint64_t key, uint64_t nbytes, int num_members) {
+Host::Range Host::make_range(uint64_t key, uint64_t nbytes, uint64_t nbytes_allocated, int num_members) {
   for (RangeEntry& entry : header().ranges) {
     uint64_t free = 0;
     if (!entry.key.compare_exchange_strong(free, 1, std::memory_order_acq_rel)) continue;
@@ -63,9 +63,13 @@ Host::Range Host::make_range(uint64_t key, uint64_t nbytes, int num_members) {
     entry.offset = round_up(sizeof(Header), kPage) + header().next_offset.fetch_add(nbytes, std::memory_order_relaxed);
     entry.nbytes = nbytes;
     entry.members_left.store(num_members, std::memory_order_relaxed);
-    if (entry.offset + nbytes > kSegmentBytes) {
+    try {
+      if (entry.offset + nbytes > kSegmentBytes)
+        throw Failure(ErrorCode::resource_exhausted, "the job's shared segment has no address space left");
+      allocate_pages(segment(), entry.offset, nbytes_allocated);
+    } catch (...) {
       entry.key.store(0, std::memory_order_release);
-      throw Failure(ErrorCode::resource_exhausted, "the job's shared segment has no address space left");
+      throw;
     }
     entry.key.store(key, std::memory_order_release);
     return {entry.offset, entry.nbytes};
@@ -101,12 +105,13 @@ void Host::look_at_peers() {
   for (const Peer& peer : meeting_.peers) polls.push_back({peer.pidfd.get(), POLLIN, 0});  // -1 is skipped by poll
   const bool any = poll(polls.data(), polls.size(), 0) > 0;
   for (int peer = 0; peer < size; ++peer) {
-    if (peer == rank || lives_[peer] == Life::dead) continue;
+    std::atomic<Life>& life = lives_[static_cast<size_t>(peer)];
+    if (peer == rank || life == Life::dead) continue;
     // A clean exit marks itself before the process ends, so the mark is read after the descriptor fired.
     if (header().finalized[peer].load(std::memory_order_acquire))
-      lives_[peer] = Life::finalized;
+      life = Life::finalized;
     else if (any && polls[static_cast<size_t>(peer)].revents)
-      lives_[peer] = Life::dead;
+      life = Life::dead;
   }
 }
 

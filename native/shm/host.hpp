@@ -24,6 +24,7 @@ struct Peer {
 struct Meeting {
   Fd segment;
   std::vector<Peer> peers;
+  int num_cpus = 0;  // that at least one of the ranks may run on
 };
 
 // Ranks 0..size-1 of this host meet at the abstract unix socket `name`; rank 0 leads. Drives the engine meanwhile.
@@ -42,14 +43,16 @@ class Host {
   const int size;
   int segment() const { return meeting_.segment.get(); }
   BellWord& bell(int peer) const { return *reinterpret_cast<BellWord*>(meeting_.peers[peer].bell.data()); }
+  int num_cpus() const { return meeting_.num_cpus; }
   int pid(int peer) const { return meeting_.peers[peer].pid; }
 
   // A range of the segment that the members of a group find under one key. The first member makes it, the others look.
+  // Its first `nbytes_allocated` have pages before anyone can find it. Throws ResourceExhausted.
   struct Range {
     uint64_t offset;
     uint64_t nbytes;
   };
-  Range make_range(uint64_t key, uint64_t nbytes, int num_members);
+  Range make_range(uint64_t key, uint64_t nbytes, uint64_t nbytes_allocated, int num_members);
   std::optional<Range> find_range(uint64_t key) const;
   // The last of the members gives the pages back.
   void leave_range(uint64_t key);
@@ -57,7 +60,7 @@ class Host {
   // This rank will not take part in anything any more.
   void set_finalized();
   enum class Life : uint8_t { alive, finalized, dead };
-  Life life(int peer) const { return lives_[peer]; }
+  Life life(int peer) const { return lives_[peer].load(std::memory_order_relaxed); }
   // Asks the kernel, at most every few milliseconds; called under the progress lock.
   void look_at_peers();
 
@@ -71,7 +74,7 @@ class Host {
 
   Meeting meeting_;
   Mapping mapping_;
-  std::vector<Life> lives_;
+  std::vector<std::atomic<Life>> lives_;  // written under the progress lock, read anywhere
   int64_t looked_ns_ = 0;
 };
 

@@ -9,6 +9,7 @@ namespace hocket {
 namespace {
 
 constexpr uint64_t kAlign = 64;
+constexpr size_t kMostSlots = 2 * kBulkSlots;  // moved in one call: a peer that keeps pace must not hold up other lanes
 constexpr uint64_t round_up(uint64_t value) { return (value + kAlign - 1) / kAlign * kAlign; }
 
 void write_ring(std::byte* ring, uint64_t position, const void* from, size_t nbytes) {
@@ -62,7 +63,10 @@ Progress PointToPointLane::test(Operation& op) {
   const bool left = region_->has_left(peer);  // before the last look at what it published
   const bool moved = op.kind == OpKind::send ? drive_out(peer) : drive_in(peer);
   if (!transfer->done && !transfer->error) {
-    if (left) throw Failure(region_->peer_failure({peer}));
+    if (left) {
+      cancel(op);
+      throw Failure(region_->peer_failure({peer}));
+    }
     return moved ? Progress::moved : Progress::waiting;
   }
   std::optional<Error> error = std::move(transfer->error);
@@ -119,7 +123,8 @@ bool PointToPointLane::stream(int peer, Outgoing& out) {
   }
   Transfer& transfer = *out.streaming;
   bool moved = false;
-  while (out.produced - control.consumed.value.load(std::memory_order_acquire) < kBulkSlots) {
+  for (size_t slots = 0; slots < kMostSlots; ++slots) {
+    if (out.produced - control.consumed.value.load(std::memory_order_acquire) == kBulkSlots) break;
     const uint64_t nbytes = std::min<uint64_t>(kBulkBytes, transfer.op.nbytes - transfer.position);
     // A refused message ends with one empty slot, so that the receiver knows that the refusal was read.
     if (!transfer.refused) {
@@ -161,7 +166,8 @@ PointToPointLane::Transfer* PointToPointLane::find_posted(Incoming& in, int tag)
 bool PointToPointLane::match_ring(int peer, Incoming& in) {
   PipeControl& control = region_->control(peer, rank_);
   bool moved = false;
-  while (in.tail != control.head.value.load(std::memory_order_acquire)) {
+  const uint64_t limit = in.tail + kRingBytes;
+  while (in.tail < limit && in.tail != control.head.value.load(std::memory_order_acquire)) {
     const bool any_posted = std::any_of(in.transfers.begin(), in.transfers.end(),
                                         [](const Transfer& transfer) { return transfer.in_ring_queue; });
     if (!any_posted) break;
@@ -199,6 +205,7 @@ void PointToPointLane::accept(int peer, Incoming& in, Transfer& transfer, const 
 bool PointToPointLane::receive(int peer, Incoming& in) {
   PipeControl& control = region_->control(peer, rank_);
   bool moved = false;
+  size_t slots = 0;
   while (!in.to_grant.empty()) {
     const auto [id, transfer] = in.to_grant.front();
     if (!in.granted) {
@@ -208,7 +215,8 @@ bool PointToPointLane::receive(int peer, Incoming& in) {
       moved = true;
     }
     bool complete = false;
-    while (!complete && control.produced.value.load(std::memory_order_acquire) > in.consumed) {
+    while (!complete && slots < kMostSlots && control.produced.value.load(std::memory_order_acquire) > in.consumed) {
+      ++slots;
       if (transfer) {
         const uint64_t nbytes = std::min<uint64_t>(kBulkBytes, transfer->op.nbytes - transfer->position);
         std::memcpy(transfer->op.out + transfer->position, region_->bulk_slot(peer, rank_, in.consumed), nbytes);

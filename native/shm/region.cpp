@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <mutex>
+
+#include "core/process.hpp"
 
 namespace hocket {
 
@@ -67,7 +68,6 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
   std::optional<Host::Range> range;
   Host::Life leader = Host::Life::alive;
   const auto find_range_or_gone = [&] {
-    const std::lock_guard guard(Engine::instance().lock());
     host->look_at_peers();  // before the table: who made the range before it left has made it
     leader = host->life(members[0]);
     range = host->find_range(key);
@@ -76,8 +76,7 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
   const double begin_s = static_cast<double>(now_ns()) * 1e-9;
   if (rank == 0) {
     const Offsets offsets(members.size(), sizeof(Abort));
-    range = host->make_range(key, offsets.end, size);
-    allocate_pages(host->segment(), range->offset, offsets.stages);
+    range = host->make_range(key, offsets.end, offsets.stages, size);
   } else if (!Engine::instance().wait_for(find_range_or_gone, timeout_s, hooks)) {
     throw Failure(ErrorCode::comm_timeout,
                   "rank " + std::to_string(rank) + " waited for a new communicator: its rank 0 (rank " +
@@ -86,13 +85,13 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
   }
   if (!range)
     throw Failure(ErrorCode::peer_failure, peer_text(*host, members, 0, leader == Host::Life::finalized), {0});
-  auto region = std::make_shared<Region>(host, std::move(members), rank, key, *range);
+  auto mapping = std::make_shared<Mapping>(host->segment(), range->offset, range->nbytes);
+  auto region = std::make_shared<Region>(host, std::move(members), rank, key, *range, std::move(mapping));
   // Arrival: `staged` is 1 on every member before any operation; staging counts on from there.
   region->flags(rank).staged.value.store(1, std::memory_order_release);
   std::vector<int> missing;
   std::vector<int> gone;
   const auto all_here_or_gone = [&] {
-    const std::lock_guard guard(Engine::instance().lock());
     host->look_at_peers();  // before the flags: who left after arriving has arrived
     missing.clear();
     for (int peer = 0; peer < size; ++peer)
@@ -112,7 +111,8 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
   return region;
 }
 
-Region::Region(std::shared_ptr<Host> host, std::vector<int> members, int rank_, uint64_t key, Host::Range range)
+Region::Region(std::shared_ptr<Host> host, std::vector<int> members, int rank_, uint64_t key, Host::Range range,
+               std::shared_ptr<Mapping> mapping)
     : rank(rank_),
       size(static_cast<int>(members.size())),
       chunk_bytes(chunk_bytes_for(size)),
@@ -121,10 +121,10 @@ Region::Region(std::shared_ptr<Host> host, std::vector<int> members, int rank_, 
       key_(key),
       offset_(range.offset),
       size_(members_.size()),
-      mapping_(host_->segment(), range.offset, range.nbytes),
+      mapping_(std::move(mapping)),
       has_pipe_(size_) {
   const Offsets offsets(size_, sizeof(Abort));
-  std::byte* base = mapping_.data();
+  std::byte* base = mapping_->data();
   abort_ = reinterpret_cast<Abort*>(base);
   lines_ = reinterpret_cast<HeaderLine*>(base + offsets.lines);
   flags_ = reinterpret_cast<RankFlags*>(base + offsets.flags);
@@ -137,13 +137,14 @@ Region::Region(std::shared_ptr<Host> host, std::vector<int> members, int rank_, 
 }
 
 Region::~Region() {
+  if (g_forked_child.load(std::memory_order_relaxed)) return;  // its parent has not left
   flags(rank).left.value.store(1, std::memory_order_release);
   ring_peers();
   host_->leave_range(key_);
 }
 
 void Region::allocate(const std::byte* begin, size_t nbytes) const {
-  allocate_pages(host_->segment(), offset_ + static_cast<uint64_t>(begin - mapping_.data()), nbytes);
+  allocate_pages(host_->segment(), offset_ + static_cast<uint64_t>(begin - mapping_->data()), nbytes);
 }
 
 void Region::need_stage() {

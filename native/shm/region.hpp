@@ -73,7 +73,9 @@ class Region {
   // CommTimeout naming who is not. Drives the engine meanwhile.
   static std::shared_ptr<Region> open(std::shared_ptr<Host> host, std::vector<int> members, int rank, uint64_t key,
                                       double timeout_s, WaitHooks& hooks);
-  Region(std::shared_ptr<Host> host, std::vector<int> members, int rank, uint64_t key, Host::Range range);
+  // Of a range that is mapped already: of which several regions of one process may share the mapping.
+  Region(std::shared_ptr<Host> host, std::vector<int> members, int rank, uint64_t key, Host::Range range,
+         std::shared_ptr<Mapping> mapping);
   ~Region();
 
   const int rank;
@@ -125,7 +127,7 @@ class Region {
   uint64_t key_;
   uint64_t offset_;
   uint64_t size_;  // as unsigned, for the index arithmetic above
-  Mapping mapping_;
+  std::shared_ptr<Mapping> mapping_;
   Abort* abort_;
   HeaderLine* lines_;
   RankFlags* flags_;

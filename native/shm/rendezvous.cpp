@@ -9,6 +9,7 @@
 //                                <-   refusal {code, missing ranks, text}
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -32,8 +33,9 @@ namespace hocket {
 
 namespace {
 
-constexpr uint32_t kMagic = 0x686b7431;  // "hkt1": also the version of everything that lies in shared memory
-constexpr int kPeersPerMessage = 100;    // two descriptors each; the kernel takes at most 253
+constexpr uint32_t kMagic =
+    0x686b7431;                        // "hkt1": the last byte is the version of everything that lies in shared memory
+constexpr int kPeersPerMessage = 100;  // two descriptors each; the kernel takes at most 253
 constexpr int kTextBytes = 512;
 
 struct Hello {
@@ -43,6 +45,7 @@ struct Hello {
   int32_t has_membarrier;
   double left_s;
   uint64_t start_time;
+  cpu_set_t cpus;  // that the rank may run on
 };
 
 struct Welcome {
@@ -51,6 +54,7 @@ struct Welcome {
   int32_t first;
   int32_t count;
   int32_t ringers_fence;
+  int32_t num_cpus;
   int32_t pids[kPeersPerMessage];
   char text[kTextBytes];
 };
@@ -70,6 +74,13 @@ uint64_t start_time_of(int pid) {
   return field.empty() ? 0 : std::strtoull(field.c_str(), nullptr, 10);
 }
 
+cpu_set_t own_cpus() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  sched_getaffinity(0, sizeof cpus, &cpus);
+  return cpus;
+}
+
 Fd open_pidfd(int pid) { return Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
 
 bool send_message(int socket, const void* data, size_t nbytes, const std::vector<int>& fds) {
@@ -87,7 +98,15 @@ bool send_message(int socket, const void* data, size_t nbytes, const std::vector
     header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
     std::memcpy(CMSG_DATA(header), fds.data(), sizeof(int) * fds.size());
   }
-  return sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(nbytes);
+  // ETOOMANYREFS: this user's descriptors in flight reached `ulimit -n`; they become fewer as receivers take theirs.
+  for (int attempt = 0; attempt < 5000; ++attempt) {
+    if (sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(nbytes)) return true;
+    if (errno == EINTR) continue;
+    if (errno != ETOOMANYREFS) return false;
+    const timespec pause{0, 1'000'000};
+    nanosleep(&pause, nullptr);
+  }
+  return false;
 }
 
 enum class Received : uint8_t { nothing, message, closed };
@@ -142,7 +161,7 @@ Fd pidfd_of(int socket, const ucred& peer, uint64_t start_time) {
 class Leader {
  public:
   Leader(const std::string& name, int size, double timeout_s)
-      : size_(size), deadline_ns_(now_ns() + static_cast<int64_t>(timeout_s * 1e9)), arrived_(size) {
+      : size_(size), deadline_ns_(now_ns() + timeout_ns(timeout_s)), arrived_(size) {
     Bell& bell = Bell::mine();
     arrived_[0] = {Fd(), Fd(fcntl(bell.fd(), F_DUPFD_CLOEXEC, 0)), open_pidfd(getpid()), getpid()};
     ringers_fence_ = !bell.has_membarrier();
@@ -167,18 +186,18 @@ class Leader {
       if (!connection) break;
       if (credentials(connection.get()).uid == getuid()) unknown_.push_back(std::move(connection));
     }
+    // A rank that left again has not arrived; another process may come in its place, and is greeted after this.
+    for (int rank = 1; rank < size_; ++rank) {
+      char byte;
+      if (arrived_[rank].connection && recv(arrived_[rank].connection.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 0)
+        arrived_[rank] = {};
+    }
     for (size_t i = 0; i < unknown_.size();) {
       if (!greet(unknown_[i])) {
         ++i;
       } else {
         unknown_.erase(unknown_.begin() + static_cast<std::ptrdiff_t>(i));
       }
-    }
-    // A rank that left again has not arrived; another process may still come in its place.
-    for (int rank = 1; rank < size_; ++rank) {
-      char byte;
-      if (arrived_[rank].connection && recv(arrived_[rank].connection.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 0)
-        arrived_[rank] = {};
     }
     return missing().empty();
   }
@@ -193,7 +212,12 @@ class Leader {
   }
 
   Meeting welcome() {
-    Fd segment = create_segment(segment_bytes());
+    Fd segment;
+    try {
+      segment = create_segment(segment_bytes());
+    } catch (const Failure& failure) {
+      refuse(failure.error());
+    }
     for (int rank = 1; rank < size_; ++rank) {
       for (int first = 0; first < size_; first += kPeersPerMessage) {
         Welcome message{};
@@ -201,6 +225,7 @@ class Leader {
         message.first = first;
         message.count = std::min(kPeersPerMessage, size_ - first);
         message.ringers_fence = ringers_fence_;
+        message.num_cpus = num_cpus();
         std::vector<int> fds{segment.get()};
         for (int i = 0; i < message.count; ++i) {
           const Arrived& peer = arrived_[first + i];
@@ -212,6 +237,7 @@ class Leader {
       }
     }
     Meeting meeting;
+    meeting.num_cpus = num_cpus();
     meeting.segment = std::move(segment);
     for (int rank = 0; rank < size_; ++rank) {
       Arrived& peer = arrived_[rank];
@@ -241,6 +267,8 @@ class Leader {
     int32_t pid = 0;
   };
 
+  int num_cpus() const { return CPU_COUNT(&cpus_); }
+
   // True when the connection needs no more looking at.
   bool greet(Fd& connection) {
     Hello hello{};
@@ -253,6 +281,7 @@ class Leader {
       case Received::message:
         break;
     }
+    if (hello.magic >> 8 != kMagic >> 8) return true;  // none of us: anyone may connect
     if (hello.magic != kMagic || fds.size() != 1)
       refuse({ErrorCode::bootstrap_mismatch, "the ranks of this job run different versions of hocket"});
     if (hello.size != size_)
@@ -265,7 +294,8 @@ class Leader {
     Fd pidfd = pidfd_of(connection.get(), peer, hello.start_time);
     if (!pidfd) return true;  // it has died already
     if (!hello.has_membarrier) ringers_fence_ = true;
-    deadline_ns_ = std::min(deadline_ns_, now_ns() + static_cast<int64_t>(hello.left_s * 1e9));
+    CPU_OR(&cpus_, &cpus_, &hello.cpus);
+    deadline_ns_ = std::min(deadline_ns_, now_ns() + timeout_ns(hello.left_s));
     arrived_[hello.rank] = {std::move(connection), std::move(fds[0]), std::move(pidfd), peer.pid};
     return true;
   }
@@ -275,6 +305,7 @@ class Leader {
   std::vector<Arrived> arrived_;
   std::vector<Fd> unknown_;
   Fd listener_;
+  cpu_set_t cpus_ = own_cpus();  // that any rank may run on
 
  public:
   bool ringers_fence_ = false;
@@ -283,10 +314,7 @@ class Leader {
 class Follower {
  public:
   Follower(std::string name, int rank, int size, double timeout_s)
-      : name_(std::move(name)),
-        rank_(rank),
-        size_(size),
-        deadline_ns_(now_ns() + static_cast<int64_t>(timeout_s * 1e9)) {}
+      : name_(std::move(name)), rank_(rank), size_(size), deadline_ns_(now_ns() + timeout_ns(timeout_s)) {}
 
   bool step() {
     if (!connection_ && !connect_once()) return false;
@@ -319,7 +347,8 @@ class Follower {
     if (credentials(connection.get()).uid != getuid()) return false;
     Bell& bell = Bell::mine();
     const double left_s = static_cast<double>(deadline_ns_ - now_ns()) * 1e-9;
-    const Hello hello{kMagic, rank_, size_, bell.has_membarrier(), left_s, start_time_of(getpid())};
+    const Hello hello{kMagic, rank_, size_, bell.has_membarrier(), left_s, start_time_of(getpid()),
+                      own_cpus()};
     if (!send_message(connection.get(), &hello, sizeof hello, {bell.fd()})) return false;
     connection_ = std::move(connection);
     return true;
@@ -335,6 +364,7 @@ class Follower {
     if (fds.size() != static_cast<size_t>(2 * message.count + 1))
       throw Failure(ErrorCode::resource_exhausted,
                     "could not receive the file descriptors of " + std::to_string(size_) + " ranks; raise `ulimit -n`");
+    meeting.num_cpus = message.num_cpus;
     meeting.segment = std::move(fds[0]);
     for (int i = 0; i < message.count; ++i) {
       Mapping bell(fds[1 + 2 * i].get(), 0, 4096);

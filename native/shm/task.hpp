@@ -18,6 +18,7 @@ class Task {
     const std::atomic<uint64_t>* flag = nullptr;
     uint64_t target = 0;
     int peer = -1;
+    int steps_left = 0;
     std::exception_ptr error;
 
     Task get_return_object() { return Task(Handle::from_promise(*this)); }
@@ -44,36 +45,42 @@ class Task {
   // Runs as far as the flags allow, but not for long: other lanes want their turn.
   Progress drive() {
     constexpr int kMostSteps = 8;
+    if (is_waiting()) return Progress::waiting;
     promise_type& promise = handle_.promise();
-    for (int steps = 0; steps < kMostSteps; ++steps) {
-      if (promise.flag && promise.flag->load(std::memory_order_acquire) < promise.target)
-        return steps ? Progress::moved : Progress::waiting;
-      promise.flag = nullptr;
-      handle_.resume();
-      if (!handle_.done()) continue;
-      if (promise.error) std::rethrow_exception(promise.error);
-      return Progress::done;
-    }
-    return Progress::moved;
+    promise.steps_left = kMostSteps;
+    handle_.resume();
+    if (!handle_.done()) return Progress::moved;
+    if (promise.error) std::rethrow_exception(promise.error);
+    return Progress::done;
   }
 
+  // For a flag that has not been reached even now, and whose it is.
+  bool is_waiting() const {
+    const promise_type& promise = handle_.promise();
+    return promise.flag && promise.flag->load(std::memory_order_acquire) < promise.target;
+  }
   int waits_for() const { return handle_.promise().peer; }
 
  private:
   Handle handle_;
 };
 
-// co_await Reached{flag, target, peer}: goes on once flag >= target. Flags only grow, so once true it stays true.
+// co_await Reached{flag, target, peer}: goes on once flag >= target. Flags only grow, so once true it stays true. Every
+// one is a step, also one that is reached at once: peers that keep pace would else make a single drive() of a long
+// array.
 struct Reached {
   const std::atomic<uint64_t>& flag;
   uint64_t target;
   int peer;
 
-  bool await_ready() const noexcept { return flag.load(std::memory_order_acquire) >= target; }
-  void await_suspend(Task::Handle handle) const noexcept {
-    handle.promise().flag = &flag;
-    handle.promise().target = target;
-    handle.promise().peer = peer;
+  bool await_ready() const noexcept { return false; }
+  bool await_suspend(Task::Handle handle) const noexcept {
+    Task::promise_type& promise = handle.promise();
+    if (promise.steps_left-- > 0 && flag.load(std::memory_order_acquire) >= target) return false;
+    promise.flag = &flag;
+    promise.target = target;
+    promise.peer = peer;
+    return true;
   }
   void await_resume() const noexcept {}
 };

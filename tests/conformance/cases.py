@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hocket import _native
@@ -13,6 +14,7 @@ from .data import DTYPES, reductions_of
 KIB64 = 64 << 10
 _LINE = _native.CONSTANTS["line_bytes"]
 _ODD_ITEMS = (0, 1, 3, 17, 251)
+_Shape = tuple[str, str, int, str, int]
 _DIVIDED = ("reduce_scatter", "all_to_all")  # what counts for the core is the array of all blocks
 
 
@@ -58,18 +60,48 @@ def item_counts(dtype: str, num_ranks: int, blocks: int = 1) -> list[int]:
     return sorted(counts)
 
 
-def most_items(dtype: str, num_ranks: int) -> int:
-    return max(item_counts(dtype, num_ranks, blocks)[-1] * blocks for blocks in (1, num_ranks))
+def most_items(cases: Sequence[Case], num_ranks: int) -> dict[str, int]:
+    """Return the items of the largest array per data type."""
+    most: dict[str, int] = {}
+    for case in cases:
+        items = case.count * (num_ranks if case.op in _DIVIDED else 1)
+        most[case.dtype] = max(most.get(case.dtype, 0), items)
+    return most
 
 
 def all_cases(num_ranks: int, seed: int = 0) -> list[Case]:
     """Every combination once, in an order that mixes kinds and sizes and is the same on all ranks."""
-    shapes = [shape for dtype in DTYPES for shape in _shapes(dtype, num_ranks)] + [("barrier", "uint8", 0, "sum", -1)] * 50
+    shapes = [shape for dtype in DTYPES for shape in _shapes(dtype, num_ranks)]
+    return _mixed(shapes + [("barrier", "uint8", 0, "sum", -1)] * 50, seed)
+
+
+def large_cases(num_ranks: int, seed: int = 0) -> list[Case]:
+    """Every pair of an operation and a size around the chunk borders; data type, reduction and root change along."""
+    chunk = _native.chunk_bytes(num_ranks)
+    constants = _native.CONSTANTS
+    broadcast = constants["broadcast_most_chunk_bytes"]
+    borders = {chunk, 2 * chunk, 3 * chunk + 12_352, constants["bulk_bytes"]}
+    borders |= {4 * broadcast, constants["bulk_slots"] * constants["bulk_bytes"]}
+    turn = itertools.count(seed)
+    shapes: list[_Shape] = []
+    for op in ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send_recv"):
+        for border in sorted(borders):
+            for extra in (-1, 0, 1):
+                number = next(turn)
+                dtype = list(DTYPES)[number % len(DTYPES)]
+                reduction = reductions_of(dtype)[number % len(reductions_of(dtype))]
+                root = number // 3 % num_ranks if op in ("reduce", "broadcast") else -1
+                blocks = num_ranks if op in _DIVIDED else 1
+                shapes.append((op, dtype, border // (DTYPES[dtype].itemsize * blocks) + extra, reduction, root))
+    return _mixed(shapes, seed)
+
+
+def _mixed(shapes: list[_Shape], seed: int) -> list[Case]:
     random.Random(seed).shuffle(shapes)
     return [Case(number, *shape) for number, shape in enumerate(shapes)]
 
 
-def _shapes(dtype: str, num_ranks: int) -> Iterator[tuple[str, str, int, str, int]]:
+def _shapes(dtype: str, num_ranks: int) -> Iterator[_Shape]:
     for count in item_counts(dtype, num_ranks):
         yield "all_gather", dtype, count, "sum", -1
         yield "send_recv", dtype, count, "sum", -1

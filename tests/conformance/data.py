@@ -73,7 +73,12 @@ class Pool:
 
     def __init__(self, dtype: str, num_ranks: int, most_items: int, seed: int = 0) -> None:
         self.ranks = [make_items(dtype, most_items + _MOST_OFFSET, seed, rank) for rank in range(num_ranks)]
-        self.reduced = {name: reduce_in_rank_order(self.ranks, name) for name in reductions_of(dtype)}
+        self._reduced: dict[str, Array] = {}
+
+    def reduced(self, reduction: str) -> Array:
+        if reduction not in self._reduced:
+            self._reduced[reduction] = reduce_in_rank_order(self.ranks, reduction)
+        return self._reduced[reduction]
 
 
     @staticmethod

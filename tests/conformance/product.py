@@ -15,7 +15,7 @@ import numpy as np
 import hocket as hk
 
 from .cases import Case, most_items
-from .data import DTYPES, Array, Pool
+from .data import Array, Pool
 from .outcome import check
 
 _GUARD = 3
@@ -42,9 +42,9 @@ class Ready:
 class Cases:
     """Makes `Ready` cases for one rank of a communicator whose ranks give what the pools of `seed` say."""
 
-    def __init__(self, comm: hk.Communicator, seed: int = 0, most: Callable[[str, int], int] = most_items) -> None:
+    def __init__(self, comm: hk.Communicator, cases: Sequence[Case], seed: int = 0) -> None:
         self._comm = comm
-        self._pools = {name: Pool(name, comm.size, most(name, comm.size), seed) for name in DTYPES}
+        self._pools = {name: Pool(name, comm.size, most, seed) for name, most in most_items(cases, comm.size).items()}
 
     def prepare(self, case: Case) -> Ready:
         return _PREPARE[case.op](self, case)
@@ -59,7 +59,7 @@ class Cases:
 
     def reduced(self, case: Case, blocks: int = 1) -> Array:
         begin = Pool.offset(case.number)
-        return self.pool(case).reduced[case.reduction][begin : begin + case.count * blocks]
+        return self.pool(case).reduced(case.reduction)[begin : begin + case.count * blocks]
 
     def _in_place(self, case: Case, expected: Array, call: Callable[..., Any], reduced: bool = False) -> Ready:
         x, guards = _guarded(self.given(case, self._comm.rank))
@@ -126,9 +126,9 @@ _PREPARE: dict[str, Callable[[Cases, Case], Ready]] = {
 }  # fmt: skip
 
 
-def run_blocking(comm: hk.Communicator, cases: Sequence[Case], maker: Cases | None = None) -> int:
+def run_blocking(comm: hk.Communicator, cases: Sequence[Case], seed: int = 0) -> int:
     """Run the cases one after the other; return how many."""
-    maker = maker or Cases(comm)
+    maker = Cases(comm, cases, seed)
     for case in cases:
         ready = maker.prepare(case)
         ready.issue(False)
@@ -136,9 +136,9 @@ def run_blocking(comm: hk.Communicator, cases: Sequence[Case], maker: Cases | No
     return len(cases)
 
 
-def run_async(comm: hk.Communicator, cases: Sequence[Case], maker: Cases | None = None) -> int:
+def run_async(comm: hk.Communicator, cases: Sequence[Case], seed: int = 0) -> int:
     """Run the cases several at a time, waited for in random order; which ones, every rank decides for itself."""
-    maker = maker or Cases(comm)
+    maker = Cases(comm, cases, seed)
     rng = random.Random(comm.rank)
     begin = 0
     while begin < len(cases):

@@ -5,14 +5,22 @@ from __future__ import annotations
 import pytest
 
 import hocket as hk
+from hocket import _native
 
-from .cases import all_cases
+from .cases import all_cases, large_cases
 from .product import run_async, run_blocking
 
+_ISAS = ("scalar", "avx2", "avx512")
 
-def _run_product(comm: hk.Communicator, blocking: bool) -> int:
+
+def _run_product(comm: hk.Communicator, blocking: bool) -> tuple[int, str]:
     cases = all_cases(comm.size)
-    return run_blocking(comm, cases) if blocking else run_async(comm, cases)
+    return run_blocking(comm, cases) if blocking else run_async(comm, cases), _native.ISA
+
+
+def _run_large(comm: hk.Communicator) -> int:
+    cases = large_cases(comm.size)
+    return run_blocking(comm, cases) + run_async(comm, cases, seed=1)
 
 
 @pytest.mark.timeout(200)
@@ -20,4 +28,19 @@ def _run_product(comm: hk.Communicator, blocking: bool) -> int:
 @pytest.mark.parametrize("num_ranks", [2, 3, 4, 8])
 def test_product(num_ranks: int, form: str) -> None:
     done = hk.spawn(_run_product, num_ranks, form == "blocking", timeout=150)
-    assert done == [len(all_cases(num_ranks))] * num_ranks
+    assert done == [(len(all_cases(num_ranks)), _native.ISA)] * num_ranks
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("isa", _ISAS[: _ISAS.index(_native.ISA)])
+def test_product_without_the_widest_registers(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_ISA", isa)
+    done = hk.spawn(_run_product, 3, True, timeout=150)
+    assert done == [(len(all_cases(3)), isa)] * 3
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("num_ranks", [2, 3, 4, 8])
+def test_chunk_borders(num_ranks: int) -> None:
+    done = hk.spawn(_run_large, num_ranks, timeout=100)
+    assert done == [2 * len(large_cases(num_ranks))] * num_ranks

@@ -41,7 +41,7 @@ def make_demo(results: ModuleType, hocket_losses: list[float] | None = None) -> 
     rounds = {f"{name}{kind}": [1.0, 1.1, 0.9] for name in both for kind in ("", " no_sync")}
     trainings = {"gloo": training("gloo", losses, []), "hocket": training("hocket", hocket_losses or losses, records)}
     share = {"gloo": results.Estimate(0.4, 0.3, 0.5), "hocket": results.Estimate(-0.01, -0.05, 0.1)}
-    timing = results.Timing(both, both, share, both, rounds, 50.0, 1.8, 0.02, one)
+    timing = results.Timing(both, both, share, both, rounds, 50.0, 1.8, 0.3, True, one)
     return results.Demo(trainings, timing, {"processor": "made <up>"})
 
 
@@ -73,6 +73,7 @@ def test_report_is_self_contained_and_says_the_same_everywhere(tmp_path: Path) -
     assert not page.fetched and not re.search(r"@import|url\((?!#)", text)
     assert len(page.ids) == len(set(page.ids))
     assert text.count("<svg") == 6 and "made &lt;up&gt;" in text and "208,552 B" in text
+    assert "took 30% of it" in text
     values = json.loads((tmp_path / "new" / "folder" / "report.json").read_text())
     assert values["equal_steps"] == 60 and values["shortfalls"] == []
     assert [(group["op"], group["count"]) for group in values["operations"]] == [("all_reduce", 60), ("broadcast", 1)]

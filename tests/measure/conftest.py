@@ -59,6 +59,7 @@ def measure_on_threads(
                 lambda mine: gather(rank, mine),
                 clock=fake.clock,
                 kernel=lambda: kernel(rank, next(calls)),
+                num_cpus=num_ranks,
             )
             results[rank] = measure(team, settings)
         except BaseException as error:

@@ -5,7 +5,7 @@ import pytest
 
 from hocket.errors import InvalidArgument
 from hocket.measure import Contender, Key, Settings, Team, calibrate, measure, ratios
-from hocket.measure.rounds import AGAIN
+from hocket.measure.rounds import AGAIN, full_cores
 
 pytestmark = pytest.mark.timeout(60)
 QUICK = Settings(min_rounds=15, min_sample_s=1.0, core_rounds=0)
@@ -116,6 +116,13 @@ def test_core_factor_of_two_full_cores_and_of_a_shared_one(run_ranks):
     assert run_ranks(2, two(1e-3), QUICK, shared)[0].core_factor == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(
+    ("num_ranks", "num_cpus", "threshold"), [(1, 2, 0.0), (2, 2, 1.7), (8, 2, 1.7), (4, 64, 3.4), (2, 1, 0.85)]
+)
+def test_full_cores_of_ranks_and_cpus(num_ranks, num_cpus, threshold):
+    assert full_cores(num_ranks, num_cpus) == pytest.approx(threshold)
+
+
 def test_others_work_while_a_rank_is_alone_gives_no_cores(run_ranks):
     def disturbed_alone(_rank, call):  # from the second round on
         return 5.0 if call % 2 == 0 and call > 1 else 1.0
@@ -125,7 +132,7 @@ def test_others_work_while_a_rank_is_alone_gives_no_cores(run_ranks):
 
 def test_rounds_go_on_until_enough_had_full_cores(run_ranks):
     def every_fourth_full(_rank, call):
-        return 1.0 if call % 2 == 0 or (call // 2) % 4 == 3 else 1.9
+        return 1.0 if call % 2 == 0 or (call // 2) % 4 == 0 else 1.9
 
     settings = replace(QUICK, core_rounds=9, full_core_factor=1.7)
     measured = run_ranks(2, two(1e-3), settings, every_fourth_full)[0]

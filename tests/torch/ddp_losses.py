@@ -6,11 +6,10 @@ import json
 import sys
 from pathlib import Path
 
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 
 class Convolutional(nn.Module):

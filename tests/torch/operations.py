@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 
-import torch.distributed as dist
-
 import torch
+import torch.distributed as dist
 
 DTYPES = (
     torch.float32,

@@ -47,6 +47,8 @@ def main(arguments: list[str]) -> None:
         # A process forked by the script comes by here as well; its failure is not the rank's.
         if os.getpid() != pid or not _leave_report(error, trace):
             sys.excepthook(type(error), error, trace)
+        # As Python does where it prints it; exit handlers look here for how the program ended.
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
         sys.exit(EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
 
 

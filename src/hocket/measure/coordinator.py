@@ -22,6 +22,7 @@ from typing import TypeVar
 from hocket.errors import CommTimeout, InvalidArgument, LaunchError
 from hocket.measure.contender import Key
 from hocket.measure.jobs import Job, RunningJob
+from hocket.measure.machine import usable_cpus
 from hocket.measure.wire import Line, Message
 
 _LOOK_EVERY_S = 0.2  # how often a wait looks whether the job still lives
@@ -66,6 +67,11 @@ class Coordinator:
     def num_ranks(self) -> int:
         """Ranks of each job."""
         return self._num_ranks
+
+    @property
+    def num_cpus(self) -> int:
+        """CPUs of the coordinator, which the jobs inherit."""
+        return usable_cpus()
 
     @property
     def contenders(self) -> tuple[Key, ...]:

@@ -12,7 +12,7 @@ from statistics import median
 from hocket.errors import InvalidArgument
 from hocket.measure.contender import Key
 from hocket.measure.core_factor import CoreProbe
-from hocket.measure.machine import foreign_busy, usable_cpus, usage
+from hocket.measure.machine import foreign_busy, usage
 from hocket.measure.runner import Runner
 
 AGAIN = " (again)"  # suffix of the second name under which a case's first contender runs: the A/A test
@@ -96,10 +96,9 @@ def calibrate(runner: Runner, contender: Key, min_sample_s: float) -> int:
     return iterations
 
 
-def full_cores(num_ranks: int) -> float:
+def full_cores(num_ranks: int, num_cpus: int) -> float:
     """The core factor that ranks with a core each have, less 15 %: 1.7 for two ranks on two CPUs, 0 for one rank."""
-    cores = min(num_ranks, usable_cpus())
-    return 0.85 * cores if num_ranks > 1 else 0.0
+    return 0.85 * min(num_ranks, num_cpus) if num_ranks > 1 else 0.0
 
 
 def measure(runner: Runner, settings: Settings | None = None, *, on_round: OnRound | None = None) -> Measurement:
@@ -120,7 +119,7 @@ def measure(runner: Runner, settings: Settings | None = None, *, on_round: OnRou
         raise InvalidArgument("there is no contender to measure")
     threshold = settings.full_core_factor
     if threshold is None:
-        threshold = full_cores(runner.num_ranks)
+        threshold = full_cores(runner.num_ranks, runner.num_cpus)
     iterations = {key: calibrate(runner, key, settings.min_sample_s) for key in runner.contenders}
     order = random.Random(settings.seed)
     probe = CoreProbe(runner)

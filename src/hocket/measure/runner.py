@@ -15,6 +15,10 @@ class Runner(Protocol):
         """How many ranks take part in each sample."""
 
     @property
+    def num_cpus(self) -> int:
+        """How many CPUs the ranks may use together."""
+
+    @property
     def contenders(self) -> tuple[Key, ...]:
         """All contenders, in an order equal on all ranks."""
 

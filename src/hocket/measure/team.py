@@ -25,6 +25,7 @@ class Team:
         gather: Gets this rank's values and returns all ranks' values, by rank, on every rank.
         clock: Seconds; tests give their own.
         kernel: Seconds of the compute kernel on this rank; tests give their own.
+        num_cpus: How many CPUs the ranks may use together; None asks the ranks.
 
     Raises:
         InvalidArgument: Two contenders have the same case and name.
@@ -39,6 +40,7 @@ class Team:
         *,
         clock: Callable[[], float] = time.perf_counter,
         kernel: Callable[[], float] = kernel_seconds,
+        num_cpus: int | None = None,
     ) -> None:
         self._contenders = {contender.key: contender for contender in contenders}
         if len(self._contenders) != len(contenders):
@@ -48,12 +50,22 @@ class Team:
         self._gather = gather
         self._clock = clock
         self._kernel = kernel
-        self._pids = tuple(int(values[0]) for values in gather([float(os.getpid())]))
+        cpus = os.sched_getaffinity(0)
+        ranks = gather([float(os.getpid()), float(len(cpus)), float(min(cpus))])
+        self._pids = tuple(int(pid) for pid, _count, _first in ranks)
+        # Ranks are either bound to a CPU each, or free on the same CPUs.
+        seen = max(max(int(count) for _pid, count, _first in ranks), len({first for _pid, _count, first in ranks}))
+        self._num_cpus = num_cpus or seen
 
     @property
     def num_ranks(self) -> int:
         """How many ranks answered the first gather."""
         return len(self._pids)
+
+    @property
+    def num_cpus(self) -> int:
+        """How many CPUs the ranks may use together."""
+        return self._num_cpus
 
     @property
     def contenders(self) -> tuple[Key, ...]:

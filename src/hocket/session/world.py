@@ -78,7 +78,7 @@ def init(
     name = meeting_name(world, _session.generation)
     communicator = connect_host(name, world.rank, world.size, timeout=timeout, job=world.job)
     _session.generation += 1
-    if progress == "thread" or (progress == "auto" and world.local_size < len(os.sched_getaffinity(0))):
+    if progress == "thread" or (progress == "auto" and world.local_size < communicator._host.num_cpus):
         _native.start_progress_thread()
     leave = communicator._on_finalize
 
@@ -102,8 +102,9 @@ def connect_host(name: str, rank: int, size: int, *, timeout: float, job: str) -
         timeout: seconds, for this call and as default of the operations.
         job: names the folder of failure records.
     """
-    _native.set_oversubscribed(size > len(os.sched_getaffinity(0)))
     host = _native.Host(name, rank, size, timeout)
+    if size > host.num_cpus:  # also for smaller groups of the same processes that come later
+        _native.set_oversubscribed(True)
     failures = _FailureRecorder(World(rank, size, rank, size, job))
     communicator = Communicator(
         host, list(range(size)), rank, _WORLD_KEY, "world", timeout, timeout, failures.on_failure
@@ -116,6 +117,7 @@ def connect_host(name: str, rank: int, size: int, *, timeout: float, job: str) -
         host.set_finalized()
         _session.open.remove(communicator)
         if not _session.open:
+            _native.set_oversubscribed(False)
             _native.stop_progress_thread()
             atexit.unregister(_finalize_all)
 

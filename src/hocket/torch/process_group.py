@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import (
     AllgatherOptions,
@@ -22,7 +23,6 @@ from torch._C._distributed_c10d import (
     Store,
 )
 
-import torch
 from hocket import _native
 from hocket.comm import Communicator
 from hocket.errors import BackendUnavailable, CommTimeout, InvalidArgument, UnsupportedDtype
@@ -169,7 +169,7 @@ class HocketProcessGroup(dist.ProcessGroup):
         tensors: list[torch.Tensor],
         finish: Callable[[], None] | None = None,
     ) -> HocketWork:
-        """Make the call blocking if torch asked for that, else asynchronous; called as ``call(async_op=, timeout=)``."""
+        """Make the call, blocking if torch asked for that; it is called as ``call(async_op=, timeout=)``."""
         backward = in_backward()
         is_async = backward or getattr(opts, "asyncOp", True)
         work = HocketWork(call(async_op=is_async, timeout=_seconds(opts)), tensors, finish)
@@ -264,9 +264,7 @@ def _flat_like(tensor: torch.Tensor, count: int) -> torch.Tensor:
 
 def _pack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     if len({tensor.shape for tensor in tensors}) > 1:
-        raise InvalidArgument(
-            f"all tensors must have one shape so far, not {[tuple(t.shape) for t in tensors]}"
-        )
+        raise InvalidArgument(f"all tensors must have one shape so far, not {[tuple(t.shape) for t in tensors]}")
     return torch.stack([tensor.detach() for tensor in tensors])
 
 

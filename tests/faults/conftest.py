@@ -1,0 +1,188 @@
+"""Starts real jobs that go wrong on purpose, and looks at what they leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEADLINE_S = 60.0
+_BIN = Path(sys.executable).parent
+_RANK_PROGRAM = Path(__file__).parent / "prelude.py"
+
+
+@dataclass
+class Job:
+    """A job that has ended, or is about to."""
+
+    folder: Path
+    mark: str
+    processes: list[subprocess.Popen[str]]
+    return_codes: list[int] = field(default_factory=list)
+    stdout: str = ""
+    stderr: str = ""
+    ended_s: float = 0.0
+
+    @property
+    def return_code(self) -> int:
+        assert len(self.return_codes) == 1
+        return self.return_codes[0]
+
+    def finish(self) -> Job:
+        """Wait for the end of what was started; then nothing of it may be left."""
+        outputs = [process.communicate(timeout=DEADLINE_S) for process in self.processes]
+        self.ended_s = time.monotonic()
+        self.return_codes = [process.returncode for process in self.processes]
+        self.stdout = "".join(output for output, _ in outputs)
+        self.stderr = "".join(errors for _, errors in outputs)
+        return self
+
+    def notes(self, what: str | None = None) -> list[dict[str, Any]]:
+        """What the ranks have noted, in the order of time; `what` selects."""
+        lines = [line for path in self.folder.glob("notes-*") for line in path.read_text().splitlines()]
+        notes = sorted((json.loads(line) for line in lines), key=lambda note: note["time_s"])
+        return [note for note in notes if what is None or note["what"] == what]
+
+    def records(self) -> dict[int, Any]:
+        """The failure records by rank."""
+        paths = (self.folder / "records").glob("*")
+        return {int(path.stem.removeprefix("rank-")): json.loads(path.read_text()) for path in paths}
+
+    def wait_for_note(self, what: str, count: int = 1) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while len(self.notes(what)) < count:
+            assert time.monotonic() < deadline, f"no note {what!r}"
+            assert any(process.poll() is None for process in self.processes), "".join(
+                process.communicate()[1] for process in self.processes
+            )
+            time.sleep(0.01)
+
+
+class Jobs:
+    """Starts jobs and checks, when the test is over, that nothing of them is left."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._jobs: list[Job] = []
+        self._shared_memory = set(os.listdir("/dev/shm"))
+
+    def run(self, script: str, num_ranks: int, *args: str, **options: Any) -> Job:
+        """Run a script to its end under ``hocket run``."""
+        return self.start(script, num_ranks, *args, **options).finish()
+
+    def start(self, script: str, num_ranks: int, *args: str, torchrun: bool = False, **env: str) -> Job:
+        """Start a script, to which prelude.py is added in front, under ``hocket run`` or torchrun."""
+        if torchrun:
+            command = [str(_BIN / "torchrun"), "--standalone", f"--nproc-per-node={num_ranks}"]
+        else:
+            command = [sys.executable, "-c", "from hocket.cli import main; main()", "run", "-n", str(num_ranks)]
+        return self._start(script, [(command, {})], args, env)
+
+    def start_ranks(self, script: str, places: Sequence[tuple[int, int]], *args: str, **env: str) -> Job:
+        """Start one process for each (rank, world size) without any launcher."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "HOCKET_JOB": uuid.uuid4().hex}
+        starts = [
+            ([sys.executable], {**common, "RANK": str(rank), "WORLD_SIZE": str(size)}) for rank, size in places
+        ]
+        return self._start(script, starts, args, env)
+
+    def _start(
+        self, script: str, starts: list[tuple[list[str], dict[str, str]]], args: Sequence[str], env: dict[str, str]
+    ) -> Job:
+        folder = self._folder / f"job-{len(self._jobs)}"
+        (folder / "temporary").mkdir(parents=True)
+        (folder / "script.py").write_text(_RANK_PROGRAM.read_text() + script)
+        job = Job(folder, uuid.uuid4().hex, [])
+        self._jobs.append(job)
+        for command, variables in starts:
+            job.processes.append(
+                subprocess.Popen(
+                    [*command, "script.py", *args],
+                    cwd=folder,
+                    env={
+                        **os.environ,
+                        "TMPDIR": str(folder / "temporary"),
+                        "HOCKET_RECORD_DIR": str(folder / "records"),
+                        "HOCKET_TEST_MARK": job.mark,
+                        "OMP_NUM_THREADS": "1",
+                        "COLUMNS": "120",
+                        **variables,
+                        **env,
+                    },
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    process_group=0,
+                )
+            )
+        return job
+
+    def check_leftovers(self) -> None:
+        for job in self._jobs:
+            assert _processes_of(job) == []
+            assert os.listdir(job.folder / "temporary") == []
+        new = set(os.listdir("/dev/shm")) - self._shared_memory
+        assert not {name for name in new if not _is_in_use(f"/dev/shm/{name}")}, "left in /dev/shm"
+
+    def close(self) -> None:
+        for job in self._jobs:
+            for process in job.processes:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+            for pid in _processes_of(job):  # ranks have process groups of their own
+                os.kill(pid, signal.SIGKILL)
+
+
+def _processes_of(job: Job) -> list[int]:
+    """Every process that has inherited the job's mark, whoever its parent is now."""
+    mark = f"HOCKET_TEST_MARK={job.mark}".encode()
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and mark in Path(f"/proc/{name}/environ").read_bytes():
+                found.append(int(name))
+        except OSError:
+            continue  # ended meanwhile, or another user's
+    return found
+
+
+def _is_in_use(path: str) -> bool:
+    """Whether some process, none of ours any more, has the file mapped: then it is another program's."""
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and path in Path(f"/proc/{name}/maps").read_text():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[Jobs]:
+    started = Jobs(tmp_path)
+    try:
+        yield started
+        started.check_leftovers()
+    finally:
+        started.close()
+
+
+@pytest.fixture
+def run_job(jobs: Jobs) -> Callable[..., Job]:
+    """Return run(script, num_ranks, *args, torchrun=False, **environment) -> Job, which has ended."""
+    return jobs.run

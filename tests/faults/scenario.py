@@ -1,0 +1,150 @@
+# One random scenario, as told by the JSON in the first argument; runs behind prelude.py.
+PLAN = json.loads(sys.argv[1])
+VICTIM, HOW, WHERE, LATE = PLAN["victim"], PLAN["how"], PLAN["where"], PLAN["late"]
+IS_VICTIM = RANK == VICTIM
+LARGE = 3_000_001
+
+
+def strike(in_handler=False):
+    note("strike")
+    if HOW == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if HOW == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if HOW == "raise":
+        raise ValueError("the victim's own error")
+    sys.exit(3)
+
+
+def strike_when(condition):
+    """Strike the main thread of this process from another one, once it is inside of what it will not leave."""
+    signal.signal(signal.SIGUSR1, lambda *_: strike())
+
+    def watch():
+        wait_until(condition)
+        if HOW in ("raise", "exit"):
+            os.kill(os.getpid(), signal.SIGUSR1)
+        else:
+            strike()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def num_sockets():
+    count = 0
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            count += os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
+        except OSError:
+            pass
+    return count
+
+
+def meet():
+    timeout = 2.0 if WHERE in ("init", "meeting", "split", "split-open", "group") else 30.0
+    if WHERE == "init" and IS_VICTIM:
+        strike()
+    if WHERE == "meeting":
+        if IS_VICTIM:
+            before = num_sockets()
+            strike_when(lambda: num_sockets() > before)
+        elif RANK != (VICTIM + 1) % SIZE or SIZE == 2:
+            wait_until(lambda: is_struck(pid_of(VICTIM)))  # so that the meeting cannot be complete before
+    return hk.init(timeout=timeout, progress=PLAN["progress"])
+
+
+def before(op):
+    """The operations that go well; their results are checked."""
+    total = SIZE * (SIZE + 1) / 2
+    if op == "barrier":
+        comm.barrier(timeout=30)
+    elif op == "all_gather":
+        out = np.zeros((SIZE, 5))
+        comm.all_gather(out, np.full(5, RANK + 1.0), timeout=30)
+        assert out.sum() == 5 * total
+    elif op == "ring":
+        x, y = np.full(9000, RANK + 1.0), np.zeros(9000)
+        work = comm.isend(x, (RANK + 1) % SIZE)
+        comm.recv(y, (RANK - 1) % SIZE, timeout=30)
+        work.wait(30)
+        assert (y == (RANK - 1) % SIZE + 1).all()
+    else:
+        x = np.full(int(op), RANK + 1.0, np.float32)
+        comm.all_reduce(x, timeout=30)
+        assert (x == total).all()
+
+
+def use(where):
+    """Take part in the operation at which it happens; every wait has 2 seconds."""
+    if where == "small":
+        comm.all_reduce(np.ones(4), timeout=2)
+    elif where == "large":
+        comm.all_reduce(np.ones(LARGE, np.float32), timeout=2)
+    elif where == "async":
+        works = [comm.all_reduce(np.ones(n), async_op=True, timeout=2) for n in (2, 100_000, 3)]
+        for work in works:
+            work.wait(2)
+    elif where == "p2p":
+        # In a ring towards the victim's successor; the victim's long message is never read to its end.
+        if not IS_VICTIM and RANK != (VICTIM + 1) % SIZE:
+            comm.barrier(timeout=2)
+        elif IS_VICTIM:
+            comm.recv(np.ones(LARGE), (VICTIM + 1) % SIZE, tag=5, timeout=60)
+        else:
+            comm.recv(np.ones(LARGE), VICTIM, tag=7, timeout=2)
+    elif where == "split":
+        comm.split(0)
+    elif where == "split-open":
+        comm._gather_ints("split", (0, 0))
+        if IS_VICTIM:
+            strike()
+        comm._child(list(range(SIZE)), "split", "split", 0)
+    elif where == "group":
+        comm.group(PLAN["members"])
+    elif where in ("finalize", "outside"):
+        comm.barrier(timeout=2)
+
+
+start_together()
+if WHERE in ("init", "meeting"):
+    if (error := caught(meet)) is not None:
+        raise error
+    sys.exit("init went well")
+comm = meet()
+for op in PLAN["before"]:
+    before(op)
+
+if IS_VICTIM:
+    if not LATE:
+        await_told(*(f"there-{rank}" for rank in range(SIZE) if rank != VICTIM))
+    if WHERE == "finalize":
+        work = comm.irecv(np.ones(3), (VICTIM + 1) % SIZE, tag=9)
+        strike_when(lambda: is_in_flight(comm, "recv"))
+        comm.finalize()
+        sys.exit("finalize did not wait")
+    if LATE and WHERE in ("small", "large", "async", "p2p", "split"):
+        kind = {"p2p": "recv", "split": "split"}.get(WHERE, "all_reduce")
+        strike_when(lambda: is_in_flight(comm, kind))
+        if WHERE == "p2p":
+            comm.isend(np.ones(LARGE), (VICTIM + 1) % SIZE, tag=7)
+        use(WHERE)
+    elif WHERE == "split-open":
+        use(WHERE)
+    elif WHERE == "large":
+        work = comm.all_reduce(np.ones(LARGE, np.float32), async_op=True)  # dies in the middle of it
+    elif WHERE == "async":
+        works = [comm.all_reduce(np.ones(n), async_op=True) for n in (2, 100_000)]
+    elif WHERE == "p2p":
+        comm.isend(np.ones(LARGE), (VICTIM + 1) % SIZE, tag=7)
+    strike()
+    wait_until(lambda: False)
+
+if LATE and WHERE != "split-open":
+    wait_until(lambda: is_struck(pid_of(VICTIM)) or (HOW in ("raise", "exit") and os.path.exists(
+        f"notes-{VICTIM}-{pid_of(VICTIM)}")))
+tell(f"there-{RANK}")
+# A victim that leaves in order still takes part in what it had entered: then the next operation fails.
+error = caught(use, WHERE) or caught(comm.barrier, timeout=2)
+if error is None:
+    sys.exit("nothing was raised")
+raise error
