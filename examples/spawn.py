@@ -1,0 +1,18 @@
+"""Several ranks from one process, as in a notebook: ``python examples/spawn.py``."""
+
+import numpy as np
+
+import hocket as hk
+
+
+def estimate_pi(comm, samples):
+    """Every rank throws darts with a seed of its own; the hits are added up."""
+    xy = np.random.default_rng(comm.rank).random((samples, 2))
+    hits = np.array([np.count_nonzero((xy**2).sum(1) < 1)])
+    comm.all_reduce(hits)
+    return 4 * hits[0] / (samples * comm.size)
+
+
+if __name__ == "__main__":
+    results = hk.spawn(estimate_pi, 2, 1_000_000)
+    print(f"pi is about {results[0]:.3f}; both ranks say the same: {results[0] == results[1]}")

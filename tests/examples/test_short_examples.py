@@ -1,0 +1,33 @@
+"""Every short example runs and prints what it is about."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+CASES = {
+    "all_reduce.py": (4, "ranks of my pair add up to 5"),
+    "messages.py": (3, "rank 2: my token came home"),
+    "measure.py": (2, "ratio"),
+    "spawn.py": (None, "both ranks say the same: True"),
+}
+
+
+def test_all_are_listed() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(CASES)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", CASES)
+def test_example(name: str) -> None:
+    num_ranks, expected = CASES[name]
+    launcher = ["-m", "hocket.cli", "run", "-n", str(num_ranks)] if num_ranks else []
+    command = [sys.executable, *launcher, str(EXAMPLES / name)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert run.returncode == 0, run.stderr
+    assert expected in run.stdout
