@@ -79,9 +79,8 @@ def hocket_torch() -> Library:
 
 
 def torch_distributed(backend: str) -> Library:
-    import torch.distributed as dist
-
     import torch
+    import torch.distributed as dist
 
     torch.set_num_threads(1)
     dist.init_process_group(backend)

@@ -9,13 +9,13 @@ from contextlib import nullcontext
 from itertools import repeat
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import torch
 from hocket.measure import Contender, pin, serve
-from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "mnist_ddp"))
 from train import digit_network  # the demo's model is the one that is timed

@@ -17,7 +17,14 @@ void check_backend(PyObject* object) {
                                                     " is not available; this communicator has 'shm'");
 }
 
-bool read_flag(PyObject* object) { return object && object != Py_False && PyObject_IsTrue(object) == 1; }
+bool read_flag(PyObject* object, const char* argument) {
+  if (!object || object == Py_False) return false;
+  const int truth = PyObject_IsTrue(object);
+  if (truth >= 0) return truth == 1;
+  PyErr_Clear();
+  throw Failure(ErrorCode::invalid_argument,
+                std::string(argument) + " must be True or False, not " + Py_TYPE(object)->tp_name);
+}
 
 }  // namespace
 
@@ -32,16 +39,17 @@ ReduceOp read_reduce(PyObject* object) {
 }
 
 int read_rank(PyObject* object, const char* argument, int size) {
-  const long value = PyLong_AsLong(object);
+  int overflow;
+  const long value = PyLong_AsLongAndOverflow(object, &overflow);
   if (value == -1 && PyErr_Occurred()) {
     PyErr_Clear();
     throw Failure(ErrorCode::invalid_type,
                   std::string(argument) + " must be a rank (an int), not " + Py_TYPE(object)->tp_name);
   }
-  if (value < 0 || value >= size)
-    throw Failure(ErrorCode::invalid_argument, std::string(argument) + " is " + std::to_string(value) +
-                                                   ", but the ranks of this communicator are 0 to " +
-                                                   std::to_string(size - 1));
+  if (overflow || value < 0 || value >= size)
+    throw Failure(ErrorCode::invalid_argument,
+                  std::string(argument) + " is " + nb::cast<std::string>(nb::str(nb::handle(object))) +
+                      ", but the ranks of this communicator are 0 to " + std::to_string(size - 1));
   return static_cast<int>(value);
 }
 
@@ -118,7 +126,7 @@ PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<
 
 Options read_options(const Entry& entry, PyObject* backend, PyObject* async_op, PyObject* timeout) {
   check_backend(backend);
-  return {read_flag(async_op), read_timeout(timeout, entry.communicator())};
+  return {read_flag(async_op, "async_op"), read_timeout(timeout, entry.communicator())};
 }
 
 }  // namespace hocket

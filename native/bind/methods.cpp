@@ -2,6 +2,7 @@
 
 #include "bind/arguments.hpp"
 #include "bind/call.hpp"
+#include "bind/gil.hpp"
 
 namespace hocket {
 
@@ -180,12 +181,17 @@ PyObject* all_to_all(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
   });
 }
 
+bool expects_from_self(const Entry& entry, int tag) {
+  const ProgressGuard guard;  // the progress thread may be at the lane
+  return entry.communicator().point_to_point().expects_from_self(tag);
+}
+
 PyObject* send_as(PyObject* self, bool is_async, PyObject* x, PyObject* dst, PyObject* tag, PyObject* timeout) {
   const Entry entry(self);
   auto arrays = arrays_pool().take();
   Operation op{.kind = OpKind::send, .root = read_rank(dst, "dst", entry.core().size), .tag = read_tag(tag)};
   take_in_place(entry, x, Access::read, op, *arrays);
-  if (!is_async && op.root == entry.core().rank && !entry.communicator().point_to_point().expects_from_self(op.tag))
+  if (!is_async && op.root == entry.core().rank && !expects_from_self(entry, op.tag))
     throw Failure(ErrorCode::invalid_argument, "send to this rank itself would never end, as no receive with tag " +
                                                    std::to_string(op.tag) + " was issued; issue irecv first");
   return run(self, entry, op, std::move(arrays), {is_async, read_timeout(timeout, entry.communicator())},

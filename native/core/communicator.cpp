@@ -204,12 +204,13 @@ void Communicator::give_up(Work& work, double waited_s) {
                     missing(work)};
   const bool posted = position < queue->num_posted;
   const bool independent = queue->lane->depth() > 1;
-  if (independent && posted && queue->lane->cancel(work.op)) {
-    WorkPtr keep = queue->works[position];
+  if (independent && posted) {
+    const bool unnoticed = queue->lane->cancel(work.op);
+    const WorkPtr over = queue->works[position];
     queue->works.erase(queue->works.begin() + static_cast<std::ptrdiff_t>(position));
     --queue->num_posted;
-    finish(*keep, error);
-    return;
+    finish(*over, error);
+    if (unnoticed) return;
   }
   fail(error);
 }

@@ -29,6 +29,7 @@ class Arrays:
         self._layout = layout
         self.given = [self.items(rank) for rank in range(comm.size)]
         self.mine = self.given[comm.rank]
+        self.num_run = 0
 
     def items(self, rank: int, blocks: int | None = None) -> Array:
         shape = self._shape if blocks is None else (blocks, *self._shape)
@@ -39,6 +40,7 @@ class Arrays:
         holder, view, memory = self._layout(initial.shape, self._dtype)
         view[...] = initial
         before = memory.copy()
+        self.num_run += 1
         result = call(holder)
         if isinstance(result, hk.Work):
             result.wait()
@@ -52,8 +54,10 @@ class Arrays:
         return holder
 
 
-def run_all_operations(comm: hk.Communicator, dtype: np.dtype, shape: tuple[int, ...], layout: Layout, name: str) -> None:
-    """Every operation, blocking and asynchronous, with all its arrays in the layout."""
+def run_all_operations(
+    comm: hk.Communicator, dtype: np.dtype, shape: tuple[int, ...], layout: Layout, name: str
+) -> int:
+    """Every operation, blocking and asynchronous, with all its arrays in the layout; return how many."""
     arrays = Arrays(comm, dtype, shape, layout)
     rank, size = comm.rank, comm.size
     op = "max"
@@ -71,7 +75,9 @@ def run_all_operations(comm: hk.Communicator, dtype: np.dtype, shape: tuple[int,
                        lambda a, root=root, later=later: comm.reduce(a, root, op, async_op=later), at_root)  # fmt: skip
             arrays.run(f"{case}broadcast from {root}", mine, arrays.given[root],
                        lambda a, root=root, later=later: comm.broadcast(a, root, async_op=later), False)  # fmt: skip
-        arrays.run(f"{case}all_reduce", mine, reduced, lambda a, later=later: comm.all_reduce(a, op, async_op=later), True)
+        arrays.run(
+            f"{case}all_reduce", mine, reduced, lambda a, later=later: comm.all_reduce(a, op, async_op=later), True
+        )
         arrays.run(f"{case}all_gather", empty_blocks, np.stack(arrays.given),
                    lambda a, later=later: comm.all_gather(a, x, async_op=later), False)  # fmt: skip
         arrays.run(f"{case}reduce_scatter", empty, reduced_blocks[rank],
@@ -83,3 +89,4 @@ def run_all_operations(comm: hk.Communicator, dtype: np.dtype, shape: tuple[int,
         arrays.run(f"{case}recv", empty, arrays.given[rank - 1],
                    lambda a, receive=receive: receive(a, (rank - 1) % size), False)  # fmt: skip
         send.wait()
+    return arrays.num_run

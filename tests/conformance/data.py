@@ -80,7 +80,6 @@ class Pool:
             self._reduced[reduction] = reduce_in_rank_order(self.ranks, reduction)
         return self._reduced[reduction]
 
-
     @staticmethod
     def offset(case: int) -> int:
         return case * 61 % _MOST_OFFSET

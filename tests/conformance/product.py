@@ -65,7 +65,9 @@ class Cases:
         x, guards = _guarded(self.given(case, self._comm.rank))
         return Ready(case, _issue(call, x), x, expected, guards, reduced)
 
-    def _into_out(self, case: Case, x: Array, expected: Array, call: Callable[..., Any], reduced: bool = False) -> Ready:
+    def _into_out(
+        self, case: Case, x: Array, expected: Array, call: Callable[..., Any], reduced: bool = False
+    ) -> Ready:
         out, guards = _guarded(np.flip(expected) if expected.size else expected)
         return Ready(case, _issue(call, out, x.copy()), out, expected, guards, reduced)
 

@@ -31,20 +31,20 @@ def _transposed(shape: tuple[int, ...], dtype: np.dtype) -> _Made:
 
 
 def _stepped(shape: tuple[int, ...], dtype: np.dtype) -> _Made:
-    memory = _of_memory(int(np.prod(shape)) * 3**len(shape), dtype).reshape([3 * extent for extent in shape])
-    x = memory[tuple(slice(1, None, 3) for _ in shape)]
+    memory = _of_memory(int(np.prod(shape)) * 3 ** len(shape), dtype).reshape([3 * extent for extent in shape])
+    x = memory[(*[slice(1, None, 3)] * len(shape), ...)]
     return x, x, memory
 
 
 def _reversed(shape: tuple[int, ...], dtype: np.dtype) -> _Made:
-    memory = _of_memory(int(np.prod(shape)) * 2**len(shape), dtype).reshape([2 * extent for extent in shape])
-    x = memory[tuple(slice(None, None, -2) for _ in shape)]
+    memory = _of_memory(int(np.prod(shape)) * 2 ** len(shape), dtype).reshape([2 * extent for extent in shape])
+    x = memory[(*[slice(None, None, -2)] * len(shape), ...)]
     return x, x, memory
 
 
 def _inner_part(shape: tuple[int, ...], dtype: np.dtype) -> _Made:
     memory = _of_memory(int(np.prod([extent + 2 for extent in shape])), dtype).reshape([extent + 2 for extent in shape])
-    x = memory[tuple(slice(1, -1) for _ in shape)]
+    x = memory[(*[slice(1, -1)] * len(shape), ...)]
     return x, x, memory
 
 
@@ -61,16 +61,16 @@ _LAYOUTS = {
 _SHAPES = ((), (1,), (7,), (4, 5), (2, 3, 4), (0, 3), (3, 0), (70, 1, 90), (1, 1, 1))
 
 
-def _run(comm: hk.Communicator, dtype: str) -> None:
-    for shape in _SHAPES:
-        for name, layout in _LAYOUTS.items():
-            run_all_operations(comm, DTYPES[dtype], shape, layout, name)
+def _run(comm: hk.Communicator, dtype: str) -> int:
+    kinds = [(shape, name) for shape in _SHAPES for name in _LAYOUTS]
+    return sum(run_all_operations(comm, DTYPES[dtype], shape, _LAYOUTS[name], name) for shape, name in kinds)
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int16", "bool"])
 def test_layouts(dtype: str) -> None:
-    hk.spawn(_run, 2, dtype, timeout=50)
+    num_calls = 2 * (5 + 2 * 2)  # of them two rooted ones with each root
+    assert hk.spawn(_run, 2, dtype, timeout=50) == [len(_SHAPES) * len(_LAYOUTS) * num_calls] * 2
 
 
 def _run_inputs(comm: hk.Communicator) -> None:
@@ -87,7 +87,7 @@ def _run_inputs(comm: hk.Communicator) -> None:
     received = np.zeros(3, np.int64)
     comm.broadcast(constant if comm.rank == 0 else received, 0)
     comm.reduce(constant if comm.rank != 1 else received, 1)
-    assert comm.rank == 0 or received.tolist() == [4 * comm.size, 5 * comm.size, 6 * comm.size]
+    assert comm.rank != 1 or received.tolist() == [4 * comm.size, 5 * comm.size, 6 * comm.size]
     work = comm.isend(constant, (comm.rank + 1) % comm.size)
     comm.recv(received, (comm.rank - 1) % comm.size)
     work.wait()

@@ -45,6 +45,7 @@ def test_the_others_raise_in_time_and_nothing_is_left(run_job: Callable[..., Any
     job = run_job(SCENARIO, plan["size"], json.dumps(plan))
     told = f"{plan}\n{job.stdout}\n{job.stderr}\n{job.notes()}"
     survivors = [rank for rank in range(plan["size"]) if rank != plan["victim"]]
+    assert job.notes("strike"), told
     strike_s = job.notes("strike")[0]["time_s"]
     errors = {note["rank"]: note for note in job.notes("error")}
     assert sorted(errors) == survivors, told

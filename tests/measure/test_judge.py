@@ -81,7 +81,7 @@ def test_five_rounds_have_no_interval():
 
 def test_null_rows_show_the_first_contender_against_itself():
     (null,) = null_rows(measured([2.0] * 9))
-    assert (null.case, null.rival, null.target, null.holds) == ("16 B, A/A", "ours" + AGAIN, None, None)
+    assert (null.case, null.rival, null.target, null.holds) == ("16 B, 2 ranks, A/A", "ours" + AGAIN, None, None)
     assert null.ratio == pytest.approx(1.01)
 
 
@@ -112,4 +112,4 @@ def test_the_json_line_has_exactly_the_agreed_fields():
 def test_the_table_shows_every_row():
     good = measured([2.0] * 9)
     table = finished(good, row(good, 2.5), *null_rows(good)).to_table()
-    assert "2 .. 2" in table and "NO" in table and "16 B, A/A" in table and "a row falls short" in table
+    assert "2 .. 2" in table and "NO" in table and "16 B, 2 ranks, A/A" in table and "a row falls short" in table

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import weakref
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
+from typing import SupportsIndex
 
 from hocket import _native
 from hocket.errors import HocketError, InvalidArgument, InvalidState, InvalidType
 from hocket.trace import Record, decode_events
 
 _NO_COLOR = -1
-_LARGEST_COLOR = 2**63 - 1
+_LARGEST_INT64 = 2**63 - 1
 
 
 class Communicator(_native.Communicator):
@@ -91,21 +93,21 @@ class Communicator(_native.Communicator):
         Raises:
             CommTimeout: some member did not come in time.
         """
-        if color is not None and not (isinstance(color, int) and 0 <= color <= _LARGEST_COLOR):
-            raise InvalidArgument(f"color must be an int of 0 or more, or None, not {color!r}")
-        if not isinstance(key, int) or abs(key) > _LARGEST_COLOR:
-            raise InvalidArgument(f"key must be an int of 64 bits, not {key!r}")
-        self._num_splits += 1
-        wanted = self._gather_ints("split", (_NO_COLOR if color is None else color, key))
+        rule = "color must be an int of 0 or more, or None"
+        own_color = _NO_COLOR if color is None else _read_int64(color, 0, rule)
+        own_key = _read_int64(key, -_LARGEST_INT64, "key must be an int of 64 bits")
+        wanted = self._gather_ints("split", (own_color, own_key))
+        self._num_splits += 1  # not before: after a mismatch the members still count alike
         if color is None:
             return None
-        ranks = sorted((rank for rank in range(self.size) if wanted[rank][0] == color), key=lambda r: (wanted[r][1], r))
-        return self._child(ranks, f"split {color} of {self._label}", "split", self._num_splits, color)
+        ranks = [rank for rank in range(self.size) if wanted[rank][0] == own_color]
+        ranks.sort(key=lambda rank: (wanted[rank][1], rank))
+        return self._child(ranks, f"split {own_color} of {self._label}", "split", self._num_splits, own_color)
 
     def dup(self) -> Communicator:
         """Make a communicator of the same members with an issue order of its own; called by all members."""
-        self._num_splits += 1
         self._gather_ints("dup", (0, 0))
+        self._num_splits += 1
         return self._child(list(range(self.size)), f"dup of {self._label}", "dup", self._num_splits)
 
     def group(self, ranks: Sequence[int]) -> Communicator:
@@ -118,9 +120,12 @@ class Communicator(_native.Communicator):
             InvalidArgument: a rank is out of range or twice there, or this rank is not among them.
             CommTimeout: one of them did not come in time.
         """
-        members = list(ranks)
-        if any(not isinstance(rank, int) for rank in members):
-            raise InvalidType(f"ranks must be ints, not {members!r}")
+        if not isinstance(ranks, Iterable):
+            raise InvalidType(f"ranks must be a sequence of ints, not {ranks!r}")
+        try:
+            members = [operator.index(rank) for rank in ranks]
+        except TypeError:
+            raise InvalidType(f"ranks must be ints, not {ranks!r}") from None
         if any(not 0 <= rank < self.size for rank in members):
             raise InvalidArgument(f"ranks {members} must lie between 0 and {self.size - 1}")
         if len(set(members)) != len(members):
@@ -142,9 +147,10 @@ class Communicator(_native.Communicator):
         for child in list(self._children):
             child._leave(drain_timeout_s)
         self._close(drain_timeout_s)
-        if self._on_finalize is not None:
-            self._on_finalize()
-            self._on_finalize = None
+        # Another thread may finalize at the same time.
+        on_finalize, self._on_finalize = self._on_finalize, None
+        if on_finalize is not None:
+            on_finalize()
 
     def __enter__(self) -> Communicator:
         return self
@@ -185,6 +191,17 @@ class Communicator(_native.Communicator):
         child._check_grad = self._check_grad
         self._children.add(child)
         return child
+
+
+def _read_int64(value: SupportsIndex, least: int, rule: str) -> int:
+    """Return an integer of any kind, NumPy's too, as an int; what is none or out of range breaks the rule."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"{rule}, not {value!r}") from None
+    if not least <= number <= _LARGEST_INT64:
+        raise InvalidArgument(f"{rule}, not {value!r}")
+    return number
 
 
 def derive_key(*parts: object) -> int:

@@ -12,7 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hocket.errors import CommTimeout
 from hocket.measure.wire import ADDRESS_VARIABLE, JOB_VARIABLE
+
+_KILL_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class RunningJob:
                     )
                 )
         except BaseException:
-            self.kill()
+            self.close()
             raise
 
     def exit_status(self) -> int | None:
@@ -122,18 +125,27 @@ class RunningJob:
         return next((status for status in statuses if status), 0)
 
     def kill(self) -> None:
-        """Kills every process of the job by process group and releases its output."""
+        """Kills every process of the job by process group, until none is left.
+
+        Raises:
+            CommTimeout: A process does not end even so (it is stuck in the kernel).
+        """
         own_group = os.getpgrp()
+        deadline = time.monotonic() + _KILL_TIMEOUT_S
         while groups := {group for group in map(_group_of, self._pids()) if group not in (None, own_group)}:
             for group in groups:
                 _signal_group(group)
             for process in self._processes:
-                process.wait()
+                process.poll()  # a zombie has no environment any more: it is not found again
+            if time.monotonic() > deadline:
+                raise CommTimeout(f"job {self.job.name}: process groups {sorted(groups)} do not end when killed")
             time.sleep(0.01)  # until the kernel has taken those away whose parent is not us
 
     def close(self) -> None:
         """Kills what is left and releases the output."""
         self.kill()
+        for process in self._processes:
+            process.wait(_KILL_TIMEOUT_S)
         self._output.close()
 
     def _pids(self) -> list[int]:

@@ -117,7 +117,8 @@ def null_rows(measurement: Measurement, unit: str = "us") -> tuple[Row, ...]:
     for case, name in measurement.iterations:
         first.setdefault(case, name)
     comparisons = (
-        Comparison(case, name, (name + AGAIN,), label=f"{case}, A/A", unit=unit) for case, name in first.items()
+        Comparison(case, name, (name + AGAIN,), label=f"{case}, {measurement.num_ranks} ranks, A/A", unit=unit)
+        for case, name in first.items()
     )
     return tuple(judge(measurement, comparison) for comparison in comparisons)
 

@@ -35,15 +35,22 @@ def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0) ->
         raise InvalidType(f"fn must be a function, not {fn!r}")
     if not isinstance(n, int) or n < 1:
         raise InvalidArgument(f"n must be a number of ranks of 1 or more, not {n!r}")
-    if not timeout > 0:
+    if not isinstance(timeout, (int, float)) or not timeout > 0:
         raise InvalidArgument(f"timeout must be a number of seconds above zero, not {timeout!r}")
+    try:
+        task = cloudpickle.dumps((fn, args, timeout))
+    except Exception as error:  # whatever the __reduce__ of some object raises
+        raise InvalidType(f"fn and its arguments must be such that cloudpickle can carry them: {error}") from error
     with tempfile.TemporaryDirectory(prefix="hocket-spawn-") as name:
         folder = Path(name)
-        (folder / "task").write_bytes(cloudpickle.dumps((fn, args, timeout)))
+        (folder / "task").write_bytes(task)
         result = run_job(
             runner_command(["-m", "hocket.session.spawned", name]), n, patience=Patience(timeout_s=timeout)
         )
         if result.exit_code == 0:
+            silent = [rank for rank in range(n) if not (folder / f"result-{rank}").exists()]
+            if silent:
+                raise RemoteError(f"rank {silent[0]} exited with code 0 before fn returned")
             return [cloudpickle.loads((folder / f"result-{rank}").read_bytes()) for rank in range(n)]
         failure = folder / "failure"
         if failure.exists():

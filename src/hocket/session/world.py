@@ -5,8 +5,9 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Literal
 
 from hocket import _native
@@ -150,6 +151,8 @@ class _FailureRecorder:
 def _check_arguments(
     backends: str | Sequence[str] | None, policy: str, timeout: float, progress: str, deterministic: bool
 ) -> None:
+    if not isinstance(backends, (str, Iterable, NoneType)):
+        raise InvalidArgument(f"backends must be a name, several names or None, not {backends!r}")
     names = [backends] if isinstance(backends, str) else list(backends or [])
     for name in names:
         if name != "shm":

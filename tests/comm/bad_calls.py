@@ -1,0 +1,66 @@
+"""A table of calls that cannot work: what each raises on every rank, and that the communicator works right after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import hocket as hk
+from hocket.errors import HocketError
+
+
+@dataclass(frozen=True)
+class BadCall:
+    """`call(comm)` has to raise `error` with a message of one line that holds all of `words`."""
+
+    call: Callable[[hk.Communicator], object]
+    error: type[HocketError]
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call raised on one rank, and what broke in the all_reduce after it."""
+
+    error: BaseException | None
+    afterwards: BaseException | None
+
+
+def bad(call: Callable[[hk.Communicator], object], error: type[HocketError], *words: str) -> BadCall:
+    return BadCall(call, error, words)
+
+
+def run_bad_calls(comm: hk.Communicator, calls: Mapping[str, BadCall]) -> dict[str, Outcome]:
+    """Make every call of the table on this rank."""
+    return {name: Outcome(attempt(lambda b=b: b.call(comm)), attempt(lambda: works(comm))) for name, b in calls.items()}
+
+
+def check_outcomes(bad_call: BadCall, outcomes: list[Outcome]) -> None:
+    """Assert that all ranks raised what they should have and went on working."""
+    for rank, outcome in enumerate(outcomes):
+        error = outcome.error
+        assert type(error) is bad_call.error, f"rank {rank} raised {error!r} instead of {bad_call.error.__name__}"
+        text = str(error)
+        missing = [word for word in bad_call.words if word not in text]
+        assert not missing, f"rank {rank}: {missing} not in {text!r}"
+        assert text and "\n" not in text, f"rank {rank}: not one line: {text!r}"
+        assert outcome.afterwards is None, f"rank {rank}: afterwards {outcome.afterwards!r}"
+
+
+def attempt(call: Callable[[], Any]) -> BaseException | None:
+    try:
+        call()
+    except Exception as error:
+        return error
+    return None
+
+
+def works(comm: hk.Communicator) -> None:
+    for count in (1, 3_000):
+        x = np.arange(count) + comm.rank
+        comm.all_reduce(x)
+        expected = comm.size * np.arange(count) + sum(range(comm.size))
+        assert (x == expected).all(), f"all_reduce gives {x[:5]}... instead of {expected[:5]}..."

@@ -1,0 +1,90 @@
+"""`hocket.init` and its arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import hocket as hk
+from hocket import _native
+from hocket.errors import BackendUnavailable, HocketError, InvalidArgument, InvalidState
+
+from .bad_calls import attempt, works
+
+_BAD: dict[str, tuple[dict[str, Any], type[HocketError], tuple[str, ...]]] = {
+    "backend": ({"backends": "nccl"}, BackendUnavailable, ("'nccl'", "'shm'")),
+    "backends": ({"backends": ["shm", "mpi"]}, BackendUnavailable, ("'mpi'", "'shm'")),
+    "backend of a number": ({"backends": 3}, InvalidArgument, ("backends", "3")),
+    "policy": ({"policy": "fastest"}, InvalidArgument, ("policy", "'auto'", "'fastest'")),
+    "timeout 0": ({"timeout": 0}, InvalidArgument, ("timeout", "above zero", "0")),
+    "timeout negative": ({"timeout": -2.5}, InvalidArgument, ("timeout", "-2.5")),
+    "timeout nan": ({"timeout": float("nan")}, InvalidArgument, ("timeout", "nan")),
+    "timeout text": ({"timeout": "10"}, InvalidArgument, ("timeout", "'10'")),
+    "timeout None": ({"timeout": None}, InvalidArgument, ("timeout", "None")),
+    "progress": ({"progress": "fork"}, InvalidArgument, ("progress", "'caller'", "'fork'")),
+    "deterministic": ({"deterministic": "yes"}, InvalidArgument, ("deterministic", "'yes'")),
+}
+
+
+def _run(comm: hk.Communicator) -> dict[str, BaseException | None]:
+    errors = {"twice": attempt(hk.init)}
+    comm.finalize()
+    errors |= {name: attempt(lambda options=options: hk.init(**options)) for name, (options, _, _) in _BAD.items()}
+    works(hk.init(timeout=20))  # none of them left anything behind
+    return errors
+
+
+@pytest.fixture(scope="module")
+def errors() -> dict[str, BaseException | None]:
+    of_rank_0, of_rank_1 = hk.spawn(_run, 2, timeout=30)
+    assert {name: str(error) for name, error in of_rank_0.items()} == {n: str(e) for n, e in of_rank_1.items()}
+    return of_rank_0
+
+
+@pytest.mark.timeout(40)
+@pytest.mark.parametrize("name", _BAD)
+def test_bad_argument(errors: dict[str, BaseException | None], name: str) -> None:
+    _, kind, words = _BAD[name]
+    assert type(errors[name]) is kind, repr(errors[name])
+    assert all(word in str(errors[name]) for word in words), str(errors[name])
+
+
+@pytest.mark.timeout(40)
+def test_init_twice(errors: dict[str, BaseException | None]) -> None:
+    assert type(errors["twice"]) is InvalidState
+    assert "finalize()" in str(errors["twice"])
+
+
+def _run_good(comm: hk.Communicator, options: dict[str, Any]) -> tuple[bool, float]:
+    comm.finalize()
+    comm = hk.init(**options)
+    works(comm)
+    return _native.has_progress_thread(), comm.timeout
+
+
+@pytest.mark.timeout(40)
+@pytest.mark.parametrize(
+    ("options", "thread"),
+    [
+        ({"progress": "caller"}, False),
+        ({"progress": "thread"}, True),
+        ({"backends": "shm", "policy": "auto", "timeout": 7, "progress": "caller", "deterministic": True}, False),
+        ({"backends": ["shm"], "progress": "caller", "timeout": float("inf")}, False),
+        ({"backends": (), "progress": "caller"}, False),
+    ],
+    ids=["caller", "thread", "all", "inf", "none"],
+)
+def test_good_arguments(options: dict[str, Any], thread: bool) -> None:
+    assert hk.spawn(_run_good, 2, options, timeout=30) == [(thread, options.get("timeout", 600.0))] * 2
+
+
+def _facts(comm: hk.Communicator) -> tuple[Any, ...]:
+    assert isinstance(comm, hk.Communicator)
+    return comm.rank, comm.size, comm.local_rank, comm.local_size, list(comm.backends), repr(comm)
+
+
+@pytest.mark.timeout(40)
+def test_facts_of_the_world() -> None:
+    facts = hk.spawn(_facts, 3, timeout=30)
+    assert facts == [(r, 3, r, 3, ["shm"], f"<hocket.Communicator world: rank {r} of 3>") for r in range(3)]

@@ -1,0 +1,151 @@
+"""`hocket.spawn`: results in rank order, and the first failure raised here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hocket as hk
+from hocket.errors import (
+    CommTimeout,
+    HocketError,
+    InvalidArgument,
+    InvalidType,
+    PeerFailure,
+    RemoteError,
+)
+
+
+class _Unpicklable(Exception):
+    """Carries what cannot travel."""
+
+    def __init__(self) -> None:
+        super().__init__("the lock is mine")
+        self.lock = threading.Lock()
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield
+    assert os.listdir(folder) == []
+
+
+@pytest.mark.timeout(30)
+def test_results_come_in_rank_order() -> None:
+    offset = np.arange(3)
+    results = hk.spawn(lambda comm, factor: factor * comm.rank + offset, 3, 10, timeout=20)
+    assert [result.tolist() for result in results] == [[0, 1, 2], [10, 11, 12], [20, 21, 22]]
+    assert hk.spawn(lambda comm: comm.timeout, 1, timeout=20) == [20.0]
+
+
+def _raise_on_rank_1(comm: hk.Communicator) -> None:
+    if comm.rank == 1:
+        raise LookupError("nothing on rank 1")
+    comm.barrier()
+
+
+@pytest.mark.timeout(30)
+def test_first_remote_traceback_is_raised() -> None:
+    with pytest.raises(LookupError, match="nothing on rank 1") as raised:
+        hk.spawn(_raise_on_rank_1, 3, timeout=20)
+    notes = "\n".join(raised.value.__notes__)
+    assert "rank 1 of hocket.spawn" in notes
+    assert f'File "{__file__}"' in notes and 'raise LookupError("nothing on rank 1")' in notes
+
+
+def _raise_unpicklable(comm: hk.Communicator) -> None:
+    raise _Unpicklable
+
+
+@pytest.mark.timeout(30)
+def test_exception_that_cannot_be_pickled() -> None:
+    with pytest.raises(RemoteError, match="_Unpicklable: the lock is mine") as raised:
+        hk.spawn(_raise_unpicklable, 2, timeout=20)
+    assert "raise _Unpicklable" in "\n".join(raised.value.__notes__)
+
+
+def _own_error(comm: hk.Communicator) -> None:
+    comm.recv(np.zeros(1), 1 - comm.rank, timeout=0.1)
+
+
+@pytest.mark.timeout(30)
+def test_own_errors_keep_what_they_carry() -> None:
+    with pytest.raises(CommTimeout) as raised:
+        hk.spawn(_own_error, 2, timeout=20)
+    assert raised.value.ranks in ((0,), (1,))
+
+
+def _be_killed(comm: hk.Communicator) -> None:
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.barrier()
+
+
+@pytest.mark.timeout(30)
+def test_killed_rank() -> None:
+    with pytest.raises((RemoteError, PeerFailure)) as raised:
+        hk.spawn(_be_killed, 2, timeout=20)
+    text = str(raised.value) + "".join(getattr(raised.value, "__notes__", []))
+    assert "rank 1" in text and ("SIGKILL" in text or "died" in text)
+
+
+def _return_unpicklable(comm: hk.Communicator) -> Any:
+    return threading.Lock()
+
+
+@pytest.mark.timeout(30)
+def test_result_that_cannot_be_pickled() -> None:
+    with pytest.raises(TypeError, match="pickle"):
+        hk.spawn(_return_unpicklable, 2, timeout=20)
+
+
+def _hang(comm: hk.Communicator) -> None:
+    if comm.rank == 0:
+        signal.pause()
+
+
+@pytest.mark.timeout(40)
+def test_timeout() -> None:
+    with pytest.raises(CommTimeout, match=r"not all of the 2 ranks had ended after 1 s"):
+        hk.spawn(_hang, 2, timeout=1)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("code", [0, 3])
+def test_rank_that_exits(code: int) -> None:
+    with pytest.raises(RemoteError, match=rf"rank 1 .*{code}"):
+        hk.spawn(lambda comm: sys.exit(code) if comm.rank == 1 else None, 2, timeout=20)
+
+
+def _noop(comm: hk.Communicator) -> None: ...
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: hk.spawn("f", 2), InvalidType, "'f'"),  # type: ignore[arg-type]
+        (lambda: hk.spawn(_noop, 0), InvalidArgument, "1 or more"),
+        (lambda: hk.spawn(_noop, 2.0), InvalidArgument, "2.0"),  # type: ignore[arg-type]
+        (lambda: hk.spawn(_noop, 2, timeout=0), InvalidArgument, "timeout"),
+        (lambda: hk.spawn(_noop, 2, timeout=float("nan")), InvalidArgument, "timeout"),
+        (lambda: hk.spawn(_noop, 2, timeout="1"), InvalidArgument, "timeout"),  # type: ignore[arg-type]
+        (lambda: hk.spawn(_noop, 2, threading.Lock()), InvalidType, "pickle"),
+    ],
+    ids=["fn", "no ranks", "float ranks", "timeout 0", "timeout nan", "timeout text", "unpicklable argument"],
+)
+def test_bad_arguments(call: Callable[[], object], error: type[HocketError], words: str) -> None:
+    with pytest.raises(error, match=words):
+        call()

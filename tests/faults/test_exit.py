@@ -1,0 +1,90 @@
+"""The end of the interpreter with threads, callbacks and operations still about."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+
+NUM_RUNS = 200 if os.environ.get("HOCKET_SOAK") else 50
+
+# All is imported once; every run is a forked child with a start and an end of its own. How it ends differs.
+TORCH_RUNS = """
+import torch
+import torch.distributed as dist
+
+import hocket.torch.process_group
+
+def work(run):
+    dist.init_process_group("hocket", init_method=f"file://{os.getcwd()}/store-{run}", rank=RANK, world_size=SIZE)
+    def chain(length):
+        def issue_another(future):
+            if length:
+                kept.append(dist.all_reduce(torch.ones(10), async_op=True).get_future().then(chain(length - 1)))
+        return issue_another
+    kept = [dist.all_reduce(torch.ones(n), async_op=True).get_future() for n in (2, 5000, 200_000)]
+    kept += [future.then(lambda future: sum(range(1000))) for future in kept]
+    way = run % 5
+    if way == 1:
+        dist.destroy_process_group()
+        torch.futures.collect_all(kept).wait()  # all of them come to their end
+    elif way == 2:
+        kept[0].wait()
+    elif way == 3:
+        late = dist.all_reduce(torch.ones(3), async_op=True)
+        dist.destroy_process_group()
+        late.get_future().then(lambda future: sum(range(1000)))  # asked for when all is over
+    elif way == 4:
+        kept.append(dist.all_reduce(torch.ones(4), async_op=True).get_future().then(chain(50)))
+
+for run in range(int(sys.argv[1])):
+    child = os.fork()
+    if child == 0:
+        work(run)
+        sys.exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert status == 0, (run, status)
+"""
+
+
+def test_torch_jobs_that_end_right_after_their_last_operation(run_job: Callable[..., Any]) -> None:
+    job = run_job(TORCH_RUNS, 2, str(NUM_RUNS))
+    assert (job.return_code, job.stderr) == (0, "")
+
+
+# The same for hocket alone: each statement is the last of a program.
+ENDS = {
+    "pending in caller": "works = [comm.all_reduce(np.ones(n), async_op=True) for n in (3, 5000, 300_000)]",
+    "dropped": "comm.all_reduce(np.ones(300_000), async_op=True)",
+    "never to be done": "work = comm.irecv(np.ones(3), 1 - RANK)",
+    "finalized": "work = comm.all_reduce(np.ones(300_000), async_op=True)\ncomm.finalize()\nassert work.done",
+    "daemon in a wait": (
+        "thread = threading.Thread(target=lambda: caught(comm.recv, np.ones(3), 1 - RANK), daemon=True)\n"
+        "thread.start()\nwait_until(lambda: is_in_flight(comm, 'recv'))\ntell(f'in-{RANK}')\nawait_told('in-0', 'in-1')"
+    ),
+    "thread in operations": (
+        "copy = comm.dup()\n"
+        "def go_on():\n"
+        "    while caught(copy.all_reduce, np.ones(10)) is None:\n"
+        "        tell(f'in-{RANK}')\n"
+        "threading.Thread(target=go_on, daemon=True).start()\nawait_told('in-0', 'in-1')"
+    ),
+    "callbacks": (
+        "works = [comm.all_reduce(np.ones(n), async_op=True) for n in (3, 5000, 300_000)]\n"
+        "for work in works:\n    work._on_finished(lambda: sum(range(1000)))"
+    ),
+    "callback that never comes": "work = comm.irecv(np.ones(3), 1 - RANK)\nwork._on_finished(lambda: note('called'))",
+    "callback that finalizes": "comm.all_reduce(np.ones(3), async_op=True)._on_finished(comm.finalize)",
+}
+
+
+@pytest.mark.parametrize("progress", ["caller", "thread"])
+@pytest.mark.parametrize("end", ENDS)
+def test_end_of_a_program(run_job: Callable[..., Any], end: str, progress: str) -> None:
+    script = f"comm = hk.init(timeout=30, progress={progress!r})\ncomm.barrier()\n{ENDS[end]}\n"
+    job = run_job(script, 2)
+    assert (job.return_code, job.stderr) == (0, "")

@@ -1,0 +1,139 @@
+"""Deadlines of single calls and waits, and what is usable after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def run_well(run_job: Callable[..., Any], script: str, num_ranks: int, *args: str) -> Any:
+    job = run_job(script, num_ranks, *args)
+    assert job.return_code == 0, job.stderr
+    return job
+
+
+def test_collective_names_who_is_missing_and_reports_the_stall_once(run_job: Callable[..., Any]) -> None:
+    script = """
+comm = hk.init(timeout=30)
+comm.barrier()
+if RANK in (1, 3):
+    await_told("late-0", "late-2")
+    # All contributions to the first one lie there. In the next one it is not this rank that has timed out.
+    error = caught(comm.all_reduce, np.ones(4)) or caught(comm.barrier)
+    assert isinstance(error, hk.Aborted), error
+else:
+    error = caught(comm.all_reduce, np.ones(4), timeout=2)
+    assert isinstance(error, hk.CommTimeout) and isinstance(error, TimeoutError) and error.ranks == (1, 3)
+    assert isinstance(caught(comm.barrier), hk.Aborted)
+    tell(f"late-{RANK}")
+"""
+    job = run_well(run_job, script, 4)
+    timed_out = [error for error in job.notes("error") if error["type"] == "CommTimeout"]
+    assert [sorted(error["rank"] for error in timed_out)] == [[0, 2]]
+    for error in timed_out:
+        assert 1.5 < error["time_s"] - error["entered_s"] < 4
+        assert "for ranks 1 and 3" in error["text"] and "number 2" in error["text"] and "script.py:" in error["text"]
+    lines = [line for line in job.stderr.splitlines() if "still waiting" in line]
+    assert 1 <= len(lines) <= 2
+    assert all("for ranks 1 and 3" in line and "all_reduce" in line for line in lines)
+
+
+def test_no_stall_report_of_a_short_wait(run_job: Callable[..., Any]) -> None:
+    script = """
+comm = hk.init(timeout=30)
+if RANK == 0:
+    comm.recv(np.zeros(3), 1)
+else:
+    comm.barrier(async_op=True)
+    comm.send(np.zeros(3), 0)
+"""
+    assert run_well(run_job, script, 2).stderr == ""
+
+
+def test_receive_that_times_out_leaves_the_communicator_usable(run_job: Callable[..., Any]) -> None:
+    script = """
+comm = hk.init(timeout=30)
+x = np.zeros(5)
+if RANK == 0:
+    error = caught(comm.recv, x, 1, tag=4, timeout=0.3)
+    assert isinstance(error, hk.CommTimeout) and error.ranks == (1,)
+    work = comm.irecv(x, 1, tag=4)
+    error = caught(work.wait, 0.3)
+    assert isinstance(error, hk.CommTimeout)
+    tell("late")
+    comm.recv(x, 1, tag=4)
+    assert (x == 7).all()
+else:
+    await_told("late")
+    comm.send(np.full(5, 7.0), 0, tag=4)
+comm.all_reduce(x)
+comm.barrier()
+"""
+    run_well(run_job, script, 2)
+
+
+@pytest.mark.parametrize("mode", ["recv", "send", "wait"])
+def test_long_message_that_stops_in_the_middle(run_job: Callable[..., Any], mode: str) -> None:
+    # The partner has begun and then does nothing more: this cannot be taken back, so the communicator is over.
+    script = """
+comm = hk.init(timeout=30, progress="caller")
+x = np.zeros(1_000_000)
+if RANK == 0:
+    if sys.argv[1] == "send":
+        comm.barrier()
+        call = lambda: comm.send(x, 1, timeout=0.5)
+    elif sys.argv[1] == "recv":
+        comm.barrier()
+        call = lambda: comm.recv(x, 1, timeout=0.5)
+    else:
+        comm.barrier()
+        call = lambda: comm.irecv(x, 1).wait(0.5)
+    assert isinstance(caught(call), hk.CommTimeout)
+    assert isinstance(caught(comm.barrier), hk.Aborted)
+    tell("over")
+else:
+    work = comm.irecv(x, 0) if sys.argv[1] == "send" else comm.isend(x, 0)
+    comm.barrier()
+    await_told("over")
+    assert caught(work.wait) is not None
+"""
+    run_well(run_job, script, 2, mode)
+
+
+def test_wait_with_a_timeout_and_poll_with_a_deadline(run_job: Callable[..., Any]) -> None:
+    # `test` never waits, but who looks again and again learns that the time is over.
+    script = """
+comm = hk.init(timeout=30, progress="caller")
+pair = comm.dup()
+if RANK == 0:
+    work = comm.all_reduce(np.ones(4), async_op=True)
+    error = caught(work.wait, 0.5)
+    assert isinstance(error, hk.CommTimeout) and error.ranks == (1,)
+    assert isinstance(work.exception(), hk.CommTimeout) and work.done
+    work = pair.all_reduce(np.ones(4), async_op=True, timeout=0.5)
+    error = caught(wait_until, work.test)
+    assert isinstance(error, hk.CommTimeout) and error.ranks == (1,)
+    tell("over")
+await_told("over")
+"""
+    run_well(run_job, script, 2)
+
+
+@pytest.mark.parametrize("make", ["split", "dup", "group"])
+def test_making_a_communicator_has_a_deadline(run_job: Callable[..., Any], make: str) -> None:
+    script = """
+start_together()
+comm = hk.init(timeout=2)
+make = {"split": lambda: comm.split(0), "dup": comm.dup, "group": lambda: comm.group([1, 0])}[sys.argv[1]]
+if RANK == 0:
+    error = caught(make)
+    assert isinstance(error, hk.CommTimeout) and error.ranks == ((0,) if sys.argv[1] == "group" else (1,)), error
+    tell("over")
+await_told("over")
+"""
+    job = run_well(run_job, script, 2, make)
+    assert list(job.records()) == [0]

@@ -1,0 +1,170 @@
+// No ring is ever lost: two sides wake each other many times, with pauses that hit every moment of falling asleep. They
+// sleep so long that a lost ring is a failure and not just slow.
+#include "core/bell.hpp"
+
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.hpp"
+#include "core/clock.hpp"
+
+namespace {
+
+using namespace hocket;
+
+constexpr uint64_t kRounds = 20'000;
+constexpr int64_t kSleepNs = 20'000'000'000;
+constexpr int64_t kLostNs = 10'000'000'000;
+
+// From here on this process has no membarrier.
+void forbid_membarrier() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{sizeof filter / sizeof filter[0], filter};
+  CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+void pause_a_while(std::mt19937& random) {
+  for (unsigned i = random() % 400; i > 0; --i) cpu_pause();
+}
+
+// As Engine::wait() does it.
+void wait_until(const std::atomic<uint64_t>& flag, uint64_t target, std::mt19937& random) {
+  Bell& bell = Bell::mine();
+  const int64_t begin = now_ns();
+  while (flag.load(std::memory_order_acquire) < target) {
+    const uint32_t word = bell.prepare_sleep();
+    if (flag.load(std::memory_order_acquire) >= target) return;
+    pause_a_while(random);
+    bell.sleep(word, kSleepNs);
+    CHECK(now_ns() - begin < kLostNs);
+  }
+}
+
+struct Shared {
+  alignas(64) std::atomic<uint64_t> flags[2];
+  std::atomic<int> bell_fds[2];
+};
+
+// The bell of another process, as the rendezvous hands it over.
+BellWord& map_bell(pid_t pid, int fd) {
+  const int own = open(("/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd)).c_str(), O_RDWR);
+  CHECK(own >= 0);
+  void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, own, 0);
+  CHECK(page != MAP_FAILED);
+  return *static_cast<BellWord*>(page);
+}
+
+void play(Shared& shared, int side, pid_t peer_pid) {
+  shared.bell_fds[side].store(Bell::mine().fd());
+  while (shared.bell_fds[1 - side].load() == 0) sched_yield();
+  BellWord& peer = map_bell(peer_pid, shared.bell_fds[1 - side].load());
+  std::mt19937 random(static_cast<unsigned>(side));
+  for (uint64_t round = 1; round <= kRounds; ++round) {
+    if (side == 1) wait_until(shared.flags[0], round, random);
+    pause_a_while(random);
+    shared.flags[side].store(round, std::memory_order_release);
+    ring(peer);
+    if (side == 0) wait_until(shared.flags[1], round, random);
+  }
+}
+
+void test_processes(bool first_has_membarrier, bool second_has_membarrier) {
+  void* page = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  CHECK(page != MAP_FAILED);
+  auto& shared = *static_cast<Shared*>(page);  // zero is its initial state
+  const bool has[2] = {first_has_membarrier, second_has_membarrier};
+  const pid_t outer = fork();
+  if (outer == 0) {
+    // Two processes that know each other: this one and its child.
+    const pid_t parent = getpid();
+    const pid_t inner = fork();
+    const int side = inner == 0;
+    if (!has[side]) forbid_membarrier();
+    if (!has[0] || !has[1]) detail::ringers_fence.store(true);  // the rendezvous tells everyone
+    CHECK(Bell::mine().has_membarrier() <= has[side]);
+    play(shared, side, side == 0 ? inner : parent);
+    int status = 0;
+    if (side == 0) CHECK(waitpid(inner, &status, 0) == inner && status == 0);
+    _exit(0);
+  }
+  int status = 0;
+  CHECK(waitpid(outer, &status, 0) == outer && status == 0);
+  munmap(page, sizeof(Shared));
+}
+
+// Threads that share one bell; others raise its word again and again, between someone's second look and sleep as well.
+void test_threads() {
+  Shared shared{};
+  std::atomic<bool> over{false};
+  std::vector<std::thread> threads;
+  for (int side : {0, 1})
+    threads.emplace_back([&, side] {
+      std::mt19937 random(static_cast<unsigned>(side));
+      for (uint64_t round = 1; round <= kRounds / 2; ++round) {
+        if (side == 1) wait_until(shared.flags[0], round, random);
+        pause_a_while(random);
+        shared.flags[side].store(round, std::memory_order_release);
+        ring(Bell::mine().word());
+        if (side == 0) wait_until(shared.flags[1], round, random);
+      }
+    });
+  std::thread raises([&] {
+    std::mt19937 random(3);
+    while (!over.load()) {
+      Bell::mine().prepare_sleep();
+      pause_a_while(random);
+      sched_yield();
+    }
+  });
+  for (std::thread& thread : threads) thread.join();
+  over.store(true);
+  raises.join();
+}
+
+// A sleep ends by a ring since prepare_sleep(), by the timeout, and by a signal, which it tells.
+void test_ends_of_a_sleep() {
+  Bell& bell = Bell::mine();
+  const uint32_t word = bell.prepare_sleep();
+  CHECK(word & 1 && bell.prepare_sleep() == word);
+  ring(bell.word());
+  const uint32_t next = bell.prepare_sleep();
+  CHECK(next == word + 2);
+  const int64_t begin = now_ns();
+  CHECK(bell.sleep(word, kSleepNs));  // another thread's ring: this one has been rung in between
+  CHECK(now_ns() - begin < kLostNs);
+  CHECK(bell.sleep(next, 1'000'000));
+  CHECK(now_ns() - begin >= 1'000'000);
+}
+
+}  // namespace
+
+int main() {
+  test_processes(true, true);
+  test_processes(false, false);
+  test_processes(true, false);
+  test_threads();
+  test_ends_of_a_sleep();
+  std::puts("bell: ok");
+  return 0;
+}

@@ -1,0 +1,190 @@
+// Threads in the engine: the progress thread, its callbacks, and several threads that wait at once.
+#include <condition_variable>
+#include <cstdio>
+#include <random>
+#include <thread>
+
+#include "core/bell.hpp"
+#include "test_lane.hpp"
+
+namespace {
+
+using namespace hocket;
+
+Engine& engine() { return Engine::instance(); }
+
+// Something that another thread waits for, with a deadline.
+class Signal {
+ public:
+  void set() {
+    const std::lock_guard guard(mutex_);
+    is_set_ = true;
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock guard(mutex_);
+    CHECK(changed_.wait_for(guard, std::chrono::seconds(60), [&] { return is_set_; }));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_set_ = false;
+};
+
+// On the progress thread, without the lock, also for what is finished already or failed; a callback may use the engine.
+void test_callbacks() {
+  TestCommunicator comm;
+  comm.collective->plans[1].num_tests = 100;
+  comm.collective->plans[2].error = Error{ErrorCode::collective_mismatch, "mismatch", {}};
+  const std::thread::id here = std::this_thread::get_id();
+  for (int i = 0; i < 3; ++i) {
+    const WorkPtr work = comm.issue();
+    if (i == 2) CHECK(wait(work) == WaitResult::finished);
+    Signal called, called_again;
+    engine().on_finished(work, [&] {
+      CHECK(work->finished() && std::this_thread::get_id() != here);
+      engine().lock().lock();
+      engine().lock().unlock();
+      engine().on_finished(work, [&] { called_again.set(); });
+      called.set();
+    });
+    called.wait();
+    called_again.wait();
+  }
+  CHECK(engine().has_thread());
+  engine().stop_thread();
+  CHECK(!engine().has_thread());
+}
+
+// What was finished when the thread is stopped has its callbacks run.
+void test_stop_runs_callbacks() {
+  TestCommunicator comm;
+  for (int round = 0; round < 50; ++round) {
+    std::atomic<int> calls{0};
+    for (int i = 0; i < 5; ++i) engine().on_finished(comm.issue(), [&] { ++calls; });
+    engine().stop_thread();
+    CHECK(calls.load() == 5);
+  }
+}
+
+void test_progress_thread_expires() {
+  TestCommunicator a("a"), b("b");
+  engine().start_thread();
+  a.look([&] { a.collective->plans[1].num_tests = -1; });
+  const WorkPtr forgotten = a.issue(OpKind::barrier, 0.1);
+  const WorkPtr of_b = b.issue(OpKind::barrier, 0.1);
+  Signal over;
+  engine().on_finished(forgotten, [&] { over.set(); });
+  over.wait();
+  CHECK(has_failed(forgotten, ErrorCode::comm_timeout) && a.is_broken());
+  CHECK(wait(of_b) == WaitResult::finished && is_done(of_b) && !b.is_broken());
+  // Who waits for an operation watches its deadline himself.
+  TestCommunicator c("c");
+  std::atomic<bool> open{false};
+  c.look([&] { c.collective->plans[1].ready = [&] { return open.load(); }; });
+  const WorkPtr awaited = c.issue(OpKind::barrier, 0.05);
+  std::thread waiter([&] { CHECK(wait(awaited, 60) == WaitResult::finished && is_done(awaited)); });
+  while (awaited->waiters.load() == 0) sched_yield();
+  const int64_t until = now_ns() + timeout_ns(0.2);
+  while (now_ns() < until) sched_yield();
+  open.store(true);
+  ring(Bell::mine().word());
+  waiter.join();
+  engine().stop_thread();
+}
+
+// Peers' lives are looked at also while nothing is in flight.
+void test_progress_thread_sees_illness() {
+  TestCommunicator comm;
+  engine().start_thread();
+  comm.look([&] { comm.collective->illness = Error{ErrorCode::peer_failure, "rank 1 died", {1}}; });
+  const int64_t deadline = now_ns() + timeout_ns(60);
+  while (!comm.is_broken()) {
+    CHECK(now_ns() < deadline);
+    sched_yield();
+  }
+  engine().stop_thread();
+}
+
+void test_many_waiters_of_one_work() {
+  for (bool with_thread : {false, true}) {
+    TestCommunicator comm;
+    std::atomic<bool> open{false};
+    comm.collective->plans[1].ready = [&] { return open.load(); };
+    const WorkPtr work = comm.issue();
+    if (with_thread) engine().start_thread();
+    std::vector<std::thread> waiters;
+    for (int i = 0; i < 4; ++i)
+      waiters.emplace_back([&] { CHECK(wait(work) == WaitResult::finished && is_done(work)); });
+    while (work->waiters.load() < 4) sched_yield();
+    open.store(true);
+    ring(Bell::mine().word());
+    for (std::thread& waiter : waiters) waiter.join();
+    CHECK(work->waiters.load() == 0);
+    engine().stop_thread();
+  }
+}
+
+// Each thread has a communicator of its own and issues, waits, and drops; peers publish and ring from outside. All the
+// time somebody else may drive one's lanes.
+void test_many_threads(bool with_progress_thread) {
+  constexpr int kThreads = 4;
+  constexpr uint64_t kOperations = 200;
+  if (with_progress_thread) engine().start_thread();
+  std::atomic<uint64_t> published[kThreads]{};
+  std::atomic<int> num_running{kThreads};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      {
+        TestCommunicator comm;
+        std::mt19937 random(static_cast<unsigned>(t));
+        comm.look([&] {
+          for (uint64_t seq = 1; seq <= kOperations; ++seq) {
+            TestLane::Plan& plan = comm.collective->plans[seq];
+            plan.num_tests = static_cast<int>(random() % 5 + 1);
+            if (seq % 3 == 0) plan.ready = [&published, t, seq] { return published[t].load() >= seq; };
+            if (seq % 50 == 7) plan.error = Error{ErrorCode::collective_mismatch, "mismatch", {}};
+          }
+        });
+        std::vector<WorkPtr> works;
+        for (uint64_t seq = 1; seq <= kOperations; ++seq) {
+          works.push_back(comm.issue());
+          if (random() % 3 == 0) CHECK(wait(works[random() % works.size()]) == WaitResult::finished);
+        }
+        for (const WorkPtr& work : works) CHECK(wait(work) == WaitResult::finished);
+        for (uint64_t i = 0; i < kOperations; ++i) CHECK(is_done(works[i]) == ((i + 1) % 50 != 7));
+        CHECK(!comm.is_broken() && comm.core->idle());
+      }
+      --num_running;
+    });
+  std::thread peer([&] {
+    std::mt19937 random(99);
+    while (num_running.load() > 0) {
+      published[random() % kThreads].fetch_add(3, std::memory_order_release);
+      ring(Bell::mine().word());
+      for (unsigned i = random() % 2000; i > 0; --i) cpu_pause();
+    }
+  });
+  for (std::thread& thread : threads) thread.join();
+  peer.join();
+  engine().stop_thread();
+}
+
+}  // namespace
+
+int main() {
+  for (bool oversubscribed : {false, true}) {
+    engine().set_oversubscribed(oversubscribed);
+    test_callbacks();
+    test_stop_runs_callbacks();
+    test_progress_thread_expires();
+    test_many_waiters_of_one_work();
+    test_many_threads(false);
+    test_many_threads(true);
+  }
+  test_progress_thread_sees_illness();
+  std::puts("engine: ok");
+  return 0;
+}
