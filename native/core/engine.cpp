@@ -14,16 +14,19 @@ namespace {
 constexpr int64_t kSpinNs = 20'000;
 constexpr int64_t kYieldNs = 100'000;
 constexpr int64_t kYieldOversubscribedNs = 2'000'000;
+constexpr uint32_t kLeastYields = 100;
 constexpr int64_t kSleepNs = 50'000'000;  // also the period of looking at signals, peers' lives and deadlines
 constexpr int64_t kTickNs = 50'000'000;
 
-// Spin, then yield, then sleep; the clock is read only every so many spins.
+// Spin, then yield, then sleep; the clock is read only every so many spins. Yields are counted as well as timed: on a
+// busy machine one of them may take a whole time slice of somebody else, after which little has been looked at.
 class Backoff {
  public:
   explicit Backoff(bool oversubscribed) : oversubscribed_(oversubscribed) { reset(); }
   void reset() {
     idle_since_ns_ = 0;
     spins_ = 0;
+    yields_ = 0;
   }
   enum class Next { again, sleep };
   Next step() {
@@ -35,7 +38,8 @@ class Backoff {
     if (idle_since_ns_ == 0) idle_since_ns_ = now;
     const int64_t idle = now - idle_since_ns_;
     if (!oversubscribed_ && idle < kSpinNs) return Next::again;
-    if (idle < (oversubscribed_ ? kYieldOversubscribedNs : kYieldNs)) {
+    if (idle < (oversubscribed_ ? kYieldOversubscribedNs : kYieldNs) || yields_ < kLeastYields) {
+      ++yields_;
       sched_yield();
       return Next::again;
     }
@@ -46,6 +50,7 @@ class Backoff {
   bool oversubscribed_;
   int64_t idle_since_ns_ = 0;
   uint32_t spins_ = 0;
+  uint32_t yields_ = 0;
 };
 
 struct WaiterCount {

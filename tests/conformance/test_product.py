@@ -18,6 +18,12 @@ def _run_product(comm: hk.Communicator, blocking: bool) -> tuple[int, str]:
     return run_blocking(comm, cases) if blocking else run_async(comm, cases), _native.ISA
 
 
+def _run_with_progress_thread(comm: hk.Communicator) -> int:
+    _native.start_progress_thread()
+    cases = all_cases(comm.size)
+    return run_async(comm, cases[::2]) + run_blocking(comm, cases[1::2])
+
+
 def _run_large(comm: hk.Communicator) -> int:
     cases = large_cases(comm.size)
     return run_blocking(comm, cases) + run_async(comm, cases, seed=1)
@@ -29,6 +35,13 @@ def _run_large(comm: hk.Communicator) -> int:
 def test_product(num_ranks: int, form: str) -> None:
     done = hk.spawn(_run_product, num_ranks, form == "blocking", timeout=150)
     assert done == [(len(all_cases(num_ranks)), _native.ISA)] * num_ranks
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_product_with_progress_thread(num_ranks: int) -> None:
+    done = hk.spawn(_run_with_progress_thread, num_ranks, timeout=150)
+    assert done == [len(all_cases(num_ranks))] * num_ranks
 
 
 @pytest.mark.timeout(200)

@@ -39,8 +39,8 @@ def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0) ->
         raise InvalidArgument(f"timeout must be a number of seconds above zero, not {timeout!r}")
     try:
         task = cloudpickle.dumps((fn, args, timeout))
-    except Exception as error:  # whatever the __reduce__ of some object raises
-        raise InvalidType(f"fn and its arguments must be such that cloudpickle can carry them: {error}") from error
+    except Exception as why:  # whatever the __reduce__ of some object raises
+        raise InvalidType(f"fn and its arguments must be such that cloudpickle can carry them: {why}") from why
     with tempfile.TemporaryDirectory(prefix="hocket-spawn-") as name:
         folder = Path(name)
         (folder / "task").write_bytes(task)
