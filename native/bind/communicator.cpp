@@ -57,7 +57,9 @@ namespace {
 nb::bytes records(PyCommunicator& self) {
   std::vector<Event> events;
   {
-    const ProgressGuard guard;
+    // In a forked child the lock may be held for ever by a thread that only the parent has.
+    std::optional<ProgressGuard> guard;
+    if (!g_forked_child.load(std::memory_order_relaxed)) guard.emplace();
     events = self.core().events().snapshot();
   }
   return nb::bytes(reinterpret_cast<const char*>(events.data()), events.size() * sizeof(Event));

@@ -166,21 +166,30 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
   return WaitResult::finished;
 }
 
-bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, WaitHooks& hooks) {
+bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, WaitHooks& hooks,
+                      const std::function<std::string()>& waiting_text) {
   const int64_t begin = now_ns();
   const int64_t deadline = begin + timeout_ns(timeout_s);
+  const int64_t stall = begin + timeout_ns(std::min(stall_report_s_, timeout_s / 2));
+  bool stall_reported = !waiting_text;
   int64_t next_tick = begin + kTickNs;
   while (true) {
     const int64_t now = now_ns();
     const bool tick = now >= next_tick;
     bool moved;
+    std::string report;
     {
       const std::lock_guard guard(lock_);
       if (ready()) return true;
       moved = progress();
       if (tick) check_health();
       if (now >= deadline) return ready();
+      if (tick && now >= stall && !stall_reported) {
+        stall_reported = true;
+        report = waiting_text();
+      }
     }
+    if (!report.empty()) hooks.stalled(report);
     if (tick) {
       next_tick = now + kTickNs;
       if (hooks.interrupted()) throw Failure(ErrorCode::interrupted, "interrupted by a signal");

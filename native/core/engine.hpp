@@ -53,8 +53,10 @@ class Engine {
 
   // Until the work is finished (then look at work.error), or a signal. After timeout_s the communicator gives up.
   WaitResult wait(Work& work, double timeout_s, WaitHooks& hooks);
-  // The same for a condition that is not an operation, and is called under the lock; false when the time is over.
-  bool wait_for(const std::function<bool()>& ready, double timeout_s, WaitHooks& hooks);
+  // The same for a condition that is not an operation; false when the time is over. `waiting_text` is for the report of
+  // a stall, nothing if it is empty. Both are called under the lock.
+  bool wait_for(const std::function<bool()>& ready, double timeout_s, WaitHooks& hooks,
+                const std::function<std::string()>& waiting_text = {});
 
   // More local ranks than processors: spinning would steal the time of whom we wait for.
   void set_oversubscribed(bool oversubscribed) { oversubscribed_.store(oversubscribed, std::memory_order_relaxed); }

@@ -51,4 +51,9 @@ inline std::string join_ranks(const std::vector<int>& ranks) {
   return text;
 }
 
+// "rank 1", "ranks 2 and 5".
+inline std::string ranks_text(const std::vector<int>& ranks) {
+  return (ranks.size() > 1 ? "ranks " : "rank ") + join_ranks(ranks);
+}
+
 }  // namespace hocket

@@ -66,6 +66,10 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
                                      double timeout_s, WaitHooks& hooks) {
   const int size = static_cast<int>(members.size());
   std::optional<Host::Range> range;
+  std::vector<int> missing{0};  // of the new communicator; its rank 0 makes the range
+  const auto waiting_text = [&] {
+    return "rank " + std::to_string(rank) + " waits for " + ranks_text(missing) + " of a new communicator";
+  };
   Host::Life leader = Host::Life::alive;
   const auto find_range_or_gone = [&] {
     host->look_at_peers();  // before the table: who made the range before it left has made it
@@ -77,7 +81,7 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
   if (rank == 0) {
     const Offsets offsets(members.size(), sizeof(Abort));
     range = host->make_range(key, offsets.end, offsets.stages, size);
-  } else if (!Engine::instance().wait_for(find_range_or_gone, timeout_s, hooks)) {
+  } else if (!Engine::instance().wait_for(find_range_or_gone, timeout_s, hooks, waiting_text)) {
     throw Failure(ErrorCode::comm_timeout,
                   "rank " + std::to_string(rank) + " waited for a new communicator: its rank 0 (rank " +
                       std::to_string(members[0]) + " of the host) never arrived",
@@ -89,7 +93,6 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
   auto region = std::make_shared<Region>(host, std::move(members), rank, key, *range, std::move(mapping));
   // Arrival: `staged` is 1 on every member before any operation; staging counts on from there.
   region->flags(rank).staged.value.store(1, std::memory_order_release);
-  std::vector<int> missing;
   std::vector<int> gone;
   const auto all_here_or_gone = [&] {
     host->look_at_peers();  // before the flags: who left after arriving has arrived
@@ -102,7 +105,7 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
     return missing.empty() || !gone.empty();
   };
   const double left_s = std::max(0.0, timeout_s - (static_cast<double>(now_ns()) * 1e-9 - begin_s));
-  if (!Engine::instance().wait_for(all_here_or_gone, left_s, hooks))
+  if (!Engine::instance().wait_for(all_here_or_gone, left_s, hooks, waiting_text))
     throw Failure(ErrorCode::comm_timeout,
                   "rank " + std::to_string(rank) + " waited for a new communicator: rank" +
                       (missing.size() > 1 ? "s " : " ") + join_ranks(missing) + " of it never arrived",

@@ -347,8 +347,7 @@ class Follower {
     if (credentials(connection.get()).uid != getuid()) return false;
     Bell& bell = Bell::mine();
     const double left_s = static_cast<double>(deadline_ns_ - now_ns()) * 1e-9;
-    const Hello hello{kMagic, rank_, size_, bell.has_membarrier(), left_s, start_time_of(getpid()),
-                      own_cpus()};
+    const Hello hello{kMagic, rank_, size_, bell.has_membarrier(), left_s, start_time_of(getpid()), own_cpus()};
     if (!send_message(connection.get(), &hello, sizeof hello, {bell.fd()})) return false;
     connection_ = std::move(connection);
     return true;
@@ -384,8 +383,7 @@ class Follower {
 std::string give_up_text(int rank, const std::vector<int>& missing, double timeout_s) {
   char text[64];
   std::snprintf(text, sizeof text, "%.3g s", timeout_s);
-  return "rank " + std::to_string(rank) + " waited " + text + " at start-up: rank" + (missing.size() > 1 ? "s " : " ") +
-         join_ranks(missing) + " never arrived";
+  return "rank " + std::to_string(rank) + " waited " + text + " at start-up: " + ranks_text(missing) + " never arrived";
 }
 
 }  // namespace
@@ -394,7 +392,9 @@ Meeting meet(const std::string& name, int rank, int size, double timeout_s, Wait
   Engine& engine = Engine::instance();
   if (rank == 0) {
     Leader leader(name, size, timeout_s);
-    const bool complete = engine.wait_for([&] { return leader.step() || leader.overdue(); }, timeout_s, hooks);
+    const auto waiting_text = [&] { return "rank 0 waits at start-up for " + ranks_text(leader.missing()); };
+    const bool complete =
+        engine.wait_for([&] { return leader.step() || leader.overdue(); }, timeout_s, hooks, waiting_text);
     const std::vector<int> missing = leader.missing();
     if (!complete || !missing.empty())
       leader.refuse({ErrorCode::comm_timeout, give_up_text(0, missing, timeout_s), missing});
@@ -402,7 +402,11 @@ Meeting meet(const std::string& name, int rank, int size, double timeout_s, Wait
     return leader.welcome();
   }
   Follower follower(name, rank, size, timeout_s);
-  bool complete = engine.wait_for([&] { return follower.step(); }, timeout_s, hooks);
+  // Once connected, rank 0 knows better whom all wait for.
+  const auto waiting_text = [&] {
+    return follower.connected() ? "" : "rank " + std::to_string(rank) + " waits at start-up for rank 0";
+  };
+  bool complete = engine.wait_for([&] { return follower.step(); }, timeout_s, hooks, waiting_text);
   // Rank 0 knows who is missing, and gives up at the earliest deadline: it gets a moment to say so.
   if (!complete && follower.connected()) complete = engine.wait_for([&] { return follower.step(); }, 1.0, hooks);
   if (!complete) {

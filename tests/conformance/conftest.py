@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import cloudpickle
 import pytest
@@ -18,6 +18,8 @@ def _functions_travel_by_value(request: pytest.FixtureRequest) -> None:
     cloudpickle.register_pickle_by_value(request.module)
 
 
-@pytest.fixture(autouse=True)
-def _records_of_failures_stay_out_of_the_tree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOCKET_RECORD_DIR", str(tmp_path / "records"))
+@pytest.fixture(scope="module", autouse=True)
+def _records_of_failures_stay_out_of_the_tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOCKET_RECORD_DIR", str(tmp_path_factory.mktemp("records")))
+        yield

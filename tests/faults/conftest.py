@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,9 +18,9 @@ from typing import Any
 
 import pytest
 
-DEADLINE_S = 60.0
+DEADLINE_S = 110.0
 _BIN = Path(sys.executable).parent
-_RANK_PROGRAM = Path(__file__).parent / "prelude.py"
+_PRELUDE = Path(__file__).parent / "prelude.py"
 
 
 @dataclass
@@ -82,7 +83,7 @@ class Jobs:
         return self.start(script, num_ranks, *args, **options).finish()
 
     def start(self, script: str, num_ranks: int, *args: str, torchrun: bool = False, **env: str) -> Job:
-        """Start a script, to which prelude.py is added in front, under ``hocket run`` or torchrun."""
+        """Start a script, which finds the names of prelude.py, under ``hocket run`` or torchrun."""
         if torchrun:
             command = [str(_BIN / "torchrun"), "--standalone", f"--nproc-per-node={num_ranks}"]
         else:
@@ -95,9 +96,7 @@ class Jobs:
             probe.bind(("127.0.0.1", 0))
             port = str(probe.getsockname()[1])
         common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "HOCKET_JOB": uuid.uuid4().hex}
-        starts = [
-            ([sys.executable], {**common, "RANK": str(rank), "WORLD_SIZE": str(size)}) for rank, size in places
-        ]
+        starts = [([sys.executable], {**common, "RANK": str(rank), "WORLD_SIZE": str(size)}) for rank, size in places]
         return self._start(script, starts, args, env)
 
     def _start(
@@ -105,7 +104,8 @@ class Jobs:
     ) -> Job:
         folder = self._folder / f"job-{len(self._jobs)}"
         (folder / "temporary").mkdir(parents=True)
-        (folder / "script.py").write_text(_RANK_PROGRAM.read_text() + script)
+        shutil.copy(_PRELUDE, folder)
+        (folder / "script.py").write_text("from prelude import *\n" + script)
         job = Job(folder, uuid.uuid4().hex, [])
         self._jobs.append(job)
         for command, variables in starts:

@@ -1,4 +1,6 @@
-# Put in front of every script of these tests.
+# ruff: noqa: F401
+"""What every script of these tests begins with: ``from prelude import *``, modules included."""
+
 import json
 import os
 import signal
@@ -69,7 +71,12 @@ def caught(call, *args, **kwargs):
     try:
         call(*args, **kwargs)
     except (hk.HocketError, KeyboardInterrupt) as error:
-        note("error", type=type(error).__name__, text=str(error), ranks=list(getattr(error, "ranks", ())),
-             entered_s=entered_s)
+        note(
+            "error",
+            type=type(error).__name__,
+            text=str(error),
+            ranks=list(getattr(error, "ranks", ())),
+            entered_s=entered_s,
+        )
         return error
     return None

@@ -1,11 +1,35 @@
-# One random scenario, as told by the JSON in the first argument; runs behind prelude.py.
+"""One random scenario, as told by the JSON in the first argument."""
+
+import json
+import os
+import signal
+import sys
+import threading
+
+import numpy as np
+from prelude import (
+    RANK,
+    SIZE,
+    await_told,
+    caught,
+    is_in_flight,
+    is_struck,
+    note,
+    pid_of,
+    start_together,
+    tell,
+    wait_until,
+)
+
+import hocket as hk
+
 PLAN = json.loads(sys.argv[1])
 VICTIM, HOW, WHERE, LATE = PLAN["victim"], PLAN["how"], PLAN["where"], PLAN["late"]
 IS_VICTIM = RANK == VICTIM
 LARGE = 3_000_001
 
 
-def strike(in_handler=False):
+def strike():
     note("strike")
     if HOW == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -30,14 +54,9 @@ def strike_when(condition):
     threading.Thread(target=watch, daemon=True).start()
 
 
-def num_sockets():
-    count = 0
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            count += os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
-        except OSError:
-            pass
-    return count
+def is_meeting():
+    """Whether the main thread is inside of the native part of hk.init, or one step before it."""
+    return sys._current_frames()[threading.main_thread().ident].f_code.co_name == "connect_host"
 
 
 def meet():
@@ -46,8 +65,7 @@ def meet():
         strike()
     if WHERE == "meeting":
         if IS_VICTIM:
-            before = num_sockets()
-            strike_when(lambda: num_sockets() > before)
+            strike_when(is_meeting)
         elif RANK != (VICTIM + 1) % SIZE or SIZE == 2:
             wait_until(lambda: is_struck(pid_of(VICTIM)))  # so that the meeting cannot be complete before
     return hk.init(timeout=timeout, progress=PLAN["progress"])
@@ -138,8 +156,12 @@ if IS_VICTIM:
     wait_until(lambda: False)
 
 if LATE and WHERE != "split-open":
-    wait_until(lambda: is_struck(pid_of(VICTIM)) or (HOW in ("raise", "exit") and os.path.exists(
-        f"notes-{VICTIM}-{pid_of(VICTIM)}")))
+    wait_until(
+        lambda: (
+            is_struck(pid_of(VICTIM))
+            or (HOW in ("raise", "exit") and os.path.exists(f"notes-{VICTIM}-{pid_of(VICTIM)}"))
+        )
+    )
 tell(f"there-{RANK}")
 # A victim that leaves in order still takes part in what it had entered: then the next operation fails.
 error = caught(use, WHERE) or caught(comm.barrier, timeout=2)

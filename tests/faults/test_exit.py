@@ -10,7 +10,8 @@ import pytest
 
 pytestmark = pytest.mark.timeout(120)
 
-NUM_RUNS = 200 if os.environ.get("HOCKET_SOAK") else 50
+IS_SOAK = bool(os.environ.get("HOCKET_SOAK"))
+NUM_RUNS = 50 if IS_SOAK else 25
 
 # All is imported once; every run is a forked child with a start and an end of its own. How it ends differs.
 TORCH_RUNS = """
@@ -51,7 +52,8 @@ for run in range(int(sys.argv[1])):
 """
 
 
-def test_torch_jobs_that_end_right_after_their_last_operation(run_job: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("repetition", range(10 if IS_SOAK else 1))
+def test_torch_jobs_that_end_right_after_their_last_operation(run_job: Callable[..., Any], repetition: int) -> None:
     job = run_job(TORCH_RUNS, 2, str(NUM_RUNS))
     assert (job.return_code, job.stderr) == (0, "")
 

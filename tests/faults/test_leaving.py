@@ -188,7 +188,9 @@ comm.all_reduce(np.ones(1_000_000))
     lines = job.stderr.splitlines()
     assert lines[:2] == ["rank 1 failed:", "Traceback (most recent call last):"]
     assert lines[-4] == "KeyError: 'the cause'"
-    assert all(line.startswith(f"rank {rank}: PeerFailure: rank 1 ") for rank, line in zip((0, 2), lines[-3:-1], strict=True))
+    assert all(
+        line.startswith(f"rank {rank}: PeerFailure: rank 1 ") for rank, line in zip((0, 2), lines[-3:-1], strict=True)
+    )
     assert lines[-1].startswith("records of the last operations: ")
     assert sorted(job.records()) == [0, 2]
 

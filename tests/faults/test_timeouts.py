@@ -36,7 +36,7 @@ else:
     assert [sorted(error["rank"] for error in timed_out)] == [[0, 2]]
     for error in timed_out:
         assert 1.5 < error["time_s"] - error["entered_s"] < 4
-        assert "for ranks 1 and 3" in error["text"] and "number 2" in error["text"] and "script.py:" in error["text"]
+        assert "for ranks 1 and 3" in error["text"] and "number 2" in error["text"] and "prelude.py:" in error["text"]
     lines = [line for line in job.stderr.splitlines() if "still waiting" in line]
     assert 1 <= len(lines) <= 2
     assert all("for ranks 1 and 3" in line and "all_reduce" in line for line in lines)

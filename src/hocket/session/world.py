@@ -24,7 +24,7 @@ from hocket.errors import (
 )
 from hocket.trace import write_failure_record
 
-_EXIT_DRAIN_S = 2.0
+_EXIT_DRAIN_S = 1.0  # the others are to learn of our end within two seconds
 _WORLD_KEY = derive_key("world")
 
 
