@@ -27,7 +27,7 @@ namespace {
 
 using namespace hocket;
 
-constexpr uint64_t kRounds = 20'000;
+constexpr uint64_t kRounds = 50'000;
 constexpr int64_t kSleepNs = 20'000'000'000;
 constexpr int64_t kLostNs = 10'000'000'000;
 
@@ -44,18 +44,24 @@ void forbid_membarrier() {
   CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
 }
 
+unsigned some_pauses(std::mt19937& random) { return random() % (1u << random() % 9); }  // short ones more often
+
 void pause_a_while(std::mt19937& random) {
-  for (unsigned i = random() % 400; i > 0; --i) cpu_pause();
+  for (unsigned i = some_pauses(random); i > 0; --i) cpu_pause();
 }
 
-// As Engine::wait() does it.
+// As Engine::wait() does it: looks a few times, so that it falls asleep just when the other side publishes.
 void wait_until(const std::atomic<uint64_t>& flag, uint64_t target, std::mt19937& random) {
   Bell& bell = Bell::mine();
   const int64_t begin = now_ns();
-  while (flag.load(std::memory_order_acquire) < target) {
+  while (true) {
+    for (unsigned i = some_pauses(random); i > 0; --i) {
+      if (flag.load(std::memory_order_acquire) >= target) return;
+      cpu_pause();
+    }
     const uint32_t word = bell.prepare_sleep();
     if (flag.load(std::memory_order_acquire) >= target) return;
-    pause_a_while(random);
+    if (random() % 4 == 0) pause_a_while(random);
     bell.sleep(word, kSleepNs);
     CHECK(now_ns() - begin < kLostNs);
   }

@@ -139,7 +139,7 @@ class Communicator(_native.Communicator):
     def finalize(self) -> None:
         """Wait for operations in flight and leave this communicator and those made from it. Idempotent.
 
-        Not collective: others that still wait for this rank get `PeerFailure`.
+        Not collective: others that still wait for this rank get `PeerFailure`, or `Aborted` if operations were in flight.
         """
         self._leave(self.timeout)
 
