@@ -15,6 +15,7 @@ constexpr int64_t kSpinNs = 20'000;
 constexpr int64_t kYieldNs = 100'000;
 constexpr int64_t kYieldOversubscribedNs = 2'000'000;
 constexpr uint32_t kLeastYields = 100;
+constexpr uint32_t kLeastYieldsOversubscribed = 2000;
 constexpr int64_t kSleepNs = 50'000'000;  // also the period of looking at signals, peers' lives and deadlines
 constexpr int64_t kTickNs = 50'000'000;
 
@@ -38,7 +39,8 @@ class Backoff {
     if (idle_since_ns_ == 0) idle_since_ns_ = now;
     const int64_t idle = now - idle_since_ns_;
     if (!oversubscribed_ && idle < kSpinNs) return Next::again;
-    if (idle < (oversubscribed_ ? kYieldOversubscribedNs : kYieldNs) || yields_ < kLeastYields) {
+    if (idle < (oversubscribed_ ? kYieldOversubscribedNs : kYieldNs) ||
+        yields_ < (oversubscribed_ ? kLeastYieldsOversubscribed : kLeastYields)) {
       ++yields_;
       sched_yield();
       return Next::again;

@@ -65,6 +65,11 @@ def is_in_flight(comm, op):
     return any(each.op == op and each.state in ("issued", "started") for each in comm.records())
 
 
+def is_meeting():
+    """Whether the main thread is inside of the native part of hk.init, or one step before it."""
+    return sys._current_frames()[threading.main_thread().ident].f_code.co_name == "connect_host"
+
+
 def caught(call, *args, **kwargs):
     """Return the error of a call, noted, or None."""
     entered_s = time.monotonic()

@@ -13,6 +13,7 @@ from prelude import (
     await_told,
     caught,
     is_in_flight,
+    is_meeting,
     is_struck,
     note,
     pid_of,
@@ -52,11 +53,6 @@ def strike_when(condition):
             strike()
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def is_meeting():
-    """Whether the main thread is inside of the native part of hk.init, or one step before it."""
-    return sys._current_frames()[threading.main_thread().ident].f_code.co_name == "connect_host"
 
 
 def meet():

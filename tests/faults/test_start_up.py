@@ -165,10 +165,9 @@ def test_interrupt_while_ranks_are_missing(run_job: Callable[..., Any]) -> None:
     script = """
 if RANK == 0:
     def interrupt():
-        wait_until(lambda: len(os.listdir("/proc/self/fd")) > before)
+        wait_until(is_meeting)
         note("sent")
         os.kill(os.getpid(), signal.SIGINT)
-    before = len(os.listdir("/proc/self/fd"))
     threading.Thread(target=interrupt).start()
     assert isinstance(caught(hk.init, timeout=30), KeyboardInterrupt)
     tell("interrupted")

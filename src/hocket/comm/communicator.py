@@ -139,7 +139,8 @@ class Communicator(_native.Communicator):
     def finalize(self) -> None:
         """Wait for operations in flight and leave this communicator and those made from it. Idempotent.
 
-        Not collective: others that still wait for this rank get `PeerFailure`, or `Aborted` if operations were in flight.
+        Not collective: others that still wait for this rank get `PeerFailure`, or `Aborted` if it had operations in
+        flight.
         """
         self._leave(self.timeout)
 
