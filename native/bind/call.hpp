@@ -19,7 +19,7 @@ class Entry {
                                                   "communicator per thread (comm.dup()) or a lock");
     if (core.closed) [[unlikely]] {
       leave();
-      throw Failure(ErrorCode::invalid_state, core.label + " was finalized; operations are not possible any more");
+      throw Failure(core.closed_error());
     }
   }
   ~Entry() { leave(); }

@@ -47,8 +47,7 @@ void PyCommunicator::close(double drain_timeout_s) {
                  "rank " + std::to_string(core_->rank) + " of " + core_->label +
                      " finalized the communicator while operations were in flight",
                  {}});
-  core_->closed = true;
-  core_->drop_lanes();
+  core_->close();
   engine.detach(*core_);
 }
 
@@ -94,7 +93,7 @@ void bind_communicator(nb::module_& module) {
       .def_prop_ro("size", [](PyCommunicator& self) { return self.core().size; })
       .def_prop_ro("timeout", [](const PyCommunicator& self) { return self.timeout_s; })
       .def_prop_ro("_label", [](PyCommunicator& self) { return self.core().label; })
-      .def_prop_ro("_closed", [](PyCommunicator& self) { return self.core().closed; })
+      .def_prop_ro("_closed", [](PyCommunicator& self) { return self.core().closed.load(); })
       .def_prop_rw(
           "_check_grad", [](const PyCommunicator& self) { return self.check_grad; },
           [](PyCommunicator& self, bool value) { self.check_grad = value; })

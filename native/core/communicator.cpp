@@ -47,9 +47,10 @@ void Communicator::issue(const WorkPtr& work, LaneIndex index, uint8_t event_fla
 bool Communicator::try_short(Operation& op, LaneIndex index, bool& posted, uint64_t& event) {
   // About a microsecond: longer waits go through the engine, which drives all lanes and gives the processor away.
   constexpr int kSpins = 64;
-  LaneQueue& queue = queues_[static_cast<size_t>(index)];
   posted = false;
-  if (!queue.works.empty() || failure_ || !queue.lane->is_short(op)) return false;
+  if (failure_) return false;
+  LaneQueue& queue = queues_[static_cast<size_t>(index)];
+  if (!queue.works.empty() || !queue.lane->is_short(op)) return false;
   op.seq = ++collective_seq_;
   event = events_.begin(op, ticks(), 0);
   posted = true;
@@ -61,13 +62,13 @@ bool Communicator::try_short(Operation& op, LaneIndex index, bool& posted, uint6
 }
 
 void Communicator::adopt(const WorkPtr& work, LaneIndex index, uint64_t event) {
-  LaneQueue& queue = queues_[static_cast<size_t>(index)];
   work->event = event;
-  if (failure_) {  // since try_short(): another thread drove the lanes
-    queue.lane->cancel(work->op);
+  if (failure_) {  // since try_short(): another thread drove the lanes, or closed the communicator
+    if (!closed) queues_[static_cast<size_t>(index)].lane->cancel(work->op);
     finish(*work, *failure_);
     return;
   }
+  LaneQueue& queue = queues_[static_cast<size_t>(index)];
   work->state.store(Work::State::posted, std::memory_order_relaxed);
   queue.works.push_back(work);
   queue.num_posted = 1;
@@ -168,6 +169,16 @@ void Communicator::fail(const Error& error) {
     queue.num_posted = 0;
     queue.lane->abandon(error);
   }
+}
+
+void Communicator::close() {
+  closed = true;
+  failure_ = closed_error();
+  queues_.clear();
+}
+
+Error Communicator::closed_error() const {
+  return {ErrorCode::invalid_state, label + " was finalized; operations are not possible any more"};
 }
 
 Communicator::LaneQueue* Communicator::queue_of(const Work& work, size_t* position) {

@@ -27,8 +27,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   // The first lane carries collectives, the second point-to-point operations.
   void add_lane(std::unique_ptr<Lane> lane);
-  // After the last operation: gives back what the lanes hold.
-  void drop_lanes() { queues_.clear(); }
+  // After the last operation: gives back what the lanes hold. What another thread is about to issue fails.
+  void close();
+  Error closed_error() const;
   Lane& lane(LaneIndex index) { return *queues_[static_cast<size_t>(index)].lane; }
 
   // Gives the operation its place in the issue order and queues it; posts it at once where the lane has room.
@@ -59,7 +60,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   // Set while a call is inside this communicator (decision 7); tested without the progress lock.
   std::atomic<bool> entered{false};
-  bool closed = false;
+  std::atomic<bool> closed{false};
 
  private:
   struct LaneQueue {

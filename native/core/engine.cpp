@@ -14,20 +14,26 @@ namespace {
 constexpr int64_t kSpinNs = 20'000;
 constexpr int64_t kYieldNs = 100'000;
 constexpr int64_t kYieldOversubscribedNs = 2'000'000;
-constexpr uint32_t kLeastYields = 100;
-constexpr uint32_t kLeastYieldsOversubscribed = 2000;
+constexpr int64_t kLongYieldNs = 500'000;  // nobody who only waits keeps a processor for that long
+constexpr int64_t kSleepPeriodNs = 100'000'000;
 constexpr int64_t kSleepNs = 50'000'000;  // also the period of looking at signals, peers' lives and deadlines
 constexpr int64_t kTickNs = 50'000'000;
 
-// Spin, then yield, then sleep; the clock is read only every so many spins. Yields are counted as well as timed: on a
-// busy machine one of them may take a whole time slice of somebody else, after which little has been looked at.
+// Spin, then yield, then sleep; the clock is read only every so many spins.
+//
+// Yielding is the fastest way to wait for a rank that shares our processor, and the worst one next to a foreign program
+// that computes: each yield gives that one a whole time slice, and the ranks that wait for each other on two processors
+// hardly ever run at the same time. A yield that takes long tells, and from then on, for a while, waits sleep at once:
+// who is woken runs at once, as it has used less than its share.
 class Backoff {
  public:
-  explicit Backoff(bool oversubscribed) : oversubscribed_(oversubscribed) { reset(); }
+  Backoff(bool oversubscribed, std::atomic<int64_t>& sleep_until_ns)
+      : oversubscribed_(oversubscribed), sleep_until_ns_(sleep_until_ns) {
+    reset();
+  }
   void reset() {
     idle_since_ns_ = 0;
     spins_ = 0;
-    yields_ = 0;
   }
   enum class Next { again, sleep };
   Next step() {
@@ -39,10 +45,11 @@ class Backoff {
     if (idle_since_ns_ == 0) idle_since_ns_ = now;
     const int64_t idle = now - idle_since_ns_;
     if (!oversubscribed_ && idle < kSpinNs) return Next::again;
-    if (idle < (oversubscribed_ ? kYieldOversubscribedNs : kYieldNs) ||
-        yields_ < (oversubscribed_ ? kLeastYieldsOversubscribed : kLeastYields)) {
-      ++yields_;
+    if (now < sleep_until_ns_.load(std::memory_order_relaxed)) return Next::sleep;
+    if (idle < (oversubscribed_ ? kYieldOversubscribedNs : kYieldNs)) {
       sched_yield();
+      const int64_t back = now_ns();
+      if (back - now > kLongYieldNs) sleep_until_ns_.store(back + kSleepPeriodNs, std::memory_order_relaxed);
       return Next::again;
     }
     return Next::sleep;
@@ -50,9 +57,9 @@ class Backoff {
 
  private:
   bool oversubscribed_;
+  std::atomic<int64_t>& sleep_until_ns_;
   int64_t idle_since_ns_ = 0;
   uint32_t spins_ = 0;
-  uint32_t yields_ = 0;
 };
 
 struct WaiterCount {
@@ -114,7 +121,7 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
   const int64_t deadline = begin + timeout_ns(timeout_s);
   const WaiterCount count(work);
   const double stall_s = std::min(stall_report_s_, timeout_s / 2);
-  Backoff backoff(oversubscribed_.load(std::memory_order_relaxed));
+  Backoff backoff(oversubscribed_.load(std::memory_order_relaxed), sleep_until_ns_);
   Communicator& communicator = *work.communicator;
   int64_t next_tick = begin + kTickNs;
   for (uint32_t pass = 1; !work.finished(); ++pass) {

@@ -86,6 +86,7 @@ class Engine {
   std::vector<std::shared_ptr<Communicator>> communicators_;
   std::atomic<bool> oversubscribed_{false};
   std::atomic<int> sleepers_{0};
+  std::atomic<int64_t> sleep_until_ns_{0};  // waits do not yield before that time
   double stall_report_s_ = 10.0;
   int64_t next_tend_ns_ = 0;  // under the lock
 

@@ -90,3 +90,34 @@ def test_end_of_a_program(run_job: Callable[..., Any], end: str, progress: str) 
     script = f"comm = hk.init(timeout=30, progress={progress!r})\ncomm.barrier()\n{ENDS[end]}\n"
     job = run_job(script, 2)
     assert (job.return_code, job.stderr) == (0, "")
+
+
+def test_finalize_while_another_thread_issues(run_job: Callable[..., Any]) -> None:
+    script = """
+comm = hk.init(timeout=30, progress=sys.argv[1])
+for cycle in range(150):
+    copy = comm.dup()
+    begun = threading.Event()
+    seen = []
+    def issue():
+        x = np.ones(3)
+        try:
+            while True:
+                copy.all_reduce(x)
+                copy.all_reduce(x, async_op=True).wait()
+                copy.isend(x, RANK)
+                begun.set()
+        except (hk.InvalidState, hk.PeerFailure, hk.Aborted) as error:
+            seen.append(error)
+        begun.set()
+    thread = threading.Thread(target=issue)
+    thread.start()
+    begun.wait()
+    copy._leave(0.0)
+    thread.join()
+    assert len(seen) == 1
+    comm.barrier()
+"""
+    for progress in ("caller", "thread"):
+        job = run_job(script, 2, progress)
+        assert (job.return_code, job.stderr) == (0, "")
