@@ -16,6 +16,12 @@ void raise_operation_error(nb::handle communicator, const Error& error) {
   PyErr_Fetch(&type, &value, &traceback);
   PyErr_NormalizeException(&type, &value, &traceback);
   PyObject* result = PyObject_CallFunctionObjArgs(self->on_failure.ptr(), communicator.ptr(), value, nullptr);
+  if (!result && !PyErr_ExceptionMatches(PyExc_Exception)) {  // Ctrl-C meanwhile
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    return;
+  }
   // A record that cannot be written must not hide the error that it is about.
   if (!result) PyErr_WriteUnraisable(self->on_failure.ptr());
   Py_XDECREF(result);

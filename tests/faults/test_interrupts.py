@@ -122,5 +122,5 @@ comm.recv(np.zeros(3), 0)
     job.processes[0].send_signal(signal.SIGINT)
     job.finish()
     assert job.return_code == 130
-    assert job.stderr.startswith("hocket run: interrupted by SIGINT\n")
+    assert job.stderr.startswith("hocket run: interrupted by SIGINT\n"), job.stderr
     assert "Traceback" not in job.stderr

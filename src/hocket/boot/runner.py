@@ -18,6 +18,8 @@ import importlib.util
 import io
 import os
 import pkgutil
+import signal
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
@@ -45,11 +47,23 @@ def main(arguments: list[str]) -> None:
         trace = _without_own_frames(error.__traceback__)
         error.__traceback__ = trace  # Python's own hook prints this one, whatever it is given
         # A process forked by the script comes by here as well; its failure is not the rank's.
-        if os.getpid() != pid or not _leave_report(error, trace):
-            sys.excepthook(type(error), error, trace)
+        with _no_interrupt():  # one Ctrl-C ends all ranks, and the failure of the first can be here before it
+            if os.getpid() != pid or not _leave_report(error, trace):
+                sys.excepthook(type(error), error, trace)
         # As Python does where it prints it; exit handlers look here for how the program ended.
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
         sys.exit(EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
+
+
+@contextlib.contextmanager
+def _no_interrupt() -> Iterator[None]:
+    previous = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        if previous is not None:  # else one that was not set from Python, which Python cannot set again
+            signal.signal(signal.SIGINT, previous)
 
 
 def _run(arguments: list[str]) -> None:
