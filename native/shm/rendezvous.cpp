@@ -119,7 +119,13 @@ Received receive_message(int socket, void* data, size_t nbytes, std::vector<Fd>&
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = control.size();
-  const ssize_t got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  ssize_t got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  // The kernel looks for a message first and for the end second: a peer that sent and closed in between seems to have
+  // closed only. After the end nothing comes any more, so a second look is the truth.
+  if (got == 0) {
+    message.msg_controllen = control.size();
+    got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  }
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Received::nothing;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); got >= 0 && header; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
