@@ -168,15 +168,16 @@ void Array::set_strided(StridedArray array, const ArrayRules& rules) {
   data_ = copy_.get();
 }
 
+void Array::extent(const std::byte** begin, const std::byte** end) const {
+  *begin = data_;
+  *end = data_ + nbytes_;
+  if (copy_) strided_.extent(begin, end);
+}
+
 bool Array::overlaps(const Array& other) const {
-  const auto extent_of = [](const Array& array, const std::byte** begin, const std::byte** end) {
-    *begin = array.data_;
-    *end = array.data_ + array.nbytes_;
-    if (array.copy_) array.strided_.extent(begin, end);
-  };
   const std::byte *begin, *end, *other_begin, *other_end;
-  extent_of(*this, &begin, &end);
-  extent_of(other, &other_begin, &other_end);
+  extent(&begin, &end);
+  other.extent(&other_begin, &other_end);
   return begin < other_end && other_begin < end;
 }
 

@@ -38,6 +38,10 @@ class Array {
   // A non-contiguous array is worked on in a copy; write_back() brings the copy home and may run without the GIL.
   bool is_copy() const { return copy_ != nullptr; }
   void write_back() const { strided_.scatter_from(copy_.get()); }
+  void read_in() const { strided_.gather_into(copy_.get()); }  // once more
+
+  // First and one past the last byte of the array as given.
+  void extent(const std::byte** begin, const std::byte** end) const;
 
   // Whether any byte of the two arrays as given is the same.
   bool overlaps(const Array& other) const;

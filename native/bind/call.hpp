@@ -34,16 +34,18 @@ class Entry {
 struct Options {
   bool is_async = false;
   double timeout_s = 0;
+  PyObject* backend = nullptr;  // as it was given; null or None: the best one
+  PyObject* deps = nullptr;
+  bool is_internal = false;  // of the communicator itself: over the first backend, whatever operations may use
 };
 
 ReduceOp read_reduce(PyObject* object);
 int read_rank(PyObject* object, const char* argument, int size);
 int read_tag(PyObject* object);
 double read_timeout(PyObject* object, const PyCommunicator& communicator);
-Options read_options(const Entry& entry, PyObject* backend, PyObject* async_op, PyObject* timeout);
+Options read_options(const Entry& entry, PyObject* backend, PyObject* async_op, PyObject* deps, PyObject* timeout);
 
 // Issues the operation and, unless it is asynchronous, waits for it. Returns None or a Work.
-PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<Arrays> arrays, const Options& options,
-              LaneIndex lane = LaneIndex::collective);
+PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<Arrays> arrays, const Options& options);
 
 }  // namespace hocket

@@ -1,6 +1,8 @@
 #include "bind/communicator.hpp"
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -8,25 +10,63 @@
 #include "bind/gil.hpp"
 #include "bind/methods.hpp"
 #include "core/process.hpp"
+#include "shm/agreed_lane.hpp"
 #include "shm/collective_lane.hpp"
+#include "shm/watched_lane.hpp"
 
 namespace hocket {
 
 PyCommunicator::PyCommunicator(const PyHost& host, std::vector<int> members, int rank, uint64_t key, std::string label,
-                               double timeout, double open_timeout_s)
-    : timeout_s(timeout) {
-  std::shared_ptr<Region> region;
+                               std::vector<std::string> backends, double timeout, double open_timeout_s)
+    : timeout_s(timeout), names_(backends) {
   {
     ReleasedGil hooks;
-    region = Region::open(host.host, std::move(members), rank, key, open_timeout_s, hooks);
+    region_ = Region::open(host.host, std::move(members), rank, key, std::move(backends), open_timeout_s, hooks);
   }
-  core_ = std::make_shared<Communicator>(rank, region->size, static_cast<uint32_t>(key), std::move(label));
-  auto point_to_point = std::make_unique<PointToPointLane>(region);
+  core_ = std::make_shared<Communicator>(rank, region_->size, static_cast<uint32_t>(key), std::move(label));
+  auto point_to_point = std::make_unique<PointToPointLane>(region_);
   point_to_point_ = point_to_point.get();
-  core_->add_lane(std::make_unique<CollectiveLane>(region));
-  core_->add_lane(std::move(point_to_point));
+  core_->add_backend(std::make_unique<CollectiveLane>(region_), std::move(point_to_point));
+  if (region_->num_lanes > 1)
+    core_->set_issue_log([region = region_](const Operation& op) { region->note_issued(op); });
   const ProgressGuard guard;
   Engine::instance().attach(core_);
+}
+
+void PyCommunicator::add_backend(PyLane& collective, PyLane& point_to_point) {
+  const size_t backend = core_->num_backends();
+  auto agreed = std::make_unique<AgreedLane>(region_, backend, std::move(collective.lane));
+  auto watched = std::make_unique<WatchedLane>(region_, std::move(point_to_point.lane));
+  const ProgressGuard guard;
+  core_->add_backend(std::move(agreed), std::move(watched));
+}
+
+void PyCommunicator::set_allowed(const std::vector<std::string>& names) {
+  uint32_t allowed = 0;
+  for (size_t backend = 0; backend < names_.size(); ++backend)
+    for (const std::string& each : names)
+      if (each == names_[backend]) allowed |= 1u << backend;
+  core_->set_allowed(allowed);
+}
+
+uint8_t PyCommunicator::choose(PyObject* object, const Operation& op) const {
+  if (!object || object == Py_None) return core_->num_backends() == 1 ? uint8_t{0} : core_->choose(op);
+  std::string names;
+  for (size_t backend = 0; backend < names_.size(); ++backend) {
+    if (!core_->allows(backend)) continue;
+    const std::string& name = names_[backend];
+    names += (names.empty() ? "'" : ", '") + name + "'";
+    if (!PyUnicode_Check(object) || PyUnicode_CompareWithASCIIString(object, name.c_str()) != 0) continue;
+    if (backend > 0)
+      if (const std::optional<std::string> reason = core_->refuses(backend, op))
+        throw Failure(ErrorCode::unsupported_dtype, name + " cannot carry " + describe(op) + ": " + *reason);
+    return static_cast<uint8_t>(backend);
+  }
+  const std::string wanted = nb::cast<std::string>(nb::repr(nb::handle(object)));
+  std::string text = "backend " + wanted + " is not available; this communicator has " + names;
+  for (const auto& [name, reason] : left_out_)
+    if (wanted == "'" + name + "'") text += "; " + name + " was left out: " + reason;
+  throw Failure(ErrorCode::backend_unavailable, text);
 }
 
 PyCommunicator::~PyCommunicator() {
@@ -48,6 +88,7 @@ void PyCommunicator::close(double drain_timeout_s) {
                      " finalized the communicator while operations were in flight",
                  {}});
   core_->close();
+  region_.reset();
   engine.detach(*core_);
 }
 
@@ -62,6 +103,37 @@ nb::bytes records(PyCommunicator& self) {
     events = self.core().events().snapshot();
   }
   return nb::bytes(reinterpret_cast<const char*>(events.data()), events.size() * sizeof(Event));
+}
+
+size_t index_of(const auto& names, const std::string& wanted, const char* what) {
+  for (size_t i = 0; i < names.size(); ++i)
+    if (wanted == names[i]) return i;
+  throw Failure(ErrorCode::invalid_argument, std::string(what) + " '" + wanted + "' is not known");
+}
+
+void set_choice(PyCommunicator& self, const std::string& kind, const std::string& dtype_class,
+                const std::vector<std::pair<uint64_t, std::vector<uint8_t>>>& ranges) {
+  std::vector<ChoiceTable::Range> table;
+  for (const auto& [most_nbytes, ranking] : ranges) {
+    for (const uint8_t backend : ranking)
+      if (backend >= self.core().num_backends())
+        throw Failure(ErrorCode::invalid_argument, "no backend number " + std::to_string(backend));
+    table.push_back({most_nbytes, ranking});
+  }
+  const auto op = static_cast<OpKind>(index_of(kOpNames, kind, "operation"));
+  const auto dtypes = static_cast<DTypeClass>(index_of(kDTypeClassNames, dtype_class, "class of types"));
+  const ProgressGuard guard;
+  self.core().choices().set(op, dtypes, std::move(table));
+}
+
+std::string choose(PyCommunicator& self, const std::string& kind, const std::string& dtype,
+                   const std::optional<std::string>& reduction, uint64_t nbytes) {
+  const Operation op{
+      .kind = static_cast<OpKind>(index_of(kOpNames, kind, "operation")),
+      .dtype = static_cast<DType>(index_of(kDTypeNames, dtype, "type")),
+      .reduce = reduction ? static_cast<ReduceOp>(index_of(kReduceNames, *reduction, "reduction")) : ReduceOp::sum,
+      .nbytes = nbytes};
+  return self.core().backend_name(self.choose(nullptr, op));
 }
 
 }  // namespace
@@ -86,9 +158,15 @@ void bind_communicator(nb::module_& module) {
 
   PyType_Slot slots[] = {{Py_tp_methods, operation_methods()}, {0, nullptr}};
   nb::class_<PyCommunicator>(module, "Communicator", nb::type_slots(slots))
-      .def(nb::init<const PyHost&, std::vector<int>, int, uint64_t, std::string, double, double>(), nb::arg("host"),
-           nb::arg("members"), nb::arg("rank"), nb::arg("key"), nb::arg("label"), nb::arg("timeout"),
-           nb::arg("open_timeout"))
+      .def(nb::init<const PyHost&, std::vector<int>, int, uint64_t, std::string, std::vector<std::string>, double,
+                    double>(),
+           nb::arg("host"), nb::arg("members"), nb::arg("rank"), nb::arg("key"), nb::arg("label"), nb::arg("backends"),
+           nb::arg("timeout"), nb::arg("open_timeout"))
+      .def("_add_backend", &PyCommunicator::add_backend, nb::arg("collective"), nb::arg("point_to_point"))
+      .def("_set_allowed", &PyCommunicator::set_allowed, nb::arg("backends"))
+      .def("_set_left_out", &PyCommunicator::set_left_out, nb::arg("reasons"))
+      .def("_set_choice", &set_choice, nb::arg("kind"), nb::arg("dtype_class"), nb::arg("ranges"))
+      .def("_choose", &choose, nb::arg("kind"), nb::arg("dtype"), nb::arg("reduction").none(), nb::arg("nbytes"))
       .def_prop_ro("rank", [](PyCommunicator& self) { return self.core().rank; })
       .def_prop_ro("size", [](PyCommunicator& self) { return self.core().size; })
       .def_prop_ro("timeout", [](const PyCommunicator& self) { return self.timeout_s; })

@@ -3,10 +3,13 @@
 
 #include <nanobind/nanobind.h>
 
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "bind/errors.hpp"
+#include "bind/lanes.hpp"
 #include "core/communicator.hpp"
 #include "shm/point_to_point_lane.hpp"
 #include "shm/region.hpp"
@@ -20,8 +23,9 @@ struct PyHost {
 class PyCommunicator {
  public:
   // members: host ranks in order of the new communicator's ranks.
+  // backends: names of all, "shm" first; the lanes of the others are added before the first operation.
   PyCommunicator(const PyHost& host, std::vector<int> members, int rank, uint64_t key, std::string label,
-                 double timeout_s, double open_timeout_s);
+                 std::vector<std::string> backends, double timeout_s, double open_timeout_s);
   ~PyCommunicator();
   PyCommunicator(const PyCommunicator&) = delete;
   PyCommunicator& operator=(const PyCommunicator&) = delete;
@@ -29,6 +33,14 @@ class PyCommunicator {
   Communicator& core() { return *core_; }
   const std::shared_ptr<Communicator>& shared_core() const { return core_; }
   const PointToPointLane& point_to_point() const { return *point_to_point_; }
+
+  void add_backend(PyLane& collective, PyLane& point_to_point);
+  // Which backends operations may use; shm carries what the communicator needs for itself in any case.
+  void set_allowed(const std::vector<std::string>& names);
+  // The backend that a call names, or the best one for it.
+  uint8_t choose(PyObject* backend, const Operation& op) const;
+  // Why a backend that a call may name is not there; for messages.
+  void set_left_out(std::map<std::string, std::string> reasons) { left_out_ = std::move(reasons); }
 
   // Waits until what is in flight is over (at most so long), then leaves. Idempotent.
   void close(double drain_timeout_s);
@@ -39,6 +51,9 @@ class PyCommunicator {
 
  private:
   std::shared_ptr<Communicator> core_;
+  std::shared_ptr<Region> region_;  // null once closed: the last one to hold it tells the others that we left
+  const std::vector<std::string> names_;
+  std::map<std::string, std::string> left_out_;
   const PointToPointLane* point_to_point_;
 };
 

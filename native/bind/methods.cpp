@@ -53,11 +53,11 @@ void check_overlap(const char* method, const Arrays& arrays, bool is_allowed_ali
 }
 
 PyObject* all_reduce(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<5> signature{"all_reduce", {"x", "op", "backend", "async_op", "timeout"}, 1, 2};
+  static constexpr Signature<6> signature{"all_reduce", {"x", "op", "backend", "async_op", "deps", "timeout"}, 1, 2};
   return guarded([&] {
     const auto v = signature.read(args, nargs, kwnames);
     const Entry entry(self);
-    const Options options = read_options(entry, v[2], v[3], v[4]);
+    const Options options = read_options(entry, v[2], v[3], v[4], v[5]);
     auto arrays = arrays_pool().take();
     Operation op{.kind = OpKind::all_reduce, .reduce = read_reduce(v[1])};
     take_in_place(entry, v[0], Access::write, op, *arrays);
@@ -67,11 +67,12 @@ PyObject* all_reduce(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
 }
 
 PyObject* reduce(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<6> signature{"reduce", {"x", "root", "op", "backend", "async_op", "timeout"}, 2, 3};
+  static constexpr Signature<7> signature{
+      "reduce", {"x", "root", "op", "backend", "async_op", "deps", "timeout"}, 2, 3};
   return guarded([&] {
     const auto v = signature.read(args, nargs, kwnames);
     const Entry entry(self);
-    const Options options = read_options(entry, v[3], v[4], v[5]);
+    const Options options = read_options(entry, v[3], v[4], v[5], v[6]);
     auto arrays = arrays_pool().take();
     Operation op{
         .kind = OpKind::reduce, .reduce = read_reduce(v[2]), .root = read_rank(v[1], "root", entry.core().size)};
@@ -82,11 +83,11 @@ PyObject* reduce(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
 }
 
 PyObject* broadcast(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<5> signature{"broadcast", {"x", "root", "backend", "async_op", "timeout"}, 2, 2};
+  static constexpr Signature<6> signature{"broadcast", {"x", "root", "backend", "async_op", "deps", "timeout"}, 2, 2};
   return guarded([&] {
     const auto v = signature.read(args, nargs, kwnames);
     const Entry entry(self);
-    const Options options = read_options(entry, v[2], v[3], v[4]);
+    const Options options = read_options(entry, v[2], v[3], v[4], v[5]);
     auto arrays = arrays_pool().take();
     Operation op{.kind = OpKind::broadcast, .root = read_rank(v[1], "root", entry.core().size)};
     take_in_place(entry, v[0], op.root == entry.core().rank ? Access::read : Access::write, op, *arrays);
@@ -95,11 +96,11 @@ PyObject* broadcast(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyO
 }
 
 PyObject* barrier(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<3> signature{"barrier", {"backend", "async_op", "timeout"}, 0, 0};
+  static constexpr Signature<4> signature{"barrier", {"backend", "async_op", "deps", "timeout"}, 0, 0};
   return guarded([&] {
     const auto v = signature.read(args, nargs, kwnames);
     const Entry entry(self);
-    const Options options = read_options(entry, v[0], v[1], v[2]);
+    const Options options = read_options(entry, v[0], v[1], v[2], v[3]);
     return run(self, entry, Operation{.kind = OpKind::barrier}, arrays_pool().take(), options);
   });
 }
@@ -119,11 +120,11 @@ PyObject* gather_as(PyObject* self, OpKind kind, PyObject* out, PyObject* x, con
 }
 
 PyObject* all_gather(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<5> signature{"all_gather", {"out", "x", "backend", "async_op", "timeout"}, 2, 2};
+  static constexpr Signature<6> signature{"all_gather", {"out", "x", "backend", "async_op", "deps", "timeout"}, 2, 2};
   return guarded([&] {
     const auto v = signature.read(args, nargs, kwnames);
     const Entry entry(self);
-    return gather_as(self, OpKind::all_gather, v[0], v[1], entry, read_options(entry, v[2], v[3], v[4]));
+    return gather_as(self, OpKind::all_gather, v[0], v[1], entry, read_options(entry, v[2], v[3], v[4], v[5]));
   });
 }
 
@@ -135,16 +136,17 @@ PyObject* gather_for(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
     const Entry entry(self);
     const bool is_split = PyUnicode_CompareWithASCIIString(v[0], "split") == 0;
     return gather_as(self, is_split ? OpKind::split : OpKind::dup, v[1], v[2], entry,
-                     {false, entry.communicator().timeout_s});
+                     {.timeout_s = entry.communicator().timeout_s, .is_internal = true});
   });
 }
 
 PyObject* reduce_scatter(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<6> signature{"reduce_scatter", {"out", "x", "op", "backend", "async_op", "timeout"}, 2, 3};
+  static constexpr Signature<7> signature{
+      "reduce_scatter", {"out", "x", "op", "backend", "async_op", "deps", "timeout"}, 2, 3};
   return guarded([&] {
     const auto v = signature.read(args, nargs, kwnames);
     const Entry entry(self);
-    const Options options = read_options(entry, v[3], v[4], v[5]);
+    const Options options = read_options(entry, v[3], v[4], v[5], v[6]);
     auto arrays = arrays_pool().take();
     Operation op{.kind = OpKind::reduce_scatter, .reduce = read_reduce(v[2])};
     take_in_and_out(entry, v[0], v[1], op, *arrays);
@@ -161,11 +163,11 @@ PyObject* reduce_scatter(PyObject* self, PyObject* const* args, Py_ssize_t nargs
 }
 
 PyObject* all_to_all(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<5> signature{"all_to_all", {"out", "x", "backend", "async_op", "timeout"}, 2, 2};
+  static constexpr Signature<6> signature{"all_to_all", {"out", "x", "backend", "async_op", "deps", "timeout"}, 2, 2};
   return guarded([&] {
     const auto v = signature.read(args, nargs, kwnames);
     const Entry entry(self);
-    const Options options = read_options(entry, v[2], v[3], v[4]);
+    const Options options = read_options(entry, v[2], v[3], v[4], v[5]);
     auto arrays = arrays_pool().take();
     Operation op{.kind = OpKind::all_to_all};
     take_in_and_out(entry, v[0], v[1], op, *arrays);
@@ -187,7 +189,8 @@ bool expects_from_self(const Entry& entry, int tag) {
   return entry.core().failure() || entry.communicator().point_to_point().expects_from_self(tag);
 }
 
-PyObject* send_as(PyObject* self, bool is_async, PyObject* x, PyObject* dst, PyObject* tag, PyObject* timeout) {
+PyObject* send_as(PyObject* self, bool is_async, PyObject* x, PyObject* dst, PyObject* tag, PyObject* backend,
+                  PyObject* timeout) {
   const Entry entry(self);
   auto arrays = arrays_pool().take();
   Operation op{.kind = OpKind::send, .root = read_rank(dst, "dst", entry.core().size), .tag = read_tag(tag)};
@@ -195,48 +198,49 @@ PyObject* send_as(PyObject* self, bool is_async, PyObject* x, PyObject* dst, PyO
   if (!is_async && op.root == entry.core().rank && !expects_from_self(entry, op.tag))
     throw Failure(ErrorCode::invalid_argument, "send to this rank itself would never end, as no receive with tag " +
                                                    std::to_string(op.tag) + " was issued; issue irecv first");
-  return run(self, entry, op, std::move(arrays), {is_async, read_timeout(timeout, entry.communicator())},
-             LaneIndex::point_to_point);
+  return run(self, entry, op, std::move(arrays),
+             {is_async, read_timeout(timeout, entry.communicator()), backend, nullptr});
 }
 
-PyObject* recv_as(PyObject* self, bool is_async, PyObject* x, PyObject* src, PyObject* tag, PyObject* timeout) {
+PyObject* recv_as(PyObject* self, bool is_async, PyObject* x, PyObject* src, PyObject* tag, PyObject* backend,
+                  PyObject* timeout) {
   const Entry entry(self);
   auto arrays = arrays_pool().take();
   Operation op{.kind = OpKind::recv, .root = read_rank(src, "src", entry.core().size), .tag = read_tag(tag)};
   take_in_place(entry, x, Access::write, op, *arrays);
-  return run(self, entry, op, std::move(arrays), {is_async, read_timeout(timeout, entry.communicator())},
-             LaneIndex::point_to_point);
+  return run(self, entry, op, std::move(arrays),
+             {is_async, read_timeout(timeout, entry.communicator()), backend, nullptr});
 }
 
 PyObject* send(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<4> signature{"send", {"x", "dst", "tag", "timeout"}, 2, 3};
+  static constexpr Signature<5> signature{"send", {"x", "dst", "tag", "backend", "timeout"}, 2, 3};
   return guarded([&] {
     const auto v = signature.read(args, nargs, kwnames);
-    return send_as(self, false, v[0], v[1], v[2], v[3]);
+    return send_as(self, false, v[0], v[1], v[2], v[3], v[4]);
   });
 }
 
 PyObject* isend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<4> signature{"isend", {"x", "dst", "tag", "timeout"}, 2, 3};
+  static constexpr Signature<5> signature{"isend", {"x", "dst", "tag", "backend", "timeout"}, 2, 3};
   return guarded([&] {
     const auto v = signature.read(args, nargs, kwnames);
-    return send_as(self, true, v[0], v[1], v[2], v[3]);
+    return send_as(self, true, v[0], v[1], v[2], v[3], v[4]);
   });
 }
 
 PyObject* recv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<4> signature{"recv", {"x", "src", "tag", "timeout"}, 2, 3};
+  static constexpr Signature<5> signature{"recv", {"x", "src", "tag", "backend", "timeout"}, 2, 3};
   return guarded([&] {
     const auto v = signature.read(args, nargs, kwnames);
-    return recv_as(self, false, v[0], v[1], v[2], v[3]);
+    return recv_as(self, false, v[0], v[1], v[2], v[3], v[4]);
   });
 }
 
 PyObject* irecv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<4> signature{"irecv", {"x", "src", "tag", "timeout"}, 2, 3};
+  static constexpr Signature<5> signature{"irecv", {"x", "src", "tag", "backend", "timeout"}, 2, 3};
   return guarded([&] {
     const auto v = signature.read(args, nargs, kwnames);
-    return recv_as(self, true, v[0], v[1], v[2], v[3]);
+    return recv_as(self, true, v[0], v[1], v[2], v[3], v[4]);
   });
 }
 

@@ -3,6 +3,9 @@
 
 #include "bind/communicator.hpp"
 #include "bind/errors.hpp"
+#include "bind/gil.hpp"
+#include "bind/lanes.hpp"
+#include "core/choice.hpp"
 #include "core/process.hpp"
 #include "reduce/reduce.hpp"
 
@@ -27,6 +30,7 @@ NB_MODULE(_native, module) {
   nb::set_leak_warnings(false);
   bind_communicator(module);
   bind_work(module);
+  bind_lanes(module);
 
   // The sizes at which the core changes its way of doing things; tests go to their borders.
   nb::dict constants;
@@ -44,6 +48,7 @@ NB_MODULE(_native, module) {
   module.attr("OP_NAMES") = name_list(kOpNames);
   module.attr("DTYPE_NAMES") = name_list(kDTypeNames);
   module.attr("REDUCE_NAMES") = name_list(kReduceNames);
+  module.attr("DTYPE_CLASS_NAMES") = name_list(kDTypeClassNames);
   module.attr("ISA") = active_isa();
 
   module.def("set_oversubscribed", [](bool value) { Engine::instance().set_oversubscribed(value); });
@@ -62,6 +67,14 @@ NB_MODULE(_native, module) {
     const nb::gil_scoped_release released;
     Engine::instance().stop_thread_for_good();
   }));
+  // For who waits in Python for something that another thread does: every entry drives all lanes (rule R3).
+  module.def("progress", [] {
+    {
+      const ProgressGuard guard;
+      Engine::instance().poll();
+    }
+    Engine::instance().attend();
+  });
   module.def("has_progress_thread", [] { return Engine::instance().has_thread(); });
   module.def("clock_anchor", [] {
     const ClockAnchor anchor = ClockAnchor::take();

@@ -61,6 +61,10 @@ bool test(nb::handle self) {
       Engine::instance().poll();
       lock.unlock();
     }
+    if (Engine::instance().attend() && lock.try_lock()) {
+      Engine::instance().poll();
+      lock.unlock();
+    }
   }
   if (!handle.work->finished()) return false;
   handle.work->pins.reset();

@@ -23,12 +23,34 @@ bool is_fatal(const Error& error) {
          error.code == ErrorCode::comm_timeout;
 }
 
+// A library that cannot cancel may still use the arrays of what was given up: they are kept for ever.
+void keep_for_ever(const Work& work) {
+  static auto* kept = new std::vector<std::shared_ptr<void>>;  // NOLINT
+  kept->push_back(work.pins);
+}
+
 }  // namespace
 
 Communicator::Communicator(int rank_, int size_, uint32_t id_, std::string label_)
     : rank(rank_), size(size_), id(id_), label(std::move(label_)), events_(id_), send_seq_(size_), recv_seq_(size_) {}
 
-void Communicator::add_lane(std::unique_ptr<Lane> lane) { queues_.push_back({std::move(lane), {}, 0}); }
+void Communicator::add_backend(std::unique_ptr<Lane> collective, std::unique_ptr<Lane> point_to_point) {
+  queues_.push_back({std::move(collective), {}, 0});
+  queues_.push_back({std::move(point_to_point), {}, 0});
+}
+
+uint8_t Communicator::choose(const Operation& op) const {
+  const auto can = [&](size_t backend) { return allows(backend) && !refuses(backend, op); };
+  if (const std::vector<uint8_t>* ranking = choices_.ranking(op))
+    for (const uint8_t backend : *ranking)
+      if (can(backend)) return backend;
+  for (size_t backend = 0; backend < num_backends(); ++backend)
+    if (can(backend)) return static_cast<uint8_t>(backend);
+  std::string reasons;
+  for (size_t backend = 0; backend < num_backends(); ++backend)
+    if (allows(backend)) reasons += std::string("; ") + backend_name(backend) + ": " + *refuses(backend, op);
+  throw Failure(ErrorCode::unsupported_dtype, "no backend of " + label + " can carry " + describe(op) + reasons);
+}
 
 uint64_t Communicator::next_seq(const Operation& op) {
   if (op.kind == OpKind::send) return ++send_seq_[static_cast<size_t>(op.root)];
@@ -36,23 +58,41 @@ uint64_t Communicator::next_seq(const Operation& op) {
   return ++collective_seq_;
 }
 
-void Communicator::issue(const WorkPtr& work, LaneIndex index, uint8_t event_flags) {
+void Communicator::issue(const WorkPtr& work, uint8_t event_flags) {
   work->op.seq = next_seq(work->op);
   work->event = events_.begin(work->op, ticks(), event_flags);
-  LaneQueue& queue = queues_[static_cast<size_t>(index)];
+  if (issue_log_ && !is_point_to_point(work->op.kind)) issue_log_(work->op);
+  find_dependencies(*work);
+  LaneQueue& queue = queue_of(work->op);
   queue.works.push_back(work);
   progress(queue);
 }
 
-bool Communicator::try_short(Operation& op, LaneIndex index, bool& posted, uint64_t& event) {
+// Collectives that touch the same bytes stay in issue order also where different lanes carry them, or one lane carries
+// several at once. Messages are left out: they have no place in the issue order that is the same on all ranks, so an
+// edge to one could close a cycle between ranks (rule R5).
+void Communicator::find_dependencies(Work& work) const {
+  if (is_point_to_point(work.op.kind)) return;
+  for (size_t i = 0; i < queues_.size(); i += 2) {
+    const LaneQueue& queue = queues_[i];
+    // One at a time is in order by itself, unless the array was copied at issue and has to be read again.
+    if (i == 2u * work.op.backend && queue.lane->depth() == 1 && !work.read_in) continue;
+    for (const WorkPtr& earlier : queue.works)
+      if (earlier->conflicts_with(work)) work.deps.push_back(earlier);
+  }
+}
+
+bool Communicator::try_short(Operation& op, bool& posted, uint64_t& event) {
   // About a microsecond: longer waits go through the engine, which drives all lanes and gives the processor away.
   constexpr int kSpins = 64;
   posted = false;
   if (failure_) return false;
-  LaneQueue& queue = queues_[static_cast<size_t>(index)];
+  LaneQueue& queue = queue_of(op);
   if (!queue.works.empty() || !queue.lane->is_short(op)) return false;
+  if (num_backends() > 1 && !idle()) return false;  // it may depend on what is in flight elsewhere
   op.seq = ++collective_seq_;
   event = events_.begin(op, ticks(), 0);
+  if (issue_log_) issue_log_(op);
   posted = true;
   Progress state = queue.lane->post(op);
   for (int i = 0; state != Progress::done && i < kSpins; ++i) state = queue.lane->test(op);
@@ -61,14 +101,14 @@ bool Communicator::try_short(Operation& op, LaneIndex index, bool& posted, uint6
   return true;
 }
 
-void Communicator::adopt(const WorkPtr& work, LaneIndex index, uint64_t event) {
+void Communicator::adopt(const WorkPtr& work, uint64_t event) {
   work->event = event;
   if (failure_) {  // since try_short(): another thread drove the lanes, or closed the communicator
-    if (!closed) queues_[static_cast<size_t>(index)].lane->cancel(work->op);
+    if (!closed) lane(work->op).cancel(work->op);
     finish(*work, *failure_);
     return;
   }
-  LaneQueue& queue = queues_[static_cast<size_t>(index)];
+  LaneQueue& queue = queue_of(work->op);
   work->state.store(Work::State::posted, std::memory_order_relaxed);
   queue.works.push_back(work);
   queue.num_posted = 1;
@@ -92,6 +132,12 @@ bool Communicator::progress(LaneQueue& queue) {
         state = queue.lane->test(work.op);
       } else {
         if (queue.num_posted >= queue.lane->depth()) break;
+        if (!work.deps.empty()) {
+          if (!std::all_of(work.deps.begin(), work.deps.end(), [](const WorkPtr& dep) { return dep->finished(); }))
+            break;
+          work.deps.clear();
+          if (work.read_in) work.read_in();
+        }
         ++queue.num_posted;
         moved = true;
         events_.mark(work.event, EventState::started);
@@ -130,7 +176,13 @@ bool Communicator::idle() const {
   return std::all_of(queues_.begin(), queues_.end(), [](const LaneQueue& queue) { return queue.works.empty(); });
 }
 
+bool Communicator::needs_polling() const {
+  return std::any_of(queues_.begin(), queues_.end(),
+                     [](const LaneQueue& queue) { return queue.num_posted > 0 && queue.lane->needs_polling(); });
+}
+
 void Communicator::finish(Work& work) {
+  work.deps.clear();
   if (work.write_back) work.write_back();
   events_.end(work.event, EventState::completed);
   work.state.store(Work::State::done, std::memory_order_release);
@@ -138,6 +190,7 @@ void Communicator::finish(Work& work) {
 }
 
 void Communicator::finish(Work& work, Error error) {
+  work.deps.clear();
   work.error = std::move(error);
   events_.end(work.event, EventState::failed);
   work.state.store(Work::State::failed, std::memory_order_release);
@@ -162,7 +215,10 @@ void Communicator::fail(const Error& error) {
   if (failure_->code == ErrorCode::comm_timeout) failure_->code = ErrorCode::aborted;
   for (LaneQueue& queue : queues_) {
     for (size_t i = 0; i < queue.works.size(); ++i) {
-      if (i < queue.num_posted) queue.lane->cancel(queue.works[i]->op);
+      if (i < queue.num_posted) {
+        queue.lane->cancel(queue.works[i]->op);
+        if (queue.lane->keeps_arrays()) keep_for_ever(*queue.works[i]);
+      }
       finish(*queue.works[i], error);
     }
     queue.works.clear();
@@ -175,6 +231,7 @@ void Communicator::close() {
   closed = true;
   failure_ = closed_error();
   queues_.clear();
+  issue_log_ = nullptr;
 }
 
 Error Communicator::closed_error() const {
@@ -218,6 +275,7 @@ void Communicator::give_up(Work& work, double waited_s) {
   if (independent && posted) {
     const bool unnoticed = queue->lane->cancel(work.op);
     const WorkPtr over = queue->works[position];
+    if (queue->lane->keeps_arrays()) keep_for_ever(*over);
     queue->works.erase(queue->works.begin() + static_cast<std::ptrdiff_t>(position));
     --queue->num_posted;
     finish(*over, error);

@@ -2,18 +2,18 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/choice.hpp"
 #include "core/event.hpp"
 #include "core/lane.hpp"
 #include "core/work.hpp"
 
 namespace hocket {
-
-enum class LaneIndex : uint8_t { collective, point_to_point };
 
 // Every method is called under the engine's progress lock unless it says otherwise.
 class Communicator : public std::enable_shared_from_this<Communicator> {
@@ -25,23 +25,40 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const uint32_t id;
   const std::string label;  // for messages: "world", "split 2 of world"
 
-  // The first lane carries collectives, the second point-to-point operations.
-  void add_lane(std::unique_ptr<Lane> lane);
+  // The lanes of one library: collectives and point-to-point operations never share one (rule R7). Before the first
+  // operation, and on all members in the same order.
+  void add_backend(std::unique_ptr<Lane> collective, std::unique_ptr<Lane> point_to_point);
+  size_t num_backends() const { return queues_.size() / 2; }
+  const char* backend_name(size_t backend) const { return queues_[2 * backend].lane->backend(); }
+  Lane& lane(const Operation& op) { return *queue_of(op).lane; }
+  ChoiceTable& choices() { return choices_; }
+  // Which backends choose() considers; all, unless set.
+  void set_allowed(uint32_t mask) { allowed_ = mask; }
+  bool allows(size_t backend) const { return allowed_ >> backend & 1; }
+  std::optional<std::string> refuses(size_t backend, const Operation& op) const {
+    return queues_[2 * backend + (is_point_to_point(op.kind) ? 1 : 0)].lane->refuses(op);
+  }
+  // Called with every collective that is issued.
+  void set_issue_log(std::function<void(const Operation&)> log) { issue_log_ = std::move(log); }
+  // The best backend for the operation among those that can carry it. Throws UnsupportedDtype if none can.
+  uint8_t choose(const Operation& op) const;
+
   // After the last operation: gives back what the lanes hold. What another thread is about to issue fails.
   void close();
   Error closed_error() const;
-  Lane& lane(LaneIndex index) { return *queues_[static_cast<size_t>(index)].lane; }
 
   // Gives the operation its place in the issue order and queues it; posts it at once where the lane has room.
-  void issue(const WorkPtr& work, LaneIndex index, uint8_t event_flags);
+  void issue(const WorkPtr& work, uint8_t event_flags);
 
   // The shortcut of a blocking operation: no Work is made if it completes within a microsecond. Returns true when done;
   // otherwise, if `posted` is set, it is in flight and adopt() must follow; if not, nothing was issued yet.
-  bool try_short(Operation& op, LaneIndex index, bool& posted, uint64_t& event);
-  void adopt(const WorkPtr& work, LaneIndex index, uint64_t event);
+  bool try_short(Operation& op, bool& posted, uint64_t& event);
+  void adopt(const WorkPtr& work, uint64_t event);
 
   bool progress();
   bool idle() const;
+  // Whether an operation is in flight of whose end nobody will ring.
+  bool needs_polling() const;
   // Looks at the lanes' health; breaks the communicator if one is ill.
   void check_health();
   // A wait for `work` ran out of time.
@@ -69,13 +86,18 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     size_t num_posted = 0;  // the first so many works are posted
   };
 
+  LaneQueue& queue_of(const Operation& op) { return queues_[2u * op.backend + (is_point_to_point(op.kind) ? 1 : 0)]; }
   bool progress(LaneQueue& queue);
+  void find_dependencies(Work& work) const;
   void finish(Work& work);
   void finish(Work& work, Error error);
   uint64_t next_seq(const Operation& op);
   LaneQueue* queue_of(const Work& work, size_t* position);
 
-  std::vector<LaneQueue> queues_;
+  std::vector<LaneQueue> queues_;  // of backend b: 2 b carries collectives, 2 b + 1 messages
+  ChoiceTable choices_;
+  uint32_t allowed_ = ~0u;
+  std::function<void(const Operation&)> issue_log_;
   EventRing events_;
   uint64_t collective_seq_ = 0;
   std::vector<uint64_t> send_seq_;  // point-to-point is numbered per peer and direction (decision 3)

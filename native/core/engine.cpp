@@ -18,6 +18,16 @@ constexpr int64_t kLongYieldNs = 500'000;  // nobody who only waits keeps a proc
 constexpr int64_t kSleepPeriodNs = 100'000'000;
 constexpr int64_t kSleepNs = 50'000'000;  // also the period of looking at signals, peers' lives and deadlines
 constexpr int64_t kTickNs = 50'000'000;
+// Where nobody rings: yield for that long, then look again after a pause that is a small part of the time waited.
+constexpr int64_t kYieldPollingNs = 2'000'000;
+constexpr int64_t kPausePart = 64;
+constexpr int64_t kShortestPauseNs = 20'000;
+constexpr int64_t kLongestPauseNs = 1'000'000;
+
+void pause_after(int64_t idle_ns) {
+  const timespec time{0, std::clamp(idle_ns / kPausePart, kShortestPauseNs, kLongestPauseNs)};
+  nanosleep(&time, nullptr);
+}
 
 // Spin, then yield, then sleep; the clock is read only every so many spins.
 //
@@ -34,6 +44,15 @@ class Backoff {
   void reset() {
     idle_since_ns_ = 0;
     spins_ = 0;
+  }
+  // Instead of a sleep, where the end of what is waited for has to be looked for.
+  void pause() const {
+    const int64_t now = now_ns();
+    const int64_t idle = now - idle_since_ns_;
+    if (idle < kYieldPollingNs && now >= sleep_until_ns_.load(std::memory_order_relaxed))
+      sched_yield();
+    else
+      pause_after(idle);
   }
   enum class Next { again, sleep };
   Next step() {
@@ -100,6 +119,17 @@ bool Engine::progress() {
   return moved;
 }
 
+bool Engine::needs_polling() const {
+  return std::any_of(communicators_.begin(), communicators_.end(),
+                     [](const auto& communicator) { return communicator->needs_polling(); });
+}
+
+bool Engine::attend(bool all) {
+  if (!all && attention_.load(std::memory_order_relaxed) == 0) return false;
+  const Pump pump = pump_.load(std::memory_order_acquire);
+  return pump && pump(all);
+}
+
 void Engine::poll() {
   progress();
   tend(now_ns());
@@ -130,6 +160,7 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
       const std::lock_guard guard(lock_, std::adopt_lock);
       moved = progress();
     }
+    moved |= attend();
     if (moved) backoff.reset();
     bool slept = false;
     bool signalled = false;
@@ -140,8 +171,12 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
       // Not try_lock: whoever holds it may have looked before the word was up, and nobody would look again.
       lock_.lock();
       moved = progress();
+      const bool polling = needs_polling();
       lock_.unlock();
-      if (!moved && !work.finished()) {
+      if (!moved && !work.finished() && polling) {
+        backoff.pause();
+        slept = true;
+      } else if (!moved && !work.finished() && attention_.load(std::memory_order_seq_cst) == 0) {
         signalled = !bell.sleep(word, std::clamp<int64_t>(deadline - now_ns(), 1, kSleepNs));
         slept = true;
       }
@@ -163,6 +198,7 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
       lock_.unlock();
       if (!report.empty()) hooks.stalled(report);
       if (hooks.interrupted()) return WaitResult::interrupted;
+      attend(true);
     }
     if (now >= deadline) {
       lock_.lock();
@@ -198,6 +234,7 @@ bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, Wait
         report = waiting_text();
       }
     }
+    moved |= attend(tick);
     if (!report.empty()) hooks.stalled(report);
     if (tick) {
       next_tick = now + kTickNs;
@@ -255,13 +292,15 @@ void Engine::stop_thread(bool for_good) {
 void Engine::run_thread() {
   t_is_progress_thread = true;
   Bell& bell = Bell::mine();
+  int64_t idle_since_ns = now_ns();
   uint32_t word = 0;  // odd after a pass that found nothing; then one more pass with the bell's word up, then sleep
   while (true) {
     // Before the pass: what was finished when the stop came has its callbacks run.
     const bool stop = thread_stop_.load(std::memory_order_seq_cst);
     lock_.lock();
-    const bool moved = progress();
+    bool moved = progress();
     tend(now_ns());
+    const bool polling = needs_polling();
     const bool idle =
         std::all_of(communicators_.begin(), communicators_.end(), [](const auto& c) { return c->idle(); });
     std::vector<std::function<void()>> calls;
@@ -271,10 +310,16 @@ void Engine::run_thread() {
       return true;
     });
     lock_.unlock();
+    moved |= attend();
     for (const auto& call : calls) call();
     // Again after callbacks: they may have asked for further ones.
     if (stop && calls.empty()) break;
+    if (moved) idle_since_ns = now_ns();
     if (stop || moved || !calls.empty()) continue;
+    if (polling) {
+      pause_after(now_ns() - idle_since_ns);
+      continue;
+    }
     if (!word) {
       sleepers_.fetch_add(1, std::memory_order_seq_cst);
       word = bell.prepare_sleep();
@@ -284,6 +329,7 @@ void Engine::run_thread() {
     bell.sleep(word, idle ? 20 * kSleepNs : kSleepNs);
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
     word = 0;
+    if (!idle) attend(true);
   }
   if (word) sleepers_.fetch_sub(1, std::memory_order_relaxed);
 }

@@ -36,6 +36,9 @@ class WaitHooks {
 
 enum class WaitResult : uint8_t { finished, interrupted };
 
+// Drives what needs the interpreter; true if anything moved. `all`: also what asked for no attention.
+using Pump = bool (*)(bool all);
+
 class Engine {
  public:
   // Never destroyed: at the end of the process threads may still be inside, and a forked child owns none of it.
@@ -57,6 +60,13 @@ class Engine {
   // a stall, nothing if it is empty. Both are called under the lock.
   bool wait_for(const std::function<bool()>& ready, double timeout_s, WaitHooks& hooks,
                 const std::function<std::string()>& waiting_text = {});
+
+  // Lanes that are driven by calls into Python cannot be driven under the lock: they ask for attention, and who waits
+  // calls the pump, without the lock. Set once, before the first such lane.
+  void set_pump(Pump pump) { pump_.store(pump, std::memory_order_release); }
+  void want_attention(int count) { attention_.fetch_add(count, std::memory_order_seq_cst); }
+  // Without the lock; runs the pump if a lane asked for it.
+  bool attend(bool all = false);
 
   // More local ranks than processors: spinning would steal the time of whom we wait for.
   void set_oversubscribed(bool oversubscribed) { oversubscribed_.store(oversubscribed, std::memory_order_relaxed); }
@@ -81,11 +91,14 @@ class Engine {
   void stop_thread(bool for_good);
   void tend(int64_t now);
   void check_health();
+  bool needs_polling() const;
 
   ProgressLock lock_;
   std::vector<std::shared_ptr<Communicator>> communicators_;
   std::atomic<bool> oversubscribed_{false};
   std::atomic<int> sleepers_{0};
+  std::atomic<Pump> pump_{nullptr};
+  std::atomic<int> attention_{0};           // lanes that want the pump to be called
   std::atomic<int64_t> sleep_until_ns_{0};  // waits do not yield before that time
   double stall_report_s_ = 10.0;
   int64_t next_tend_ns_ = 0;  // under the lock

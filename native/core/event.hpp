@@ -54,7 +54,7 @@ class EventRing {
     event.aux = static_cast<uint64_t>(static_cast<uint32_t>(op.tag));
     event.kind = static_cast<uint16_t>(op.kind);
     event.algorithm = 0;
-    event.backend = 0;
+    event.backend = op.backend;
     event.dtype = static_cast<uint8_t>(op.dtype);
     event.state = EventState::issued;
     event.flags = flags;

@@ -36,6 +36,12 @@ class Lane {
   virtual void abandon(const Error&) noexcept {}
   // Whether post() followed by a few test() calls is all there is to it: worth trying before a Work is made.
   virtual bool is_short(const Operation&) const { return false; }
+  // Why the library cannot carry the operation, nothing if it can; a function of the operation alone (rule R8).
+  virtual std::optional<std::string> refuses(const Operation&) const { return std::nullopt; }
+  // Nobody rings when an operation is over: a wait has to look again and again.
+  virtual bool needs_polling() const { return false; }
+  // The library may use the arrays of a cancelled operation as long as the process lives.
+  virtual bool keeps_arrays() const { return false; }
 };
 
 }  // namespace hocket

@@ -11,9 +11,10 @@ struct Operation {
   OpKind kind = OpKind::barrier;
   DType dtype = DType::uint8;
   ReduceOp reduce = ReduceOp::sum;
-  int32_t root = -1;  // root of a rooted collective, peer of a point-to-point operation
-  int32_t tag = 0;    // point-to-point only
-  uint64_t seq = 0;   // place in the issue order, from 1; point-to-point counts by itself
+  uint8_t backend = 0;  // place of the library among those of the communicator
+  int32_t root = -1;    // root of a rooted collective, peer of a point-to-point operation
+  int32_t tag = 0;      // point-to-point only
+  uint64_t seq = 0;     // place in the issue order, from 1; point-to-point counts by itself
   uint64_t nbytes =
       0;  // what all members must agree on: the array, or one block of all_gather, reduce_scatter, all_to_all
   const std::byte* in = nullptr;
@@ -22,12 +23,22 @@ struct Operation {
   void* token = nullptr;       // belongs to the lane that carries the operation
 
   size_t count() const { return nbytes / itemsize(dtype); }
+  // Bytes at `in` and at `out`, where one of the two is a block for every rank.
+  uint64_t in_nbytes(int size) const {
+    return kind == OpKind::reduce_scatter || kind == OpKind::all_to_all ? nbytes * static_cast<uint64_t>(size) : nbytes;
+  }
+  uint64_t out_nbytes(int size) const {
+    const bool blocks =
+        kind == OpKind::all_gather || kind == OpKind::all_to_all || kind == OpKind::split || kind == OpKind::dup;
+    return blocks ? nbytes * static_cast<uint64_t>(size) : nbytes;
+  }
 };
 
-// Kind, dtype, reduction, root and bytes, mixed to 64 bits (decision 1). Zero is never a fingerprint.
+// Kind, dtype, reduction, backend, root and bytes, mixed to 64 bits (decision 1). Zero is never a fingerprint.
 inline uint64_t fingerprint(const Operation& op) {
   const uint64_t head = static_cast<uint64_t>(op.kind) | static_cast<uint64_t>(op.dtype) << 8 |
                         (reduces(op.kind) ? static_cast<uint64_t>(op.reduce) + 1 : 0) << 16 |
+                        static_cast<uint64_t>(op.backend) << 24 |
                         static_cast<uint64_t>(static_cast<uint32_t>(op.root)) << 32;
   uint64_t h = head * 0x9E3779B97F4A7C15ull ^ op.nbytes;
   h = (h ^ (h >> 32)) * 0xD6E8FEB86659FD93ull;

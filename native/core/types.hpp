@@ -47,6 +47,7 @@ constexpr const char* name(ReduceOp op) { return kReduceNames[static_cast<size_t
 constexpr bool reduces(OpKind kind) {
   return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatter;
 }
+constexpr bool is_point_to_point(OpKind kind) { return kind == OpKind::send || kind == OpKind::recv; }
 constexpr bool has_root(OpKind kind) { return kind == OpKind::reduce || kind == OpKind::broadcast; }
 
 // bool has min and max only; avg exists for floats only.

@@ -1,13 +1,10 @@
 // Collectives over shared memory.
 //
-// Every operation begins with one header line per rank, at the same place for every size, and every rank reads the line
-// of every member before data moves (decision 2). What follows from that:
+// Every operation begins with an agreement: every rank reads one line of every member before data moves (decision 2).
 //  - A mismatch is seen by all members, which then exchange what they had wanted and raise; the operation is skipped.
-//  - Two alternating sets of lines (and eager slots) suffice. Proof: a rank writes set s mod 2 for operation s + 2 only
-//    after it completed s + 1, for which it read everyone's line of s + 1; everyone wrote that line only after it had
-//    completed s, hence after its last read of set s.
-//  - When the headers of operation s are in, every member has completed s - 1: all stages are free.
-// Contributions up to kEagerBytes travel with the header, so that small operations are over when the lines are read.
+//  - The lane carries one operation at a time, so when the members agree on one, all have completed the one before on
+//    this lane: all stages are free.
+// Contributions up to kEagerBytes travel with the line, so that small operations are over when the lines are read.
 #pragma once
 
 #include <memory>
@@ -15,6 +12,7 @@
 
 #include "core/lane.hpp"
 #include "reduce/reduce.hpp"
+#include "shm/agreement.hpp"
 #include "shm/region.hpp"
 #include "shm/task.hpp"
 
@@ -34,18 +32,14 @@ class CollectiveLane final : public Lane {
   bool is_short(const Operation& op) const override { return is_eager(op); }
 
  private:
-  enum class Phase : uint8_t { idle, headers, task, publish_detail, details };
-
-  uint64_t contribution(const Operation& op) const;
-  bool is_eager(const Operation& op) const { return contribution(op) <= kEagerBytes; }
-  const std::byte* payload(const Operation& op, int peer) const;
+  bool is_eager(const Operation& op) const { return op.in_nbytes(size_) <= kEagerBytes; }
+  const std::byte* payload(const Operation& op, int peer) const {
+    return agreement_.payload(peer, op.in_nbytes(size_));
+  }
   std::vector<int> missing() const;
-  bool read_headers(const Operation& op);
   void consume_eager(const Operation& op);
   void do_alone(const Operation& op) const;
   Task start(const Operation& op);
-  Progress publish_detail(const Operation& op);
-  [[noreturn]] void raise_mismatch(const Operation& op);
 
   // The staged algorithms, in staged.cpp.
   Task reduce_in_slices(Operation op);
@@ -62,12 +56,8 @@ class CollectiveLane final : public Lane {
   std::shared_ptr<Region> region_;
   const int rank_;
   const int size_;
-  Phase phase_ = Phase::idle;
-  uint64_t seq_ = 0;     // of the operation at the head of the lane
-  int next_header_ = 0;  // the first so many members' headers are in
-  bool agree_ = true;
-  std::optional<Error> own_error_;  // why this rank could not start the operation
-  Task task_;
+  Agreement agreement_;
+  Task task_;           // of a staged operation, once its members agree
   uint64_t epoch_ = 1;  // chunks staged by operations so far, equal on all members; 1: see Region::open
   std::vector<const std::byte*> sources_;
 };

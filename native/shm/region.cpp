@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 #include "core/process.hpp"
 
@@ -40,13 +41,14 @@ class Layout {
 };
 
 struct Offsets {
-  uint64_t lines, flags, details, eager, controls, stages, pipes, end;
-  Offsets(size_t n, uint64_t abort_bytes) {
+  uint64_t lines, flags, details, issued, eager, controls, stages, pipes, end;
+  Offsets(size_t n, size_t num_lanes, uint64_t abort_bytes) {
     Layout layout;
     layout.take<std::byte>(abort_bytes);
-    lines = layout.take<HeaderLine>(2 * n);
+    lines = layout.take<HeaderLine>(num_lanes * 2 * n);
     flags = layout.take<RankFlags>(n);
-    details = layout.take<Detail>(n, 64);
+    details = layout.take<Detail>(num_lanes * n, 64);
+    issued = layout.take<Issued>(num_lanes > 1 ? n : 0, 64);
     eager = layout.take<std::byte>(2 * n * kEagerBytes, 64);
     controls = layout.take<PipeControl>(n * n);
     stages = layout.take<std::byte>(n * 4 * chunk_bytes_for(static_cast<int>(n)), kPage);
@@ -63,7 +65,7 @@ std::string peer_text(const Host& host, const std::vector<int>& members, int pee
 }  // namespace
 
 std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int> members, int rank, uint64_t key,
-                                     double timeout_s, WaitHooks& hooks) {
+                                     std::vector<std::string> backends, double timeout_s, WaitHooks& hooks) {
   const int size = static_cast<int>(members.size());
   std::optional<Host::Range> range;
   std::vector<int> missing{0};  // of the new communicator; its rank 0 makes the range
@@ -79,7 +81,7 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
   };
   const double begin_s = static_cast<double>(now_ns()) * 1e-9;
   if (rank == 0) {
-    const Offsets offsets(members.size(), sizeof(Abort));
+    const Offsets offsets(members.size(), backends.size(), sizeof(Abort));
     range = host->make_range(key, offsets.end, offsets.stages, size);
   } else if (!Engine::instance().wait_for(find_range_or_gone, timeout_s, hooks, waiting_text)) {
     throw Failure(ErrorCode::comm_timeout,
@@ -90,7 +92,8 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
   if (!range)
     throw Failure(ErrorCode::peer_failure, peer_text(*host, members, 0, leader == Host::Life::finalized), {0});
   auto mapping = std::make_shared<Mapping>(host->segment(), range->offset, range->nbytes);
-  auto region = std::make_shared<Region>(host, std::move(members), rank, key, *range, std::move(mapping));
+  auto region =
+      std::make_shared<Region>(host, std::move(members), rank, key, *range, std::move(mapping), std::move(backends));
   // Arrival: `staged` is 1 on every member before any operation; staging counts on from there.
   region->flags(rank).staged.value.store(1, std::memory_order_release);
   std::vector<int> gone;
@@ -115,23 +118,26 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
 }
 
 Region::Region(std::shared_ptr<Host> host, std::vector<int> members, int rank_, uint64_t key, Host::Range range,
-               std::shared_ptr<Mapping> mapping)
+               std::shared_ptr<Mapping> mapping, std::vector<std::string> backends)
     : rank(rank_),
       size(static_cast<int>(members.size())),
+      num_lanes(backends.size()),
       chunk_bytes(chunk_bytes_for(size)),
       host_(std::move(host)),
       members_(std::move(members)),
       key_(key),
       offset_(range.offset),
       size_(members_.size()),
+      backends_(std::move(backends)),
       mapping_(std::move(mapping)),
       has_pipe_(size_) {
-  const Offsets offsets(size_, sizeof(Abort));
+  const Offsets offsets(size_, num_lanes, sizeof(Abort));
   std::byte* base = mapping_->data();
   abort_ = reinterpret_cast<Abort*>(base);
   lines_ = reinterpret_cast<HeaderLine*>(base + offsets.lines);
   flags_ = reinterpret_cast<RankFlags*>(base + offsets.flags);
   details_ = reinterpret_cast<Detail*>(base + offsets.details);
+  issued_ = reinterpret_cast<Issued*>(base + offsets.issued);
   eager_ = base + offsets.eager;
   controls_ = reinterpret_cast<PipeControl*>(base + offsets.controls);
   stages_ = base + offsets.stages;
@@ -180,6 +186,47 @@ Error Region::peer_failure(const std::vector<int>& ranks) const {
     text += peer_text(*host_, members_, peer, has_left(peer));
   }
   return {ErrorCode::peer_failure, text, ranks};
+}
+
+std::vector<int> Region::left() const {
+  std::vector<int> ranks;
+  for (int peer = 0; peer < size; ++peer)
+    if (has_left(peer)) ranks.push_back(peer);
+  return ranks;
+}
+
+std::optional<Error> Region::failure_of(const std::vector<int>& left, const std::vector<int>& waited_for) const {
+  std::vector<int> gone;
+  std::set_intersection(left.begin(), left.end(), waited_for.begin(), waited_for.end(), std::back_inserter(gone));
+  if (gone.empty()) return std::nullopt;
+  return peer_failure(gone);
+}
+
+void Region::note_issued(const Operation& op) const {
+  Issued::Entry& entry = issued_[rank].entries[op.seq % Issued::kCapacity];
+  // A reader that sees one of the new fields sees at least the zero.
+  entry.seq.store(0, std::memory_order_relaxed);
+  entry.kind.store(static_cast<uint64_t>(op.kind) | static_cast<uint64_t>(op.dtype) << 8 |
+                       static_cast<uint64_t>(op.reduce) << 16 | static_cast<uint64_t>(op.backend) << 24 |
+                       static_cast<uint64_t>(static_cast<uint32_t>(op.root)) << 32,
+                   std::memory_order_release);
+  entry.nbytes.store(op.nbytes, std::memory_order_release);
+  entry.seq.store(op.seq, std::memory_order_release);
+}
+
+std::optional<Operation> Region::issued(int peer, uint64_t seq) const {
+  const Issued::Entry& entry = issued_[peer].entries[seq % Issued::kCapacity];
+  if (entry.seq.load(std::memory_order_acquire) != seq) return std::nullopt;
+  const uint64_t kind = entry.kind.load(std::memory_order_acquire);
+  const uint64_t nbytes = entry.nbytes.load(std::memory_order_acquire);
+  if (entry.seq.load(std::memory_order_relaxed) != seq) return std::nullopt;  // overwritten meanwhile
+  return Operation{.kind = static_cast<OpKind>(kind & 0xff),
+                   .dtype = static_cast<DType>(kind >> 8 & 0xff),
+                   .reduce = static_cast<ReduceOp>(kind >> 16 & 0xff),
+                   .backend = static_cast<uint8_t>(kind >> 24 & 0xff),
+                   .root = static_cast<int32_t>(kind >> 32),
+                   .seq = seq,
+                   .nbytes = nbytes};
 }
 
 void Region::post_abort(const Error& error) const {

@@ -1,6 +1,7 @@
 // The part of the host's segment that one communicator uses, and who is in it.
 //
-//   abort | lines[2][n] | flags[n] | details[n] | eager[2][n] | controls[n][n] |   allocated when the region is made
+//   abort | lines[lanes][2][n] | flags[n] | details[lanes][n] | issued[n] | eager[2][n] | controls[n][n] |
+//                                                                                  allocated when the region is made
 //   stage[n] = 2 x {in, out} chunks |                                              allocated by its owner at first use
 //   pipe[n][n] = ring + bulk slots                                                 allocated by its sender at first use
 //
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/lane.hpp"
@@ -47,14 +49,25 @@ struct alignas(64) Flag {
 struct RankFlags {
   Flag staged;    // chunks that lie in the in-slots
   Flag finished;  // chunks that were reduced into the out-slots, or consumed
-  Flag detail;    // seq of the operation that details[rank] describes
   Flag left;      // 1: this member has finalized the communicator
 };
 
 // Written by its rank, only when an operation failed: what it was, for everyone's message.
 struct Detail {
+  std::atomic<uint64_t> seq;  // of the operation described, stored last
   char text[1000];
   int32_t error;  // 0, or 1 + ErrorCode: the rank could not start the operation at all
+};
+
+// Written by its rank: what it issued last, found by number; only where operations may go to different lanes.
+struct Issued {
+  static constexpr uint64_t kCapacity = 256;
+  struct Entry {
+    std::atomic<uint64_t> seq;   // stored last; zero while the entry is being written
+    std::atomic<uint64_t> kind;  // the small fields of the operation, packed
+    std::atomic<uint64_t> nbytes;
+  };
+  Entry entries[kCapacity];
 };
 
 // One way of a pair, sender -> receiver.
@@ -71,21 +84,30 @@ class Region {
  public:
   // members: ranks of the host, in order of the communicator's ranks. Returns when all members are there; throws
   // CommTimeout naming who is not. Drives the engine meanwhile.
+  // `backends` are those whose collectives go through an agreement here, in order of the communicator's; equal on all
+  // members.
   static std::shared_ptr<Region> open(std::shared_ptr<Host> host, std::vector<int> members, int rank, uint64_t key,
-                                      double timeout_s, WaitHooks& hooks);
+                                      std::vector<std::string> backends, double timeout_s, WaitHooks& hooks);
   // Of a range that is mapped already: of which several regions of one process may share the mapping.
   Region(std::shared_ptr<Host> host, std::vector<int> members, int rank, uint64_t key, Host::Range range,
-         std::shared_ptr<Mapping> mapping);
+         std::shared_ptr<Mapping> mapping, std::vector<std::string> backends = {"shm"});
   ~Region();
 
   const int rank;
   const int size;
+  const size_t num_lanes;
   const size_t chunk_bytes;
+  const std::string& backend_name(size_t backend) const { return backends_[backend]; }
 
-  HeaderLine& line(uint64_t seq, int peer) const { return lines_[(seq & 1) * size_ + peer]; }
-  std::byte* eager(uint64_t seq, int peer) const { return eager_ + ((seq & 1) * size_ + peer) * kEagerBytes; }
+  HeaderLine& line(size_t lane, uint64_t round, int peer) const {
+    return lines_[(2 * lane + (round & 1)) * size_ + static_cast<size_t>(peer)];
+  }
+  std::byte* eager(uint64_t round, int peer) const { return eager_ + ((round & 1) * size_ + peer) * kEagerBytes; }
   RankFlags& flags(int peer) const { return flags_[peer]; }
-  Detail& detail(int peer) const { return details_[peer]; }
+  Detail& detail(size_t lane, int peer) const { return details_[lane * size_ + static_cast<size_t>(peer)]; }
+  void note_issued(const Operation& op) const;
+  // What the member issued under that number, as far as it is known; in, out and site are not.
+  std::optional<Operation> issued(int peer, uint64_t seq) const;
   std::byte* in_slot(int peer, uint64_t chunk) const { return stage(peer) + (chunk & 1) * chunk_bytes; }
   std::byte* out_slot(int peer, uint64_t chunk) const { return stage(peer) + (2 + (chunk & 1)) * chunk_bytes; }
   PipeControl& control(int sender, int receiver) const { return controls_[sender * size_ + receiver]; }
@@ -108,6 +130,10 @@ class Region {
   std::vector<int> dead() const;
   bool has_left(int peer) const;
   Error peer_failure(const std::vector<int>& ranks) const;
+  // A member that left took part in all it owed. Who has left is to be read before who is waited for: all that it
+  // published is visible then.
+  std::vector<int> left() const;
+  std::optional<Error> failure_of(const std::vector<int>& left, const std::vector<int>& waited_for) const;
   // The first abort wins; every member finds it.
   void post_abort(const Error& error) const;
   std::optional<Error> find_abort() const;
@@ -127,11 +153,13 @@ class Region {
   uint64_t key_;
   uint64_t offset_;
   uint64_t size_;  // as unsigned, for the index arithmetic above
+  std::vector<std::string> backends_;
   std::shared_ptr<Mapping> mapping_;
   Abort* abort_;
   HeaderLine* lines_;
   RankFlags* flags_;
   Detail* details_;
+  Issued* issued_;
   std::byte* eager_;
   PipeControl* controls_;
   std::byte* stages_;

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hocket._native import Work
-    from hocket.comm import Communicator
+    from hocket.comm import Communicator, Policy
     from hocket.errors import (
         Aborted,
         BackendUnavailable,
@@ -42,6 +42,7 @@ __all__ = [
     "InvalidType",
     "LaunchError",
     "PeerFailure",
+    "Policy",
     "Record",
     "RemoteError",
     "ResourceExhausted",
@@ -54,6 +55,7 @@ __all__ = [
 
 _HOMES = {
     "Communicator": "hocket.comm",
+    "Policy": "hocket.comm",
     "Record": "hocket.trace",
     "Work": "hocket._native",
     "init": "hocket.session",

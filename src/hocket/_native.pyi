@@ -1,12 +1,13 @@
 """The native core of hocket: what the Python rooms use of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
 CONSTANTS: dict[str, int]
 OP_NAMES: tuple[str, ...]
 DTYPE_NAMES: tuple[str, ...]
 REDUCE_NAMES: tuple[str, ...]
+DTYPE_CLASS_NAMES: tuple[str, ...]
 ISA: str
 
 def set_oversubscribed(value: bool) -> None: ...
@@ -16,6 +17,8 @@ def has_progress_thread() -> bool: ...
 def clock_anchor() -> tuple[int, int]: ...
 def chunk_bytes(num_ranks: int) -> int: ...
 def is_forked_child() -> bool: ...
+def progress() -> None: ...
+def python_lane(adapter: object, backend: str) -> Lane: ...
 
 class Work:
     """The handle of an operation in flight; dropping it does not cancel the operation."""
@@ -28,6 +31,52 @@ class Work:
     @property
     def seq(self) -> int: ...
     def _on_finished(self, callback: Callable[[], object]) -> None: ...
+
+class Lane:
+    """A lane of a foreign library; belongs to the communicator that it is given to."""
+
+class LaneOperation:
+    """An operation as a backend written in Python gets it; sizes in bytes, memory as addresses."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def reduction(self) -> str | None: ...
+    @property
+    def root(self) -> int: ...
+    @property
+    def tag(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def in_address(self) -> int: ...
+    @property
+    def in_nbytes(self) -> int: ...
+    @property
+    def out_address(self) -> int: ...
+    @property
+    def out_nbytes(self) -> int: ...
+
+class MpiLibrary:
+    """The functions of an MPI library that is loaded and initialised; handles are numbers."""
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        backend: str,
+        handle_nbytes: int,
+        in_place: int,
+        max_tag: int,
+        error_truncate: int,
+        byte: int,
+        datatypes: dict[str, int],
+        reductions: dict[str, int],
+    ) -> None: ...
+    def collective_lane(self, communicator: int, rank: int, size: int) -> Lane: ...
+    def point_to_point_lane(self, communicator: int, rank: int, size: int) -> Lane: ...
 
 class Host:
     """The ranks of a job that share a host."""
@@ -45,11 +94,19 @@ Array = Any
 """A NumPy array, a torch tensor on the CPU, or anything else with the buffer protocol."""
 
 ReduceName = Literal["sum", "prod", "min", "max", "avg"]
-Backend = Literal["shm"] | None
+Backend = str | None
 
 class Communicator:
     def __init__(
-        self, host: Host, members: list[int], rank: int, key: int, label: str, timeout: float, open_timeout: float
+        self,
+        host: Host,
+        members: list[int],
+        rank: int,
+        key: int,
+        label: str,
+        backends: list[str],
+        timeout: float,
+        open_timeout: float,
     ) -> None: ...
     @property
     def rank(self) -> int: ...
@@ -72,6 +129,7 @@ class Communicator:
         *,
         backend: Backend = None,
         async_op: Literal[False] = False,
+        deps: Sequence[Work] = (),
         timeout: float | None = None,
     ) -> None: ...
     @overload
@@ -82,6 +140,7 @@ class Communicator:
         *,
         backend: Backend = None,
         async_op: Literal[True],
+        deps: Sequence[Work] = (),
         timeout: float | None = None,
     ) -> Work: ...
     @overload
@@ -93,6 +152,7 @@ class Communicator:
         *,
         backend: Backend = None,
         async_op: Literal[False] = False,
+        deps: Sequence[Work] = (),
         timeout: float | None = None,
     ) -> None: ...
     @overload
@@ -104,6 +164,7 @@ class Communicator:
         *,
         backend: Backend = None,
         async_op: Literal[True],
+        deps: Sequence[Work] = (),
         timeout: float | None = None,
     ) -> Work: ...
     @overload
@@ -114,6 +175,7 @@ class Communicator:
         *,
         backend: Backend = None,
         async_op: Literal[False] = False,
+        deps: Sequence[Work] = (),
         timeout: float | None = None,
     ) -> None: ...
     @overload
@@ -124,14 +186,27 @@ class Communicator:
         *,
         backend: Backend = None,
         async_op: Literal[True],
+        deps: Sequence[Work] = (),
         timeout: float | None = None,
     ) -> Work: ...
     @overload
     def barrier(
-        self, *, backend: Backend = None, async_op: Literal[False] = False, timeout: float | None = None
+        self,
+        *,
+        backend: Backend = None,
+        async_op: Literal[False] = False,
+        deps: Sequence[Work] = (),
+        timeout: float | None = None,
     ) -> None: ...
     @overload
-    def barrier(self, *, backend: Backend = None, async_op: Literal[True], timeout: float | None = None) -> Work: ...
+    def barrier(
+        self,
+        *,
+        backend: Backend = None,
+        async_op: Literal[True],
+        deps: Sequence[Work] = (),
+        timeout: float | None = None,
+    ) -> Work: ...
     @overload
     def all_gather(
         self,
@@ -140,6 +215,7 @@ class Communicator:
         *,
         backend: Backend = None,
         async_op: Literal[False] = False,
+        deps: Sequence[Work] = (),
         timeout: float | None = None,
     ) -> None: ...
     @overload
@@ -150,6 +226,7 @@ class Communicator:
         *,
         backend: Backend = None,
         async_op: Literal[True],
+        deps: Sequence[Work] = (),
         timeout: float | None = None,
     ) -> Work: ...
     @overload
@@ -161,6 +238,7 @@ class Communicator:
         *,
         backend: Backend = None,
         async_op: Literal[False] = False,
+        deps: Sequence[Work] = (),
         timeout: float | None = None,
     ) -> None: ...
     @overload
@@ -172,6 +250,7 @@ class Communicator:
         *,
         backend: Backend = None,
         async_op: Literal[True],
+        deps: Sequence[Work] = (),
         timeout: float | None = None,
     ) -> Work: ...
     @overload
@@ -182,6 +261,7 @@ class Communicator:
         *,
         backend: Backend = None,
         async_op: Literal[False] = False,
+        deps: Sequence[Work] = (),
         timeout: float | None = None,
     ) -> None: ...
     @overload
@@ -192,12 +272,26 @@ class Communicator:
         *,
         backend: Backend = None,
         async_op: Literal[True],
+        deps: Sequence[Work] = (),
         timeout: float | None = None,
     ) -> Work: ...
-    def send(self, x: Array, dst: int, tag: int = 0, *, timeout: float | None = None) -> None: ...
-    def recv(self, x: Array, src: int, tag: int = 0, *, timeout: float | None = None) -> None: ...
-    def isend(self, x: Array, dst: int, tag: int = 0, *, timeout: float | None = None) -> Work: ...
-    def irecv(self, x: Array, src: int, tag: int = 0, *, timeout: float | None = None) -> Work: ...
+    def send(
+        self, x: Array, dst: int, tag: int = 0, *, backend: Backend = None, timeout: float | None = None
+    ) -> None: ...
+    def recv(
+        self, x: Array, src: int, tag: int = 0, *, backend: Backend = None, timeout: float | None = None
+    ) -> None: ...
+    def isend(
+        self, x: Array, dst: int, tag: int = 0, *, backend: Backend = None, timeout: float | None = None
+    ) -> Work: ...
+    def irecv(
+        self, x: Array, src: int, tag: int = 0, *, backend: Backend = None, timeout: float | None = None
+    ) -> Work: ...
     def _gather_for(self, kind: Literal["split", "dup"], out: Array, x: Array) -> None: ...
+    def _add_backend(self, collective: Lane, point_to_point: Lane) -> None: ...
+    def _set_allowed(self, backends: list[str]) -> None: ...
+    def _set_left_out(self, reasons: dict[str, str]) -> None: ...
+    def _set_choice(self, kind: str, dtype_class: str, ranges: list[tuple[int, list[int]]]) -> None: ...
+    def _choose(self, kind: str, dtype: str, reduction: str | None, nbytes: int) -> str: ...
     def _records(self) -> bytes: ...
     def _close(self, drain_timeout: float) -> None: ...

@@ -13,8 +13,8 @@ from hocket.errors import BackendUnavailable, HocketError, InvalidArgument, Inva
 from .bad_calls import attempt, works
 
 _BAD: dict[str, tuple[dict[str, Any], type[HocketError], tuple[str, ...]]] = {
-    "backend": ({"backends": "nccl"}, BackendUnavailable, ("'nccl'", "'shm'")),
-    "backends": ({"backends": ["shm", "mpi"]}, BackendUnavailable, ("'mpi'", "'shm'")),
+    "backend": ({"backends": "nccl"}, BackendUnavailable, ("'nccl'", "shm", "gloo")),
+    "backends": ({"backends": ["shm", "nccl"]}, BackendUnavailable, ("'nccl'", "shm", "mpi")),
     "backend of a number": ({"backends": 3}, InvalidArgument, ("backends", "3")),
     "policy": ({"policy": "fastest"}, InvalidArgument, ("policy", "'auto'", "'fastest'")),
     "timeout 0": ({"timeout": 0}, InvalidArgument, ("timeout", "above zero", "0")),
@@ -87,4 +87,4 @@ def _facts(comm: hk.Communicator) -> tuple[Any, ...]:
 @pytest.mark.timeout(40)
 def test_facts_of_the_world() -> None:
     facts = hk.spawn(_facts, 3, timeout=30)
-    assert facts == [(r, 3, r, 3, ["shm"], f"<hocket.Communicator world: rank {r} of 3>") for r in range(3)]
+    assert facts == [(r, 3, r, 3, ["shm", "mpi"], f"<hocket.Communicator world: rank {r} of 3>") for r in range(3)]

@@ -19,7 +19,8 @@ CASES = {
 
 
 def test_all_are_listed() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == set(CASES)
+    models = {"gpt.py", "moe.py", "dlrm.py"}  # see test_models.py
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(CASES) | models
 
 
 @pytest.mark.timeout(120)

@@ -67,7 +67,7 @@ def is_in_flight(comm, op):
 
 def is_meeting():
     """Whether the main thread is inside of the native part of hk.init, or one step before it."""
-    return sys._current_frames()[threading.main_thread().ident].f_code.co_name == "connect_host"
+    return sys._current_frames()[threading.main_thread().ident].f_code.co_name == "_connect"
 
 
 def caught(call, *args, **kwargs):

@@ -101,6 +101,18 @@ class Program:
         pairs = [pair for end in ends.values() for pair in zip(end["send"], end["recv"], strict=True)]
         return {op: pair for pair in pairs for _, op in pair}
 
+    def ahead_of(self, rank: int, op: int) -> tuple[int, ...]:
+        """The operations whose match comes before that of this one on that rank, and this one."""
+        if self.operations[op].kind == "collective":
+            return (op,)
+        issued = self.scripts[rank].issued
+        return tuple(each for each in issued[: issued.index(op) + 1] if self.match_of(each) == self.match_of(op))
+
+    def match_of(self, op: int) -> tuple[object, ...]:
+        """What the messages of a rank are told apart by: among equal ones the order of issue decides."""
+        operation = self.operations[op]
+        return operation.communicator, operation.kind, operation.peer, operation.tag
+
     def parties(self, op: int) -> tuple[tuple[int, int], ...]:
         """Which rank has to post which operation before this one can be complete."""
         operation = self.operations[op]
@@ -114,17 +126,25 @@ def can_complete(program: Program) -> bool:
     """Whether any runtime at all can complete a program.
 
     It cannot if operations wait for each other in a circle: an operation comes after what its members have waited for
-    before they issue it, and after its dependencies. The order of lanes does not enter, it is the runtime's own affair.
+    before they issue it, and after its dependencies; a message also after those of messages that it must not overtake.
+    The order of lanes does not enter, it is the runtime's own affair.
     """
     before: list[set[int]] = [set() for _ in program.operations]
     for op in range(len(program.operations)):
         for rank, end in program.parties(op):
             script = program.scripts[rank]
-            before[op].update(script.waited_before_issue(end), script.deps_of(end))
+            before[op].update(script.waited_before_issue(end))
+            for ahead in program.ahead_of(rank, end):
+                before[op].update(script.deps_of(ahead))
+    return not has_circle(before)
+
+
+def has_circle(before: list[set[int]]) -> bool:
+    """Whether some of the items wait for each other, given what each waits for."""
     left = set(range(len(before)))
     while left:
-        free = {op for op in left if not before[op] & left}
+        free = {item for item in left if not before[item] & left}
         if not free:
-            return False
+            return True
         left -= free
-    return True
+    return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .program import Program
+from .program import Program, has_circle
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Rules:
     waits_in_any_order: bool = True  # R6: a wait returns only after everything issued before its operation
     waits_repeat: bool = True  # R6: the first wait uses up the handle, a second one never returns
     drop_cancels_nothing: bool = True  # R6: an operation whose Work is dropped is never posted
-    own_message_lane: bool = True  # R7: messages queue up with the collectives of their backend
+    own_message_lane: bool = True  # R7: messages stand in line with the collectives of their backend
     sends_drive: bool = True  # R7: waiting for a send drives nothing else
     messages_overtake: bool = True  # R7: a message that cannot start yet holds up those with other tags and peers
     equal_choice: bool = True  # R8: members may put one operation on different backends
@@ -43,6 +43,22 @@ RULE_OF_SWITCH = {
     "messages_overtake": "R7",
     "equal_choice": "R8",
 }
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A runtime that obeys these rules.
+
+    Args:
+        depth: how many operations of a collective lane may be posted and incomplete (messages: any number).
+        capacity: how many of a lane may be issued and incomplete; None is any number. A full lane makes issue drive
+            everything until there is room. With R2 off it drives nothing; and with R2 off and no capacity each issue
+            blocks until all others that take part have come to theirs.
+    """
+
+    rules: Rules = Rules()
+    depth: int = 1
+    capacity: int | None = None
 
 
 def _has_one_issue_order(program: Program) -> bool:
@@ -89,3 +105,12 @@ def broken_rules(program: Program) -> tuple[str, ...]:
 
 def is_legal(program: Program) -> bool:
     return not broken_rules(program)
+
+
+def has_one_order_over_all(program: Program) -> bool:
+    """Whether one order of all operations agrees with the order of issue of every rank: more than R1 demands."""
+    before: list[set[int]] = [set() for _ in program.operations]
+    for script in program.scripts:
+        for place, op in enumerate(script.issued):
+            before[op].update(script.issued[:place])
+    return not has_circle(before)

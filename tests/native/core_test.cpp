@@ -182,7 +182,7 @@ void test_short_operations() {
   comm.collective->plans[3].num_tests = -1;
   const auto try_short = [&](Operation& op, uint64_t& event) {
     bool posted = false;
-    const bool done = comm.look([&] { return comm.core->try_short(op, LaneIndex::collective, posted, event); });
+    const bool done = comm.look([&] { return comm.core->try_short(op, posted, event); });
     CHECK(posted);
     return done;
   };
@@ -192,14 +192,14 @@ void test_short_operations() {
   CHECK(!try_short(op, event) && op.seq == 2);
   WorkPtr work = comm.make(OpKind::barrier);
   work->op = op;
-  comm.look([&] { comm.core->adopt(work, LaneIndex::collective, event); });
+  comm.look([&] { comm.core->adopt(work, event); });
   CHECK(wait(work) == WaitResult::finished && is_done(work));
   // The communicator breaks while nobody answers for the operation: who adopts it learns that at once.
   CHECK(!try_short(op, event) && op.seq == 3);
   comm.look([&] { comm.core->fail(kDeath); });
   work = comm.make(OpKind::barrier);
   work->op = op;
-  comm.look([&] { comm.core->adopt(work, LaneIndex::collective, event); });
+  comm.look([&] { comm.core->adopt(work, event); });
   CHECK(has_failed(work, ErrorCode::peer_failure) && comm.collective->cancelled == Seqs{3});
 }
 

@@ -100,8 +100,7 @@ class TestCommunicator {
     collective = collective_lane.get();
     point_to_point = point_to_point_lane.get();
     core = std::make_shared<Communicator>(0, 4, 1, label);
-    core->add_lane(std::move(collective_lane));
-    core->add_lane(std::move(point_to_point_lane));
+    core->add_backend(std::move(collective_lane), std::move(point_to_point_lane));
     const std::lock_guard guard(engine().lock());
     engine().attach(core);
   }
@@ -128,8 +127,7 @@ class TestCommunicator {
     WorkPtr work = make(kind, timeout_s);
     {
       const std::lock_guard guard(engine().lock());
-      const bool is_message = kind == OpKind::send || kind == OpKind::recv;
-      core->issue(work, is_message ? LaneIndex::point_to_point : LaneIndex::collective, 0);
+      core->issue(work, 0);
     }
     engine().wake_own_process();
     return work;

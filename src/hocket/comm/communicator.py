@@ -8,10 +8,13 @@ import weakref
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import SupportsIndex
 
 from hocket import _native
+from hocket.comm.fabric import Backends, Fabric
+from hocket.comm.policy import CHOOSABLE, Policy
 from hocket.errors import HocketError, InvalidArgument, InvalidState, InvalidType
 from hocket.trace import Record, decode_events
 
@@ -33,29 +36,34 @@ class Communicator(_native.Communicator):
     Reductions are made in rank order: bitwise equal on all ranks and from run to run. float16 and bfloat16 accumulate
     in float32; integers wrap; min and max propagate NaN; avg divides once, at the end.
 
+    Where there are several backends each operation goes to the one that the policy names, or to ``backend=``.
+    Operations on different backends run side by side; those that touch the same bytes, and those that follow others by
+    ``deps=``, keep their order.
+
     Made by `hocket.init`, `split`, `group` and `dup`.
     """
 
-    _host: _native.Host
-    _members: list[int]
-    _key: int
-
     def __init__(
         self,
-        host: _native.Host,
+        fabric: Fabric,
         members: list[int],
         rank: int,
         key: int,
         label: str,
         timeout: float,
         open_timeout: float,
-        on_failure: Callable[[Communicator, BaseException], object] | None = None,
     ) -> None:
-        super().__init__(host, members, rank, key, label, timeout, open_timeout)
-        self._host = host
+        super().__init__(fabric.host, members, rank, key, label, fabric.names, timeout, open_timeout)
+        self._fabric = fabric
         self._members = members
         self._key = key
-        self._on_failure = on_failure
+        self._on_failure = fabric.on_failure
+        for library in fabric.libraries:
+            lanes = library.open_lanes(members, key, open_timeout)
+            self._add_backend(lanes.collective, lanes.point_to_point)
+        self._set_allowed(list(fabric.allowed))
+        self._set_left_out(dict(fabric.left_out))
+        self.policy = fabric.policy
         self._num_splits = 0
         self._groups_made: Counter[tuple[int, ...]] = Counter()
         self._children: weakref.WeakSet[Communicator] = weakref.WeakSet()
@@ -72,13 +80,40 @@ class Communicator(_native.Communicator):
         return self.size
 
     @property
-    def backends(self) -> dict[str, str]:
-        """The libraries that can carry operations of this communicator, with a word on each."""
-        return {"shm": f"shared memory of this host, {_native.ISA} reductions"}
+    def backends(self) -> Backends:
+        """The libraries that can carry operations of this communicator, with a word on each.
+
+        Its attribute `left_out` says of the others why they are not there.
+        """
+        return self._fabric.describe()
+
+    @property
+    def policy(self) -> Policy:
+        """How a backend is chosen for an operation that names none; to be set alike on all members, between the same
+        operations, and taken over by communicators that are made from this one afterwards."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        allowed = self._fabric.allowed
+        choices = policy.choices(self.size, allowed)
+        numbers = {name: number for number, name in enumerate(self._fabric.names)}
+        for kind in CHOOSABLE:
+            for dtypes in _native.DTYPE_CLASS_NAMES:
+                ranges = choices.get((kind, dtypes), ())
+                self._set_choice(
+                    kind,
+                    dtypes,
+                    [
+                        (each.most_nbytes, [numbers[name] for name in each.ranking if name in allowed])
+                        for each in ranges
+                    ],
+                )
+        self._policy = policy
 
     def records(self) -> list[Record]:
         """Return the latest operations (at most 4096), oldest first, those in flight included."""
-        return decode_events(self._records())
+        return decode_events(self._records(), self._fabric.names)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Divide the communicator; called by all members.
@@ -147,7 +182,11 @@ class Communicator(_native.Communicator):
     def _leave(self, drain_timeout_s: float) -> None:
         for child in list(self._children):
             child._leave(drain_timeout_s)
+        was_open = not self._closed
         self._close(drain_timeout_s)
+        if was_open:
+            for library in self._fabric.libraries:
+                library.close_lanes(self._key)
         # Another thread may finalize at the same time.
         on_finalize, self._on_finalize = self._on_finalize, None
         if on_finalize is not None:
@@ -176,14 +215,13 @@ class Communicator(_native.Communicator):
             raise InvalidState(f"{self._label} cannot be used any more: it was finalized, or this is a forked child")
         try:
             child = type(self)(
-                self._host,
+                replace(self._fabric, policy=self._policy),
                 [self._members[rank] for rank in ranks],
                 ranks.index(self.rank),
                 derive_key(self._key, *identity),
                 label,
                 self.timeout,
                 self.timeout,
-                self._on_failure,
             )
         except HocketError as error:
             if self._on_failure is not None:

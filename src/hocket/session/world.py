@@ -11,9 +11,11 @@ from types import NoneType
 from typing import Literal
 
 from hocket import _native
+from hocket.backends import Backend, Job, find_backends
 from hocket.boot.environment import World, meeting_name, read_world
-from hocket.comm import Communicator
+from hocket.comm import Communicator, Fabric, Policy
 from hocket.comm.communicator import derive_key
+from hocket.comm.policy import DefaultPolicy
 from hocket.errors import (
     Aborted,
     BackendUnavailable,
@@ -22,6 +24,7 @@ from hocket.errors import (
     InvalidState,
     PeerFailure,
 )
+from hocket.session.libraries import Libraries, bring_up, exchange_over
 from hocket.trace import write_failure_record
 
 _EXIT_DRAIN_S = 1.0  # the others are to learn of our end within two seconds
@@ -42,7 +45,7 @@ _session = _Session()
 
 def init(
     backends: str | Sequence[str] | None = None,
-    policy: str = "auto",
+    policy: str | Policy = "auto",
     timeout: float = 600.0,
     progress: Literal["auto", "caller", "thread"] = "auto",
     deterministic: bool = False,
@@ -53,8 +56,10 @@ def init(
     after ``comm.finalize()``.
 
     Args:
-        backends: names of libraries that must be there; None: all that can be had. Today that is "shm".
-        policy: how a library is chosen per operation; only "auto".
+        backends: names of libraries that must be there, and that operations may use: of "shm", "gloo" and "mpi". None:
+            shm, gloo if torch is imported already, and mpi if it is installed; ``comm.backends.left_out`` says why one
+            is not there.
+        policy: how a library is chosen for an operation that names none: "auto", or a `Policy`.
         timeout: seconds after which an operation, or this call, gives up.
         progress: who drives asynchronous operations: "caller" (every call into hocket does), "thread" (a native thread
             does as well), or "auto" (a thread only where there are more processors than local ranks).
@@ -67,7 +72,8 @@ def init(
         BootstrapMismatch: the launcher's variables, or the ranks, contradict each other.
         CommTimeout: some rank never arrived; the error names it.
     """
-    _check_arguments(backends, policy, timeout, progress, deterministic)
+    wanted = _read_backends(backends)
+    _check_arguments(policy, timeout, progress, deterministic)
     if _session.world is not None:
         raise InvalidState("hocket.init() was called already; use that communicator, or finalize() it first")
     world = read_world()
@@ -76,10 +82,19 @@ def init(
             f"this job has {world.size} ranks, only {world.local_size} of them on this host; "
             "the shm backend connects the ranks of one host"
         )
-    name = meeting_name(world, _session.generation)
-    communicator = connect_host(name, world.rank, world.size, timeout=timeout, job=world.job)
+    host = _connect(meeting_name(world, _session.generation), world.rank, world.size, timeout)
     _session.generation += 1
-    if progress == "thread" or (progress == "auto" and world.local_size < communicator._host.num_cpus):
+    libraries = _bring_up(host, world, wanted, timeout)
+    fabric = Fabric(
+        host,
+        libraries.up,
+        allowed=[name for name in ("shm", *(each.name for each in libraries.up)) if wanted is None or name in wanted],
+        left_out=libraries.left_out,
+        policy=policy if isinstance(policy, Policy) else DefaultPolicy(),
+        on_failure=_FailureRecorder(world, libraries.up).on_failure,
+    )
+    communicator = _make_root(fabric, world.rank, world.size, timeout)
+    if progress == "thread" or (progress == "auto" and world.local_size < host.num_cpus):
         _native.start_progress_thread()
     leave = communicator._on_finalize
 
@@ -94,7 +109,7 @@ def init(
 
 
 def connect_host(name: str, rank: int, size: int, *, timeout: float, job: str) -> Communicator:
-    """Meet the other local ranks and make the communicator of all of them.
+    """Meet the other local ranks and make the communicator of all of them, over shared memory alone.
 
     Args:
         name: of the meeting, equal on all ranks and used once.
@@ -103,19 +118,45 @@ def connect_host(name: str, rank: int, size: int, *, timeout: float, job: str) -
         timeout: seconds, for this call and as default of the operations.
         job: names the folder of failure records.
     """
+    host = _connect(name, rank, size, timeout)
+    failures = _FailureRecorder(World(rank, size, rank, size, job))
+    return _make_root(Fabric(host, on_failure=failures.on_failure), rank, size, timeout)
+
+
+def _connect(name: str, rank: int, size: int, timeout: float) -> _native.Host:
     host = _native.Host(name, rank, size, timeout)
     if size > host.num_cpus:  # also for smaller groups of the same processes that come later
         _native.set_oversubscribed(True)
-    failures = _FailureRecorder(World(rank, size, rank, size, job))
-    communicator = Communicator(
-        host, list(range(size)), rank, _WORLD_KEY, "world", timeout, timeout, failures.on_failure
+    return host
+
+
+def _bring_up(host: _native.Host, world: World, wanted: Sequence[str] | None, timeout: float) -> Libraries:
+    """Start libraries while the ranks agree over a communicator of shared memory alone."""
+    if wanted == ["shm"]:
+        return Libraries(left_out=dict.fromkeys(find_backends(), "not among the backends asked for"))
+    control = Communicator(
+        Fabric(host), list(range(world.size)), world.rank, derive_key("control"), "start-up", timeout, timeout
     )
+    try:
+        job = Job(
+            world.rank, world.size, world.local_rank, world.local_size, "127.0.0.1", timeout, exchange_over(control)
+        )
+        return bring_up(job, wanted)
+    finally:
+        control._leave(0.0)
+
+
+def _make_root(fabric: Fabric, rank: int, size: int, timeout: float) -> Communicator:
+    """Make a communicator of all ranks of the host that lives until it is finalized or the process ends."""
+    communicator = Communicator(fabric, list(range(size)), rank, _WORLD_KEY, "world", timeout, timeout)
     if not _session.open:
         atexit.register(_finalize_all)
     _session.open.append(communicator)
 
     def leave() -> None:
-        host.set_finalized()
+        for library in reversed(fabric.libraries):
+            library.close(is_broken=False)
+        fabric.host.set_finalized()
         _session.open.remove(communicator)
         if not _session.open:
             _native.set_oversubscribed(False)
@@ -129,14 +170,17 @@ def connect_host(name: str, rank: int, size: int, *, timeout: float, job: str) -
 class _FailureRecorder:
     """Writes this rank's record when a communicator broke: once, for the first failure is the one that matters."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, libraries: Sequence[Backend] = ()) -> None:
         self._world = world
+        self._libraries = libraries
         self._written = False
 
     def on_failure(self, communicator: Communicator, error: BaseException) -> None:
         if self._written or not isinstance(error, (PeerFailure, CommTimeout, Aborted)):
             return
         self._written = True
+        for library in self._libraries:
+            library.close(is_broken=True)
         folder = os.environ.get("HOCKET_RECORD_DIR") or Path.cwd() / "hocket-records" / self._world.job
         write_failure_record(
             Path(folder),
@@ -148,17 +192,22 @@ class _FailureRecorder:
         )
 
 
-def _check_arguments(
-    backends: str | Sequence[str] | None, policy: str, timeout: float, progress: str, deterministic: bool
-) -> None:
+def _read_backends(backends: str | Sequence[str] | None) -> list[str] | None:
     if not isinstance(backends, (str, Iterable, NoneType)):
         raise InvalidArgument(f"backends must be a name, several names or None, not {backends!r}")
-    names = [backends] if isinstance(backends, str) else list(backends or [])
+    if backends is None:
+        return None
+    names = [backends] if isinstance(backends, str) else list(backends)
+    known = ["shm", *find_backends()]
     for name in names:
-        if name != "shm":
-            raise BackendUnavailable(f"backend {name!r} is not available; this version has 'shm'")
-    if policy != "auto":
-        raise InvalidArgument(f"policy must be 'auto', not {policy!r}")
+        if name not in known:
+            raise BackendUnavailable(f"backend {name!r} is not known; there are {', '.join(known)}")
+    return names or None
+
+
+def _check_arguments(policy: object, timeout: float, progress: str, deterministic: bool) -> None:
+    if policy != "auto" and not isinstance(policy, Policy):
+        raise InvalidArgument(f"policy must be 'auto' or a Policy, not {policy!r}")
     if not isinstance(timeout, (int, float)) or not timeout > 0:
         raise InvalidArgument(f"timeout must be a number of seconds above zero, not {timeout!r}")
     if progress not in ("auto", "caller", "thread"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from time import sleep
@@ -76,14 +77,20 @@ def _clock() -> _Clock:
     return _Clock(ticks, ns, (ns - _first_anchor[1]) / (ticks - _first_anchor[0]))
 
 
-def decode_events(events: bytes) -> list[Record]:
-    """Decode the bytes of native events, oldest first."""
+def decode_events(events: bytes, backends: Sequence[str]) -> list[Record]:
+    """Decode the bytes of native events, oldest first.
+
+    Args:
+        events: 64 bytes each.
+        backends: names by the numbers that stand in the events.
+    """
     clock = _clock()
-    return [_decode(clock, *fields) for fields in _EVENT.iter_unpack(events)]
+    return [_decode(clock, backends, *fields) for fields in _EVENT.iter_unpack(events)]
 
 
 def _decode(
-    clock: _Clock, t_begin: int, t_end: int, seq: int, comm: int, nbytes: int, peer: int, weight: int, aux: int,
+    clock: _Clock, backends: Sequence[str],
+    t_begin: int, t_end: int, seq: int, comm: int, nbytes: int, peer: int, weight: int, aux: int,
     kind: int, algorithm: int, backend: int, dtype: int, state: int, flags: int, tid: int, reduction: int,
 ) -> Record:  # fmt: skip
     return Record(
@@ -94,7 +101,7 @@ def _decode(
         reduction=None if reduction == _NO_REDUCTION else _native.REDUCE_NAMES[reduction],
         peer=None if peer < 0 else peer,
         tag=aux,
-        backend="shm",
+        backend=backends[backend],
         state=_STATES[state],
         is_async=bool(flags & _ASYNC),
         begin_ns=clock.to_ns(t_begin),

@@ -1,0 +1,186 @@
+"""A small GPT learns the characters of Python's standard library, with a sharded optimizer (ZeRO stage 2).
+
+Every layer's parameters lie in one flat buffer. As soon as the backward pass has a layer's gradients, they are
+reduce-scattered while it goes on; every rank keeps Adam's state of its own shard only, updates that and gathers the
+rest. At the end: bits per character on text that was not trained on.
+
+    hocket run -n 2 examples/gpt.py
+    hocket run -n 2 examples/gpt.py --steps 50 --json --traffic gpt.json
+"""
+
+import argparse
+import json
+import math
+import sysconfig
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import hocket as hk
+from hocket.trace.traffic import Traffic
+
+# Letters behind tensors: B sequences, T characters of one, D width, C kinds of characters.
+B, T, D, C = 16, 64, 96, 128
+NUM_LAYERS, NUM_HEADS = 2, 4
+FILES = ("argparse.py", "ast.py", "dataclasses.py", "inspect.py", "subprocess.py", "tarfile.py", "typing.py")
+
+
+def load_text() -> tuple[torch.Tensor, torch.Tensor]:
+    """Characters to train on and to test on: the first nine tenths of every file, and the last."""
+    parts: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+    for name in FILES:
+        text = Path(sysconfig.get_path("stdlib"), name).read_text(encoding="utf-8")
+        codes = torch.tensor(list(text.encode("ascii", "replace")))
+        for part, piece in zip(parts, codes.tensor_split([len(codes) * 9 // 10]), strict=True):
+            part.append(piece)
+    return torch.cat(parts[0]), torch.cat(parts[1])
+
+
+def windows(text: torch.Tensor, starts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sequences of T characters and what follows each of them."""
+    pieces = text[starts[:, None] + torch.arange(T + 1)]
+    return pieces[:, :-1], pieces[:, 1:]
+
+
+class Block(nn.Module):
+    """Attention to earlier characters, then a feed-forward layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList([nn.LayerNorm(D), nn.LayerNorm(D)])
+        self.query_key_value, self.project = nn.Linear(D, 3 * D), nn.Linear(D, D)
+        self.feed_forward = nn.Sequential(nn.Linear(D, 4 * D), nn.GELU(), nn.Linear(4 * D, D))
+
+    def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
+        heads = self.query_key_value(self.norms[0](x_BTD)).unflatten(-1, (3, NUM_HEADS, -1)).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(*heads.unbind(), is_causal=True)
+        x_BTD = x_BTD + self.project(mixed.transpose(1, 2).flatten(2))
+        return x_BTD + self.feed_forward(self.norms[1](x_BTD))
+
+
+class GPT(nn.Module):
+    """Predicts every next character from those before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embeddings = nn.ModuleList([nn.Embedding(C, D), nn.Embedding(T, D)])
+        self.blocks = nn.ModuleList([Block() for _ in range(NUM_LAYERS)])
+        self.head = nn.Sequential(nn.LayerNorm(D), nn.Linear(D, C))
+
+    def forward(self, x_BT: torch.Tensor) -> torch.Tensor:
+        x_BTD = self.embeddings[0](x_BT) + self.embeddings[1](torch.arange(x_BT.shape[1]))
+        for block in self.blocks:
+            x_BTD = block(x_BTD)
+        return self.head(x_BTD)
+
+
+class Step:
+    """What the traffic of a step cannot be told without: when it began, and when which operation was waited for."""
+
+    def __init__(self) -> None:
+        self.since_ns, self.waited = time.monotonic_ns(), []
+
+    def wait(self, work: hk.Work) -> None:
+        self.waited.append((time.monotonic_ns(), work.seq))
+        work.wait()
+
+
+class Bucket:
+    """The parameters of one layer in one buffer, a row a rank; this rank updates its own row."""
+
+    def __init__(self, comm: hk.Communicator, layer: nn.Module) -> None:
+        self.comm, parameters = comm, list(layer.parameters())
+        width = math.ceil(sum(each.numel() for each in parameters) / comm.size)
+        self.values, self.gradients = torch.zeros(2, comm.size, width)
+        begin = 0
+        for each in parameters:
+            part = slice(begin, begin := begin + each.numel())
+            self.values.view(-1)[part] = each.detach().flatten()
+            each.data = self.values.view(-1)[part].view_as(each)
+            each.grad = self.gradients.view(-1)[part].view_as(each)
+            each.register_post_accumulate_grad_hook(self.on_gradient)
+        self.num_missing = self.num_parameters = len(parameters)
+        self.shard = nn.Parameter(self.values[comm.rank])
+        self.shard.grad = torch.zeros(width)
+        self.adam = torch.optim.Adam([self.shard])
+
+    def on_gradient(self, _: torch.Tensor) -> None:
+        """Send the gradients off as soon as the last of them is there."""
+        self.num_missing -= 1
+        if self.num_missing == 0:
+            self.scattered = self.comm.reduce_scatter(self.shard.grad, self.gradients, "avg", async_op=True)
+
+    def update(self, step: Step, learning_rate: float) -> hk.Work:
+        """Update this rank's row and tell the others."""
+        step.wait(self.scattered)
+        self.num_missing = self.num_parameters
+        self.gradients.zero_()
+        self.adam.param_groups[0]["lr"] = learning_rate
+        self.adam.step()
+        return self.comm.all_gather(self.values, self.values[self.comm.rank], async_op=True)
+
+
+def bits_per_character(comm: hk.Communicator, model: GPT, text: torch.Tensor) -> float:
+    """On 256 windows all over the text; every rank looks at its share of them."""
+    starts = torch.linspace(0, len(text) - T - 1, 256).long()[comm.rank :: comm.size]
+    inputs, targets = windows(text, starts)
+    with torch.no_grad():
+        total = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="sum").double()
+    comm.all_reduce(total)
+    return total.item() / (256 * T) / math.log(2)
+
+
+def train(comm: hk.Communicator, num_steps: int, seed: int, traffic: Path | None) -> dict[str, object]:
+    """Train from scratch; the result is the same on all ranks."""
+    torch.manual_seed(seed)
+    train_text, test_text = load_text()
+    model = GPT()
+    buckets = [Bucket(comm, layer) for layer in (model.head, *reversed(model.blocks), model.embeddings)]
+    bits_before = bits_per_character(comm, model, test_text)
+    losses = torch.zeros(num_steps)
+    for index in range(num_steps):
+        starts = torch.randint(len(train_text) - T, (B,))  # the same on all ranks; each takes its rows of it
+        inputs, targets = windows(train_text, starts.chunk(comm.size)[comm.rank])
+        step = Step()
+        loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+        loss.backward()
+        learning_rate = 6e-3 * min(1, (index + 1) / 20) * (0.55 + 0.45 * math.cos(math.pi * index / num_steps))
+        for work in [bucket.update(step, learning_rate) for bucket in buckets]:
+            step.wait(work)
+        losses[index] = loss.detach()
+    if traffic and comm.rank == 0:
+        seen = {"source": "examples/gpt.py, rank 0", "since_ns": step.since_ns, "waited": step.waited}
+        Traffic.from_records(comm.records(), name="gpt", num_ranks=comm.size, **seen).save(traffic)
+    comm.all_reduce(losses, "avg")
+    return {
+        "example": "gpt",
+        "ranks": comm.size,
+        "parameters": sum(each.numel() for each in model.parameters()),
+        "bits_before": bits_before,
+        "bits_after": bits_per_character(comm, model, test_text),
+        "losses": losses.tolist(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=250)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="print the result and all losses as one JSON object")
+    parser.add_argument("--traffic", type=Path, help="write the last step's operations there, to replay them")
+    args = parser.parse_args()
+    torch.set_num_threads(1)  # one core a rank
+    with hk.init() as comm:
+        if args.steps < 1 or B % comm.size:
+            parser.error(f"--steps must be above 0, and the ranks must share {B} sequences evenly")
+        result = train(comm, args.steps, args.seed, args.traffic)
+        if comm.rank == 0:
+            text = "held-out text: {bits_before:.3f} bits per character before, {bits_after:.3f} after {steps} steps"
+            print(json.dumps(result) if args.json else text.format(**result, steps=args.steps))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+#include "bind/lanes.hpp"
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+
+#include "bind/errors.hpp"
+#include "bind/python_lane.hpp"
+#include "mpi/library.hpp"
+
+namespace hocket {
+
+namespace {
+
+struct PyMpiLibrary {
+  std::shared_ptr<MpiLibrary> library;
+};
+
+template <typename Array, typename Names>
+void read_handles(Array& handles, const Names& names, const std::map<std::string, uint64_t>& given, const char* what) {
+  for (size_t i = 0; i < handles.size(); ++i) {
+    const auto found = given.find(names[i]);
+    if (found == given.end())
+      throw Failure(ErrorCode::invalid_argument, std::string("no MPI ") + what + " for " + names[i]);
+    handles[i] = found->second;
+  }
+}
+
+}  // namespace
+
+void bind_lanes(nb::module_& module) {
+  nb::class_<PyLane>(module, "Lane", "A lane of a foreign library; belongs to the communicator that it is given to.");
+  nb::class_<PyMpiLibrary>(module, "MpiLibrary", "The functions of an MPI library that is loaded and initialised.")
+      .def(
+          "__init__",
+          [](PyMpiLibrary* self, std::string path, std::string backend, size_t handle_nbytes, uint64_t in_place,
+             int max_tag, int error_truncate, uint64_t byte, const std::map<std::string, uint64_t>& datatypes,
+             const std::map<std::string, uint64_t>& reductions) {
+            MpiFacts facts;
+            facts.path = std::move(path);
+            facts.backend = std::move(backend);
+            facts.handle_nbytes = handle_nbytes;
+            facts.in_place = in_place;
+            facts.max_tag = max_tag;
+            facts.error_truncate = error_truncate;
+            facts.byte = byte;
+            read_handles(facts.datatypes, kDTypeNames, datatypes, "type");
+            read_handles(facts.reductions, kReduceNames, reductions, "reduction");
+            new (self) PyMpiLibrary{MpiLibrary::load(facts)};
+          },
+          nb::kw_only(), nb::arg("path"), nb::arg("backend"), nb::arg("handle_nbytes"), nb::arg("in_place"),
+          nb::arg("max_tag"), nb::arg("error_truncate"), nb::arg("byte"), nb::arg("datatypes"), nb::arg("reductions"))
+      .def(
+          "collective_lane",
+          [](PyMpiLibrary& self, uint64_t communicator, int rank, int size) {
+            return PyLane{self.library->make_collective_lane(communicator, rank, size)};
+          },
+          nb::arg("communicator"), nb::arg("rank"), nb::arg("size"))
+      .def(
+          "point_to_point_lane",
+          [](PyMpiLibrary& self, uint64_t communicator, int rank, int size) {
+            return PyLane{self.library->make_point_to_point_lane(communicator, rank, size)};
+          },
+          nb::arg("communicator"), nb::arg("rank"), nb::arg("size"));
+  bind_python_lane(module);
+}
+
+}  // namespace hocket

@@ -1,0 +1,269 @@
+#include "bind/python_lane.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "bind/errors.hpp"
+#include "bind/lanes.hpp"
+#include "core/engine.hpp"
+#include "core/process.hpp"
+
+namespace hocket {
+
+namespace {
+
+// The operation as an adapter sees it.
+struct LaneOperation {
+  Operation op;
+  int size;
+};
+
+uint32_t key_of(const Operation& op) {
+  return static_cast<uint32_t>(op.kind) << 16 | static_cast<uint32_t>(op.dtype) << 8 |
+         (reduces(op.kind) ? static_cast<uint32_t>(op.reduce) : 0);
+}
+
+}  // namespace
+
+// State: queued -> posted -> over, or dropped; error is written before over.
+struct PythonLane::Slot {
+  enum class State : uint8_t { queued, posted, over };
+  LaneOperation view;
+  std::atomic<State> state{State::queued};
+  std::atomic<bool> dropped{false};
+  std::atomic<bool> woken{false};
+  std::optional<Error> error;
+  nb::object token;  // with the GIL only
+};
+
+// What the pump sees of a lane; outlives it until the pump has let go of the Python objects.
+struct PythonLane::Adapter {
+  nb::object object;  // this and the tokens: with the GIL only
+  std::string backend;
+  int size = 1;
+  bool is_polled = false;
+  std::atomic<bool> wants_attention{false};
+  std::atomic<bool> is_closed{false};
+  std::atomic<int> num_in_flight{0};
+  std::mutex mutex;  // of to_post; held for a moment only, never while Python runs
+  std::deque<std::shared_ptr<Slot>> to_post;
+  std::vector<std::shared_ptr<Slot>> posted;  // the pump's own
+
+  void ask() {
+    if (!wants_attention.exchange(true, std::memory_order_acq_rel)) Engine::instance().want_attention(1);
+  }
+  bool drive(const std::shared_ptr<Adapter>& self, bool all);
+  bool post_next(const std::shared_ptr<Adapter>& self);
+  bool test(Slot& slot);
+  void fail(Slot& slot);
+  void finish(Slot& slot) {
+    slot.token.reset();
+    slot.state.store(Slot::State::over, std::memory_order_release);
+    num_in_flight.fetch_sub(1, std::memory_order_relaxed);
+  }
+};
+
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<PythonLane::Adapter>> adapters;
+};
+
+}  // namespace
+
+static Registry& registry() {
+  static auto* instance = new Registry;  // NOLINT: never destroyed, as threads may be inside at exit
+  return *instance;
+}
+
+bool PythonLane::Adapter::post_next(const std::shared_ptr<Adapter>& self) {
+  std::shared_ptr<Slot> slot;
+  {
+    const std::lock_guard guard(mutex);
+    if (to_post.empty()) return false;
+    slot = to_post.front();
+    to_post.pop_front();
+  }
+  if (slot->dropped.load(std::memory_order_acquire)) {
+    finish(*slot);
+    return true;
+  }
+  nb::object wake = nb::cpp_function([weak = std::weak_ptr<Slot>(slot), owner = std::weak_ptr<Adapter>(self)] {
+    const std::shared_ptr<Slot> woken = weak.lock();
+    const std::shared_ptr<Adapter> adapter = owner.lock();
+    if (!woken || !adapter) return;
+    woken->woken.store(true, std::memory_order_release);
+    adapter->ask();
+    Engine::instance().wake_own_process();
+  });
+  try {
+    slot->token = object.attr("post")(nb::cast(slot->view), wake);
+    slot->state.store(Slot::State::posted, std::memory_order_release);
+    posted.push_back(slot);
+  } catch (nb::python_error& error) {
+    slot->error = Error{ErrorCode::aborted, backend + ": " + error.what(), {}};
+    finish(*slot);
+  }
+  return true;
+}
+
+bool PythonLane::Adapter::test(Slot& slot) {
+  try {
+    if (!nb::cast<bool>(object.attr("test")(slot.token))) return false;
+  } catch (nb::python_error& error) {
+    slot.error = Error{ErrorCode::aborted, backend + ": " + error.what(), {}};
+  }
+  finish(slot);
+  return true;
+}
+
+bool PythonLane::Adapter::drive(const std::shared_ptr<Adapter>& self, bool all) {
+  if (wants_attention.exchange(false, std::memory_order_acq_rel)) Engine::instance().want_attention(-1);
+  bool moved = false;
+  while (post_next(self)) moved = true;
+  for (size_t i = 0; i < posted.size();) {
+    Slot& slot = *posted[i];
+    const bool look = is_polled || all || slot.woken.exchange(false, std::memory_order_acq_rel);
+    if (look && test(slot)) {
+      moved = true;
+      posted.erase(posted.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+  if (is_polled && !posted.empty()) ask();
+  return moved;
+}
+
+bool pump_python_lanes(bool all) {
+  static std::atomic<bool> busy{false};
+  if (g_forked_child.load(std::memory_order_relaxed) || busy.exchange(true, std::memory_order_acquire)) return false;
+  bool moved = false;
+  {
+    const nb::gil_scoped_acquire gil;
+    std::vector<std::shared_ptr<PythonLane::Adapter>> adapters;
+    {
+      const std::lock_guard guard(registry().mutex);
+      adapters = registry().adapters;
+    }
+    for (const auto& adapter : adapters) {
+      if (all || adapter->wants_attention.load(std::memory_order_acquire)) moved |= adapter->drive(adapter, all);
+      if (!adapter->is_closed.load(std::memory_order_acquire) || !adapter->posted.empty()) continue;
+      const std::lock_guard guard(registry().mutex);
+      std::erase(registry().adapters, adapter);
+    }
+    adapters.clear();  // here, with the GIL
+  }
+  busy.store(false, std::memory_order_release);
+  if (moved) Engine::instance().wake_own_process();
+  return moved;
+}
+
+PythonLane::PythonLane(nb::object adapter, std::string backend)
+    : backend_(std::move(backend)), adapter_(std::make_shared<Adapter>()) {
+  depth_ = nb::cast<size_t>(adapter.attr("depth"));
+  adapter_->size = nb::cast<int>(adapter.attr("size"));
+  adapter_->is_polled = nb::cast<bool>(adapter.attr("is_polled"));
+  adapter_->backend = backend_;
+  nb::object refuses = adapter.attr("refuses");
+  for (size_t kind = 0; kind < kOpNames.size(); ++kind)
+    for (size_t dtype = 0; dtype < kNumDTypes; ++dtype)
+      for (size_t reduce = 0; reduce < kNumReduceOps; ++reduce) {
+        const Operation op{.kind = static_cast<OpKind>(kind),
+                           .dtype = static_cast<DType>(dtype),
+                           .reduce = static_cast<ReduceOp>(reduce)};
+        if (!reduces(op.kind) && reduce > 0) break;
+        nb::object reason = refuses(name(op.kind), name(op.dtype),
+                                    reduces(op.kind) ? nb::cast(name(op.reduce)) : nb::object(nb::none()));
+        if (!reason.is_none()) refusals_[key_of(op)] = nb::cast<std::string>(reason);
+      }
+  adapter_->object = std::move(adapter);
+  Engine::instance().set_pump(&pump_python_lanes);
+  const std::lock_guard guard(registry().mutex);
+  registry().adapters.push_back(adapter_);
+}
+
+PythonLane::~PythonLane() {
+  adapter_->is_closed.store(true, std::memory_order_release);
+  adapter_->ask();
+}
+
+Progress PythonLane::post(Operation& op) {
+  auto slot = std::make_shared<Slot>();
+  slot->view = {op, adapter_->size};
+  op.token = new std::shared_ptr<Slot>(slot);  // NOLINT: freed when the operation is over
+  adapter_->num_in_flight.fetch_add(1, std::memory_order_relaxed);
+  {
+    const std::lock_guard guard(adapter_->mutex);
+    adapter_->to_post.push_back(std::move(slot));
+  }
+  adapter_->ask();
+  return Progress::moved;
+}
+
+Progress PythonLane::test(Operation& op) {
+  auto* held = static_cast<std::shared_ptr<Slot>*>(op.token);
+  if ((*held)->state.load(std::memory_order_acquire) != Slot::State::over) return Progress::waiting;
+  const std::optional<Error> error = (*held)->error;
+  delete held;
+  op.token = nullptr;
+  if (error) throw Failure(*error);
+  return Progress::done;
+}
+
+std::vector<int> PythonLane::missing(const Operation& op) const {
+  if (is_point_to_point(op.kind)) return {op.root};
+  return {};  // the library does not tell
+}
+
+bool PythonLane::cancel(Operation& op) noexcept {
+  auto* held = static_cast<std::shared_ptr<Slot>*>(op.token);
+  (*held)->dropped.store(true, std::memory_order_release);
+  const bool unnoticed = (*held)->state.load(std::memory_order_acquire) == Slot::State::queued;
+  delete held;
+  op.token = nullptr;
+  return unnoticed;
+}
+
+std::optional<std::string> PythonLane::refuses(const Operation& op) const {
+  const auto found = refusals_.find(key_of(op));
+  if (found == refusals_.end()) return std::nullopt;
+  return found->second;
+}
+
+bool PythonLane::needs_polling() const {
+  return adapter_->is_polled && adapter_->num_in_flight.load(std::memory_order_relaxed) > 0;
+}
+
+void bind_python_lane(nb::module_& module) {
+  const auto address = [](const std::byte* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
+  nb::class_<LaneOperation>(module, "LaneOperation", "An operation as a backend written in Python gets it.")
+      .def_prop_ro("kind", [](const LaneOperation& self) { return name(self.op.kind); })
+      .def_prop_ro("dtype", [](const LaneOperation& self) { return name(self.op.dtype); })
+      .def_prop_ro("reduction",
+                   [](const LaneOperation& self) -> std::optional<std::string> {
+                     if (!reduces(self.op.kind)) return std::nullopt;
+                     return name(self.op.reduce);
+                   })
+      .def_prop_ro("root", [](const LaneOperation& self) { return self.op.root; })
+      .def_prop_ro("tag", [](const LaneOperation& self) { return self.op.tag; })
+      .def_prop_ro("nbytes", [](const LaneOperation& self) { return self.op.nbytes; })
+      .def_prop_ro("in_address", [address](const LaneOperation& self) { return address(self.op.in); })
+      .def_prop_ro("out_address", [address](const LaneOperation& self) { return address(self.op.out); })
+      .def_prop_ro("in_nbytes", [](const LaneOperation& self) { return self.op.in_nbytes(self.size); })
+      .def_prop_ro("out_nbytes", [](const LaneOperation& self) { return self.op.out_nbytes(self.size); });
+  module.def(
+      "python_lane",
+      [](nb::object adapter, std::string backend) {
+        return PyLane{std::make_unique<PythonLane>(std::move(adapter), std::move(backend))};
+      },
+      nb::arg("adapter"), nb::arg("backend"));
+}
+
+}  // namespace hocket

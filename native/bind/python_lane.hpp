@@ -1,0 +1,52 @@
+// A lane whose library is driven by Python (decision 18). Under the progress lock it only queues and looks at flags;
+// the calls into Python are made by the pump: by whoever waits or enters hocket, with the GIL and without that lock.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/lane.hpp"
+
+namespace nb = nanobind;
+
+namespace hocket {
+
+class PythonLane final : public Lane {
+ public:
+  struct Slot;
+  struct Adapter;
+
+  // adapter: a hocket.backends.base.Lane. Needs the GIL.
+  PythonLane(nb::object adapter, std::string backend);
+  ~PythonLane() override;
+
+  const char* backend() const override { return backend_.c_str(); }
+  size_t depth() const override { return depth_; }
+  Progress post(Operation& op) override;
+  Progress test(Operation& op) override;
+  std::vector<int> missing(const Operation& op) const override;
+  bool cancel(Operation& op) noexcept override;
+  std::optional<std::string> refuses(const Operation& op) const override;
+  bool needs_polling() const override;
+  bool keeps_arrays() const override { return true; }
+
+ private:
+  std::string backend_;
+  size_t depth_ = 1;
+  std::shared_ptr<Adapter> adapter_;
+  // Why an operation is refused, by kind, type and reduction: asked once, so that choosing needs no Python.
+  std::map<uint32_t, std::string> refusals_;
+};
+
+// For Engine::set_pump.
+bool pump_python_lanes(bool all);
+
+void bind_python_lane(nb::module_& module);
+
+}  // namespace hocket

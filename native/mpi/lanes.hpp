@@ -1,0 +1,290 @@
+// Operations over an MPI library: posted in their non-blocking form, driven by MPI_Test.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mpi/functions.hpp"
+#include "mpi/library.hpp"
+#include "mpi/user_reduction.hpp"
+
+namespace hocket {
+
+template <typename Handle, typename Count>
+class MpiLibraryOf final : public MpiLibrary, public std::enable_shared_from_this<MpiLibraryOf<Handle, Count>> {
+ public:
+  MpiLibraryOf(const MpiFacts& facts, void* library) : facts(facts), call(library) {}
+
+  static Handle handle(uint64_t number) {
+    if constexpr (std::is_pointer_v<Handle>)
+      return reinterpret_cast<Handle>(number);  // NOLINT: an address that mpi4py gave us as a number
+    else
+      return static_cast<Handle>(number);
+  }
+  Handle datatype(DType dtype) const { return handle(facts.datatypes[static_cast<size_t>(dtype)]); }
+
+  // The library's own, or ours for a type that it does not know.
+  Handle reduction(DType dtype, ReduceOp op) {
+    if (op == ReduceOp::avg) op = ReduceOp::sum;  // divided afterwards
+    const UserReduction<Handle> user = find_user_reduction<Handle>(dtype, op);
+    if (!user) return handle(facts.reductions[static_cast<size_t>(op)]);
+    std::optional<Handle>& made = user_reductions_[static_cast<size_t>(dtype)][static_cast<size_t>(op)];
+    if (!made) {
+      Handle created;
+      check(call.op_create(user, 1, &created), "MPI_Op_create");
+      made = created;
+    }
+    return *made;
+  }
+
+  void check(int code, const char* what) const {
+    if (code != 0)
+      throw Failure(ErrorCode::aborted, std::string(what) + " of " + facts.backend + ": " + call.text(code));
+  }
+
+  std::unique_ptr<Lane> make_collective_lane(uint64_t communicator, int rank, int size) override;
+  std::unique_ptr<Lane> make_point_to_point_lane(uint64_t communicator, int rank, int size) override;
+
+  const MpiFacts facts;
+  const MpiFunctions<Handle, Count> call;
+
+ private:
+  std::array<std::array<std::optional<Handle>, 4>, kNumDTypes> user_reductions_;
+};
+
+// What the lanes for collectives and for messages share.
+template <typename Handle, typename Count>
+class MpiLane : public Lane {
+ public:
+  using Library = MpiLibraryOf<Handle, Count>;
+
+  MpiLane(std::shared_ptr<Library> library, Handle communicator, int rank, int size)
+      : library_(std::move(library)), communicator_(communicator), rank_(rank), size_(size) {}
+
+  const char* backend() const override { return library_->facts.backend.c_str(); }
+  std::vector<int> missing(const Operation& op) const override {
+    // MPI does not tell whom it waits for.
+    if (is_point_to_point(op.kind)) return {op.root};
+    return {};
+  }
+  bool needs_polling() const override { return true; }
+  bool keeps_arrays() const override { return true; }
+
+ protected:
+  struct Request {
+    Handle handle;
+    std::vector<std::byte> result;  // where MPI forbids to write the result to its place
+  };
+
+  Request& start(Operation& op) {
+    if (spare_.empty()) spare_.push_back(std::make_unique<Request>());
+    std::unique_ptr<Request> request = std::move(spare_.back());
+    spare_.pop_back();
+    op.token = request.release();  // back in take()
+    return request_of(op);
+  }
+  static Request& request_of(const Operation& op) { return *static_cast<Request*>(op.token); }
+  void end(Operation& op) {
+    request_of(op).result.clear();
+    spare_.emplace_back(static_cast<Request*>(op.token));
+    op.token = nullptr;
+  }
+
+  std::shared_ptr<Library> library_;
+  const Handle communicator_;
+  const int rank_;
+  const int size_;
+
+ private:
+  std::vector<std::unique_ptr<Request>> spare_;
+};
+
+template <typename Handle, typename Count>
+class MpiCollectiveLane final : public MpiLane<Handle, Count> {
+  using Base = MpiLane<Handle, Count>;
+
+ public:
+  using Base::Base;
+
+  size_t depth() const override { return 16; }
+
+  std::optional<std::string> refuses(const Operation& op) const override {
+    const bool is_half = op.dtype == DType::float16 || op.dtype == DType::bfloat16;
+    if (reduces(op.kind) && op.reduce == ReduceOp::avg && is_half)
+      return "MPI would round the sum to 16 bits before the division";
+    if (op.nbytes / itemsize(op.dtype) > MpiFunctions<Handle, Count>::kMaxCount)
+      return "this MPI library counts at most " + std::to_string(MpiFunctions<Handle, Count>::kMaxCount) + " elements";
+    return std::nullopt;
+  }
+
+  Progress post(Operation& op) override {
+    auto& request = this->start(op);
+    try {
+      this->library_->check(call(op, request), name(op.kind));
+    } catch (...) {
+      this->end(op);
+      throw;
+    }
+    return Progress::moved;
+  }
+
+  Progress test(Operation& op) override {
+    auto& request = this->request_of(op);
+    int is_done = 0;
+    typename MpiFunctions<Handle, Count>::Status status;
+    const int code = this->library_->call.test(&request.handle, &is_done, &status);
+    if (code == 0 && !is_done) return Progress::waiting;
+    if (code == 0) {
+      if (!request.result.empty()) std::memcpy(op.out, request.result.data(), request.result.size());
+      if (reduces(op.kind) && op.reduce == ReduceOp::avg) divide(op);
+    }
+    this->end(op);
+    this->library_->check(code, name(op.kind));
+    return Progress::done;
+  }
+
+  bool cancel(Operation& op) noexcept override {
+    op.token = nullptr;  // lost: a collective cannot be cancelled, and MPI keeps using its request
+    return false;
+  }
+
+ private:
+  int call(const Operation& op, typename Base::Request& request) {
+    auto& library = *this->library_;
+    const auto& mpi = library.call;
+    const Handle type = library.datatype(op.dtype);
+    const Handle comm = this->communicator_;
+    const auto count = static_cast<Count>(op.count());
+    const auto rank = static_cast<size_t>(this->rank_);
+    const auto* in_place = reinterpret_cast<const void*>(library.facts.in_place);  // NOLINT: MPI's marker
+    const auto in_or_in_place = [&](const std::byte* own) -> const void* { return op.in == own ? in_place : op.in; };
+    switch (op.kind) {
+      case OpKind::barrier:
+        return mpi.ibarrier(comm, &request.handle);
+      case OpKind::all_reduce:
+        return mpi.iallreduce(in_or_in_place(op.out), op.out, count, type, library.reduction(op.dtype, op.reduce), comm,
+                              &request.handle);
+      case OpKind::reduce:
+        return mpi.ireduce(op.root == this->rank_ ? in_or_in_place(op.out) : op.in, op.out, count, type,
+                           library.reduction(op.dtype, op.reduce), op.root, comm, &request.handle);
+      case OpKind::broadcast:
+        return mpi.ibcast(op.out, count, type, op.root, comm, &request.handle);
+      case OpKind::reduce_scatter: {
+        std::byte* out = op.out;
+        if (op.out == op.in + rank * op.nbytes) {  // within x: MPI would write it to the front of x
+          request.result.resize(op.nbytes);
+          out = request.result.data();
+        }
+        return mpi.ireduce_scatter_block(op.in, out, count, type, library.reduction(op.dtype, op.reduce), comm,
+                                         &request.handle);
+      }
+      case OpKind::all_to_all:
+        return mpi.ialltoall(op.in, count, type, op.out, count, type, comm, &request.handle);
+      default:  // all_gather, and split and dup, which gather their arguments
+        return mpi.iallgather(in_or_in_place(op.out + rank * op.nbytes), count, type, op.out, count, type, comm,
+                              &request.handle);
+    }
+  }
+
+  void divide(const Operation& op) const {
+    const auto by_size = [&]<typename T>(T* values) {
+      for (size_t i = 0; i < op.count(); ++i) values[i] /= static_cast<T>(this->size_);
+    };
+    if (op.kind == OpKind::reduce && op.root != this->rank_) return;
+    if (op.dtype == DType::float32)
+      by_size(reinterpret_cast<float*>(op.out));
+    else
+      by_size(reinterpret_cast<double*>(op.out));
+  }
+};
+
+template <typename Handle, typename Count>
+class MpiPointToPointLane final : public MpiLane<Handle, Count> {
+  using Base = MpiLane<Handle, Count>;
+
+ public:
+  using Base::Base;
+
+  size_t depth() const override { return SIZE_MAX; }
+
+  std::optional<std::string> refuses(const Operation& op) const override {
+    if (op.tag > this->library_->facts.max_tag)
+      return "this MPI library has tags up to " + std::to_string(this->library_->facts.max_tag);
+    if (op.nbytes > MpiFunctions<Handle, Count>::kMaxCount)
+      return "this MPI library sends at most " + std::to_string(MpiFunctions<Handle, Count>::kMaxCount) + " bytes";
+    return std::nullopt;
+  }
+
+  Progress post(Operation& op) override {
+    auto& request = this->start(op);
+    auto& library = *this->library_;
+    const Handle byte = library.handle(library.facts.byte);
+    const auto count = static_cast<Count>(op.nbytes);
+    const int code =
+        op.kind == OpKind::send
+            ? library.call.isend(op.in, count, byte, op.root, op.tag, this->communicator_, &request.handle)
+            : library.call.irecv(op.out, count, byte, op.root, op.tag, this->communicator_, &request.handle);
+    if (code != 0) this->end(op);
+    library.check(code, name(op.kind));
+    return Progress::moved;
+  }
+
+  Progress test(Operation& op) override {
+    auto& library = *this->library_;
+    int is_done = 0;
+    typename MpiFunctions<Handle, Count>::Status status{};
+    const int code = library.call.test(&this->request_of(op).handle, &is_done, &status);
+    if (code == 0 && !is_done) return Progress::waiting;
+    this->end(op);
+    if (code != 0) {
+      int error_class = 0;
+      if (op.kind == OpKind::recv && library.call.error_class(code, &error_class) == 0 &&
+          error_class == library.facts.error_truncate)
+        throw mismatch(op, "more");
+      library.check(code, name(op.kind));
+    }
+    Count received = 0;
+    if (op.kind == OpKind::recv &&
+        library.call.get_count(&status, library.handle(library.facts.byte), &received) == 0 &&
+        static_cast<uint64_t>(received) != op.nbytes)
+      throw mismatch(op, std::to_string(received));
+    return Progress::done;
+  }
+
+  bool cancel(Operation& op) noexcept override {
+    bool unnoticed = false;
+    if (op.kind == OpKind::recv) {
+      int is_done = 0;
+      typename MpiFunctions<Handle, Count>::Status status;
+      Handle& handle = this->request_of(op).handle;
+      const auto& mpi = this->library_->call;
+      unnoticed = mpi.cancel(&handle) == 0 && mpi.test(&handle, &is_done, &status) == 0 && is_done;
+    }
+    op.token = nullptr;
+    return unnoticed;
+  }
+
+ private:
+  Failure mismatch(const Operation& op, const std::string& nbytes) const {
+    return {ErrorCode::collective_mismatch,
+            "rank " + std::to_string(this->rank_) + ": " + describe(op) + " at " + (op.site ? op.site : "?") +
+                "; rank " + std::to_string(op.root) + " sent " + nbytes + " bytes",
+            {op.root}};
+  }
+};
+
+template <typename Handle, typename Count>
+std::unique_ptr<Lane> MpiLibraryOf<Handle, Count>::make_collective_lane(uint64_t communicator, int rank, int size) {
+  return std::make_unique<MpiCollectiveLane<Handle, Count>>(this->shared_from_this(), handle(communicator), rank, size);
+}
+
+template <typename Handle, typename Count>
+std::unique_ptr<Lane> MpiLibraryOf<Handle, Count>::make_point_to_point_lane(uint64_t communicator, int rank, int size) {
+  return std::make_unique<MpiPointToPointLane<Handle, Count>>(this->shared_from_this(), handle(communicator), rank,
+                                                              size);
+}
+
+}  // namespace hocket

@@ -1,0 +1,111 @@
+#include "shm/agreed_lane.hpp"
+
+#include "core/clock.hpp"
+
+namespace hocket {
+
+Progress AgreedLane::post(Operation& op) {
+  passages_.emplace_back();
+  op.token = &passages_.back();
+  waiting_.push_back(&passages_.back());
+  if (waiting_.size() == 1 && region_->size > 1) agreement_.begin(op);
+  return Progress::moved;
+}
+
+Progress AgreedLane::test(Operation& op) {
+  Passage& passage = passage_of(op);
+  if (passage.failure) return fail_with_reason(op);
+  if (passage.in_library) return in_library(op, &Lane::test);
+  if (!is_next(passage)) return Progress::waiting;
+  if (region_->size > 1) {
+    if (!agreement_.is_open()) agreement_.begin(op);
+    try {
+      const Progress progress = agreement_.look(op);
+      if (progress != Progress::done) return progress;
+    } catch (...) {
+      forget(op);
+      throw;
+    }
+    agreement_.finish();
+  }
+  waiting_.pop_front();
+  passage.in_library = true;
+  const Progress progress = in_library(op, &Lane::post);
+  return progress == Progress::waiting ? Progress::moved : progress;  // it has left the queue
+}
+
+// The library keeps its own token in the operation.
+Progress AgreedLane::in_library(Operation& op, Progress (Lane::*call)(Operation&)) {
+  Passage& passage = passage_of(op);
+  op.token = passage.token;
+  try {
+    const Progress progress = (library_.get()->*call)(op);
+    passage.token = op.token;
+    op.token = &passage;
+    if (progress == Progress::done) forget(op);
+    return progress;
+  } catch (const Failure& failure) {
+    op.token = &passage;
+    if (failure.error().code != ErrorCode::aborted) {
+      forget(op);
+      throw;
+    }
+    passage.failure = failure.error();
+    passage.failed_ns = now_ns();
+    return Progress::moved;
+  }
+}
+
+// A library that loses a connection knows no more than that. The kernel tells of a death a moment later.
+Progress AgreedLane::fail_with_reason(Operation& op) {
+  constexpr int64_t kMomentNs = 500'000'000;
+  Passage& passage = passage_of(op);
+  std::optional<Error> reason = region_->look_at_peers();
+  if (!reason && now_ns() - passage.failed_ns < kMomentNs) return Progress::waiting;
+  const Error error = reason ? *reason : *passage.failure;
+  forget(op);
+  throw Failure(error);
+}
+
+void AgreedLane::forget(Operation& op) {
+  Passage* passage = &passage_of(op);
+  waiting_.remove(passage);
+  passages_.remove_if([&](const Passage& each) { return &each == passage; });
+  op.token = nullptr;
+}
+
+std::vector<int> AgreedLane::missing(const Operation& op) const {
+  const Passage& passage = passage_of(op);
+  if (!passage.in_library) return agreement_.missing();
+  if (passage.failure) return {};
+  Operation inside = op;
+  inside.token = passage.token;
+  return library_->missing(inside);
+}
+
+bool AgreedLane::cancel(Operation& op) noexcept {
+  Passage& passage = passage_of(op);
+  bool unnoticed = true;
+  if (passage.in_library && !passage.failure) {
+    op.token = passage.token;
+    unnoticed = library_->cancel(op);
+    op.token = &passage;
+  } else if (is_next(passage) && agreement_.is_open()) {
+    agreement_.cancel();
+    unnoticed = false;  // the line is out
+  }
+  forget(op);
+  return unnoticed;
+}
+
+std::optional<Error> AgreedLane::health() {
+  if (std::optional<Error> error = agreement_.health()) return error;
+  return library_->health();
+}
+
+void AgreedLane::abandon(const Error& error) noexcept {
+  region_->post_abort(error);
+  library_->abandon(error);
+}
+
+}  // namespace hocket

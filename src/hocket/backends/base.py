@@ -1,0 +1,182 @@
+"""What a library has to do to carry operations of a communicator.
+
+A backend is one file in this folder: a subclass of `Backend`, which brings the library up once for a job and makes two
+lanes of it for each communicator. A lane is native, or a subclass of `Lane`. CONTRIBUTING.md says how to add one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+from hocket import _native
+from hocket.errors import BackendUnavailable, CommTimeout
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Job:
+    """The job that libraries are brought up for.
+
+    Args:
+        rank: of this process among all of the job.
+        size: processes of the job.
+        local_rank: of this process among those of its host.
+        local_size: processes of the job on this host.
+        address: of this host, at which the other ranks reach it.
+        timeout: seconds in which a library has to be up.
+        exchange: hands one short text to every rank and returns the texts of all, by rank; called by all of them.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    address: str
+    timeout: float
+    exchange: Callable[[str], list[str]]
+
+    def from_rank_zero(self, make: Callable[[], str]) -> str:
+        """Return on all ranks what rank 0 makes; what it raises there is BackendUnavailable on all."""
+        text = ""
+        if self.rank == 0:
+            try:
+                text = "made " + make()
+            except Exception as error:
+                text = f"failed {type(error).__name__}: {error}"
+        state, _, made = self.exchange(text)[0].partition(" ")
+        if state != "made":
+            raise BackendUnavailable(f"rank 0 failed with {made}")
+        return made
+
+
+@dataclass(frozen=True)
+class LanePair:
+    """The lanes of one library for one communicator; collectives and messages never share one (rule R7)."""
+
+    collective: _native.Lane
+    point_to_point: _native.Lane
+
+
+class Backend(ABC):
+    """A library that is up for a job."""
+
+    name: ClassVar[str]
+    """By which calls and tables name it."""
+
+    @classmethod
+    def find_reason_against(cls, job: Job) -> str | None:
+        """Return why the library is not worth starting where nobody asked for it by name, or None."""
+        return "one rank alone needs no library" if job.size == 1 else None
+
+    @classmethod
+    @abstractmethod
+    def find_obstacle(cls, job: Job) -> str | None:
+        """Return why the library cannot be had in this process, or None. Called on every rank, before `start`."""
+
+    @classmethod
+    @abstractmethod
+    def start(cls, job: Job) -> Backend:
+        """Bring the library up; called by all ranks, and only if none of them has an obstacle.
+
+        Raises:
+            BackendUnavailable: it did not work; the message says why.
+            BootstrapMismatch: the library has another idea of the job's size or ranks.
+            CommTimeout: it took longer than the job's timeout.
+        """
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """What it is, in a few words with its version."""
+
+    @abstractmethod
+    def open_lanes(self, members: Sequence[int], key: int, timeout: float) -> LanePair:
+        """Make the lanes of a new communicator; called by its members, all of which are in this call.
+
+        Args:
+            members: ranks of the job, in order of the communicator's ranks; this process's is among them.
+            key: 64 bits by which the members know this communicator from any other.
+            timeout: seconds.
+        """
+
+    @abstractmethod
+    def close_lanes(self, key: int) -> None:
+        """Give back what a communicator held; its operations are over, or it is broken."""
+
+    def close(self, *, is_broken: bool) -> None:  # noqa: B027
+        """Let go of the library; after a failure other ranks may not answer any more. Most have nothing to do."""
+
+
+class Lane(ABC):
+    """A lane written in Python. hocket calls it with the GIL, from any thread, and never two calls at once.
+
+    Args:
+        size: ranks of the communicator.
+    """
+
+    depth: int = 1
+    """Operations that are posted before the first of them is over."""
+
+    is_polled: bool = True
+    """Whether `test` has to be called again and again; otherwise the lane calls `wake` when there is a reason to."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def refuses(self, kind: str, dtype: str, reduction: str | None) -> str | None:
+        """Return why such operations cannot be carried, or None; asked once, so a constant."""
+        return None
+
+    @abstractmethod
+    def post(self, operation: _native.LaneOperation, wake: Callable[[], None]) -> object:
+        """Start an operation and return a token for it; must not wait for peers.
+
+        The memory at operation.in_address and out_address stays until the operation is over.
+
+        Args:
+            operation: what to do, on raw memory.
+            wake: may be called from any thread, once or more: `test` is called soon then.
+        """
+
+    @abstractmethod
+    def test(self, token: object) -> bool:
+        """Drive a posted operation; True when its result is in place. What it raises fails the operation."""
+
+
+def call_driving(what: str, call: Callable[[], T], timeout: float) -> T:
+    """Run something that blocks, on a thread of its own, and drive all lanes meanwhile (rule R3).
+
+    Args:
+        what: for the error message: "MPI_Init".
+        call: must not hold the GIL while it waits for other ranks.
+        timeout: seconds; afterwards the thread is left alone.
+
+    Raises:
+        CommTimeout: it is not over in time.
+    """
+    result: list[T] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            result.append(call())
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name=f"hocket {what}", daemon=True)
+    thread.start()
+    deadline = time.monotonic() + timeout
+    while thread.is_alive():
+        _native.progress()
+        thread.join(0.0005)
+        if thread.is_alive() and time.monotonic() > deadline:
+            raise CommTimeout(f"{what} did not come to an end within {timeout:g} s")
+    if failure:
+        raise failure[0]
+    return result[0]

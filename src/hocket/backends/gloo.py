@@ -1,0 +1,256 @@
+"""gloo, through torch: works between any hosts that TCP connects, on threads of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, ClassVar, cast
+
+from hocket import _native
+from hocket.backends.base import Backend, Job, Lane, LanePair, call_driving
+
+_SIXTEEN_BIT_FLOATS = ("float16", "bfloat16")
+
+
+class GlooBackend(Backend):
+    """One gloo context per lane; they find each other through a store that rank 0 keeps."""
+
+    name: ClassVar[str] = "gloo"
+
+    def __init__(self, store: Any, job: Job) -> None:
+        self._store = store
+        self._job = job
+
+    @classmethod
+    def find_reason_against(cls, job: Job) -> str | None:
+        if "torch" not in sys.modules:
+            return "torch was not imported before hocket.init()"
+        return super().find_reason_against(job)
+
+    @classmethod
+    def find_obstacle(cls, job: Job) -> str | None:
+        try:
+            import torch.distributed as dist
+        except ImportError:
+            return "torch is not installed: pip install 'hocket[torch]'"
+        return None if dist.is_available() and dist.is_gloo_available() else "this build of torch has no gloo"
+
+    @classmethod
+    def start(cls, job: Job) -> GlooBackend:
+        from torch._C._distributed_c10d import TCPStore
+
+        timeout = _timedelta(job.timeout)
+        stores = []
+
+        def listen() -> str:
+            stores.append(TCPStore(job.address, 0, is_master=True, wait_for_workers=False, timeout=timeout))
+            return f"{job.address} {stores[0].port}"
+
+        host, port = job.from_rank_zero(listen).split()
+        if not stores:
+            connect = partial(TCPStore, host, int(port), is_master=False, wait_for_workers=False, timeout=timeout)
+            stores.append(call_driving("connecting to gloo's store", connect, job.timeout))
+        return cls(stores[0], job)
+
+    @property
+    def description(self) -> str:
+        import torch
+
+        return f"gloo of torch {torch.__version__}, TCP"
+
+    def open_lanes(self, members: Sequence[int], key: int, timeout: float) -> LanePair:
+        rank = list(members).index(self._job.rank)
+        collective = self._connect(f"{key}/collective", rank, len(members), timeout)
+        point_to_point = self._connect(f"{key}/point-to-point", rank, len(members), timeout)
+        return LanePair(
+            _native.python_lane(GlooCollectiveLane(collective), self.name),
+            _native.python_lane(GlooPointToPointLane(point_to_point), self.name),
+        )
+
+    def close_lanes(self, key: int) -> None:
+        """The native lanes hold the groups, and let them go."""
+
+    def _connect(self, prefix: str, rank: int, size: int, timeout: float) -> Any:
+        from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
+
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._devices = [ProcessGroupGloo.create_device(hostname=self._job.address)]
+        # hocket watches the deadlines; gloo's own only has to come after them.
+        options._timeout = _timedelta(2 * timeout + 60)
+        options._threads = 1
+        return call_driving(
+            "gloo's group", lambda: ProcessGroupGloo(PrefixStore(prefix, self._store), rank, size, options), timeout
+        )
+
+
+class _GlooLane(Lane):
+    """Tokens are (work, what is left to do when it is over)."""
+
+    is_polled = False
+
+    def __init__(self, group: Any) -> None:
+        super().__init__(group.size())
+        self._group = group
+        self._rank = group.rank()
+
+    def test(self, token: object) -> bool:
+        work, finish = cast(tuple[Any, Callable[[], None] | None], token)
+        if not work.is_completed():
+            return False
+        work.wait()  # returns at once, or raises what went wrong
+        if finish is not None:
+            finish()
+        return True
+
+
+class GlooCollectiveLane(_GlooLane):
+    """Collectives; where gloo's own differ from what hocket promises, they are made of others."""
+
+    depth = 4
+
+    def refuses(self, kind: str, dtype: str, reduction: str | None) -> str | None:
+        if reduction == "avg" and dtype in _SIXTEEN_BIT_FLOATS:
+            return "gloo would round the sum to 16 bits before the division"
+        if reduction is not None and dtype == "int16":
+            return "gloo cannot reduce int16"
+        return None
+
+    def post(self, operation: _native.LaneOperation, wake: Callable[[], None]) -> object:
+        work, finish = _START[operation.kind](self, operation)
+        work.get_future().add_done_callback(lambda _: wake())
+        return work, finish
+
+    def _barrier(self, operation: _native.LaneOperation) -> Any:
+        return self._group.barrier(), None
+
+    def _all_reduce(self, operation: _native.LaneOperation) -> Any:
+        x = _tensor(operation.out_address, operation.out_nbytes, operation.dtype)
+        if _propagates_nan(operation):
+            return self._reduce_gathered(operation, x)
+        return self._group.allreduce([x], _options("AllreduceOptions", operation)), None
+
+    def _reduce(self, operation: _native.LaneOperation) -> Any:
+        x = _tensor(operation.in_address, operation.in_nbytes, operation.dtype)
+        is_root = operation.root == self._rank
+        if _propagates_nan(operation):
+            return self._reduce_gathered(operation, x if is_root else None)
+        options = _options("ReduceOptions", operation)
+        options.rootRank = operation.root
+        # gloo uses the arrays of the others as scratch memory
+        return self._group.reduce([x if is_root else x.clone()], options), None
+
+    def _reduce_gathered(self, operation: _native.LaneOperation, result: Any) -> Any:
+        """Reduce min or max of floats as torch does: gloo's own drop NaN or not, by the order of their operands."""
+        import torch
+
+        x = _tensor(operation.in_address, operation.in_nbytes, operation.dtype)
+        gathered = torch.empty(self.size * x.numel(), dtype=x.dtype)
+
+        def finish() -> None:
+            if result is not None:
+                rows = gathered.view(self.size, -1)
+                result.copy_(rows.amin(0) if operation.reduction == "min" else rows.amax(0))
+
+        return self._group._allgather_base(gathered, x), finish
+
+    def _broadcast(self, operation: _native.LaneOperation) -> Any:
+        from torch.distributed import BroadcastOptions
+
+        options = BroadcastOptions()
+        options.rootRank = operation.root
+        return self._group.broadcast([_bytes(operation.out_address, operation.out_nbytes)], options), None
+
+    def _all_gather(self, operation: _native.LaneOperation) -> Any:
+        x = _bytes(operation.in_address, operation.in_nbytes)
+        if operation.in_address == operation.out_address + self._rank * operation.nbytes:
+            x = x.clone()
+        return self._group._allgather_base(_bytes(operation.out_address, operation.out_nbytes), x), None
+
+    def _reduce_scatter(self, operation: _native.LaneOperation) -> Any:
+        import torch
+
+        x = _tensor(operation.in_address, operation.in_nbytes, operation.dtype)
+        out = _tensor(operation.out_address, operation.out_nbytes, operation.dtype)
+        if _propagates_nan(operation):
+            received = torch.empty_like(x)
+
+            def finish() -> None:
+                rows = received.view(self.size, -1)
+                out.copy_(rows.amin(0) if operation.reduction == "min" else rows.amax(0))
+
+            return self._group.alltoall_base(received, x, [], []), finish
+        own = torch.empty_like(out)  # out may be a part of x
+        options = _options("ReduceScatterOptions", operation)
+        return self._group._reduce_scatter_base(own, x, options), lambda: out.copy_(own)
+
+    def _all_to_all(self, operation: _native.LaneOperation) -> Any:
+        x = _bytes(operation.in_address, operation.in_nbytes)
+        return self._group.alltoall_base(_bytes(operation.out_address, operation.out_nbytes), x, [], []), None
+
+
+_START = {
+    "barrier": GlooCollectiveLane._barrier,
+    "all_reduce": GlooCollectiveLane._all_reduce,
+    "reduce": GlooCollectiveLane._reduce,
+    "broadcast": GlooCollectiveLane._broadcast,
+    "all_gather": GlooCollectiveLane._all_gather,
+    "split": GlooCollectiveLane._all_gather,
+    "dup": GlooCollectiveLane._all_gather,
+    "reduce_scatter": GlooCollectiveLane._reduce_scatter,
+    "all_to_all": GlooCollectiveLane._all_to_all,
+}
+
+
+class GlooPointToPointLane(_GlooLane):
+    """Messages."""
+
+    depth = 1 << 20
+
+    def post(self, operation: _native.LaneOperation, wake: Callable[[], None]) -> object:
+        if operation.kind == "send":
+            x = _bytes(operation.in_address, operation.in_nbytes)
+            work = self._group.send([x], operation.root, operation.tag)
+        else:
+            x = _bytes(operation.out_address, operation.out_nbytes)
+            work = self._group.recv([x], operation.root, operation.tag)
+        work.get_future().add_done_callback(lambda _: wake())
+        return work, None
+
+
+def _timedelta(seconds: float) -> timedelta:
+    return timedelta(seconds=min(seconds, 1e9))  # "for ever" is no timedelta
+
+
+def _propagates_nan(operation: _native.LaneOperation) -> bool:
+    return operation.reduction in ("min", "max") and "float" in operation.dtype
+
+
+def _options(name: str, operation: _native.LaneOperation) -> Any:
+    import torch.distributed as dist
+    from torch._C import _distributed_c10d as c10d
+
+    options = getattr(c10d, name)()
+    reductions = {"sum": dist.ReduceOp.SUM, "prod": dist.ReduceOp.PRODUCT, "min": dist.ReduceOp.MIN,
+                  "max": dist.ReduceOp.MAX, "avg": dist.ReduceOp.AVG}  # fmt: skip
+    options.reduceOp = reductions[operation.reduction or "sum"]
+    return options
+
+
+def _bytes(address: int, nbytes: int) -> Any:
+    return _tensor(address, nbytes, "uint8")
+
+
+def _tensor(address: int, nbytes: int, dtype: str) -> Any:
+    """View raw memory, which hocket keeps as long as the operation runs."""
+    import torch
+
+    kind = torch.uint8 if dtype == "bool" else getattr(torch, dtype)
+    if nbytes == 0:
+        return torch.empty(0, dtype=kind)
+    return torch.frombuffer((ctypes.c_byte * nbytes).from_address(address), dtype=kind)
+
+
+ADAPTER = GlooBackend

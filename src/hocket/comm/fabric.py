@@ -1,0 +1,56 @@
+"""What connects the ranks of a job: shared memory and the libraries that are up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hocket import _native
+from hocket.backends.base import Backend
+from hocket.comm.policy import DefaultPolicy, Policy
+
+if TYPE_CHECKING:
+    from hocket.comm.communicator import Communicator
+
+
+class Backends(dict[str, str]):
+    """The backends of a communicator, with a word on each; `left_out` says which are not there, and why."""
+
+    def __init__(self, available: Mapping[str, str], left_out: Mapping[str, str]) -> None:
+        super().__init__(available)
+        self.left_out = dict(left_out)
+
+    def __repr__(self) -> str:
+        return f"{dict(self)!r}, left out: {self.left_out!r}"
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """What every communicator of a job shares.
+
+    Args:
+        host: the ranks of this host.
+        libraries: those that are up besides shared memory, in the same order on all ranks.
+        allowed: names of the backends that operations may use.
+        left_out: why other backends are not there, by name.
+        policy: how a backend is chosen.
+        on_failure: called with (communicator, error) when an operation failed.
+    """
+
+    host: _native.Host
+    libraries: Sequence[Backend] = ()
+    allowed: Sequence[str] = ("shm",)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    policy: Policy = field(default_factory=DefaultPolicy)
+    on_failure: Callable[[Communicator, BaseException], object] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all backends, in the order in which communicators number them."""
+        return ["shm", *(library.name for library in self.libraries)]
+
+    def describe(self) -> Backends:
+        words = {"shm": f"shared memory of this host, {_native.ISA} reductions"}
+        words |= {library.name: library.description for library in self.libraries}
+        return Backends({name: words[name] for name in self.allowed}, self.left_out)

@@ -1,0 +1,101 @@
+"""Brings up the libraries of a job, so that every rank has the same ones or knows why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hocket.backends import Backend, Job, find_backends
+from hocket.comm import Communicator
+from hocket.errors import BackendUnavailable, HocketError
+
+
+@dataclass
+class Libraries:
+    """What came up, and why the others did not."""
+
+    up: list[Backend] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def bring_up(job: Job, wanted: Sequence[str] | None) -> Libraries:
+    """Start libraries; called by all ranks of the job.
+
+    Args:
+        job: who they are for.
+        wanted: names of those that have to be there; None: all that are worth it and can be had.
+
+    Raises:
+        BackendUnavailable: one asked for by name cannot be had on some rank; raised on all of them.
+    """
+    adapters = find_backends()
+    obstacles = _exchange_reasons(
+        job, {name: _find_obstacle(adapter, job, wanted) for name, adapter in adapters.items()}
+    )
+    libraries = Libraries()
+    for name, adapter in adapters.items():
+        reason = obstacles[name]
+        if reason is None and (wanted is None or name in wanted):
+            reason = _start(adapter, job, libraries)
+        if reason is None:
+            continue
+        if wanted is not None and name in wanted:
+            for library in reversed(libraries.up):
+                library.close(is_broken=False)
+            raise BackendUnavailable(f"backend {name!r} is not available: {reason}")
+        libraries.left_out[name] = reason
+    return libraries
+
+
+def exchange_over(control: Communicator) -> Callable[[str], list[str]]:
+    """Make the function by which ranks hand each other short texts."""
+
+    def exchange(text: str) -> list[str]:
+        data = text.encode()
+        lengths = bytearray(8 * control.size)
+        control.all_gather(lengths, len(data).to_bytes(8, "little"))
+        sizes = [int.from_bytes(lengths[8 * rank : 8 * rank + 8], "little") for rank in range(control.size)]
+        longest = max(1, *sizes)
+        gathered = bytearray(longest * control.size)
+        control.all_gather(gathered, data.ljust(longest, b"\0"))
+        return [gathered[longest * rank : longest * rank + size].decode() for rank, size in enumerate(sizes)]
+
+    return exchange
+
+
+def _find_obstacle(adapter: type[Backend], job: Job, wanted: Sequence[str] | None) -> str | None:
+    if wanted is not None and adapter.name not in wanted:
+        return "not among the backends asked for"
+    if wanted is None:
+        reason = adapter.find_reason_against(job)
+        if reason is not None:
+            return reason
+    return adapter.find_obstacle(job)
+
+
+def _start(adapter: type[Backend], job: Job, libraries: Libraries) -> str | None:
+    """Start one on all ranks, or on none; return why not."""
+    library = None
+    reason: str | None = None
+    try:
+        library = adapter.start(job)
+    except HocketError as error:
+        reason = f"{type(error).__name__}: {error}"
+    reason = _exchange_reasons(job, {adapter.name: reason})[adapter.name]
+    if library is not None and reason is None:
+        libraries.up.append(library)
+    elif library is not None:
+        library.close(is_broken=True)
+    return reason
+
+
+def _exchange_reasons(job: Job, reasons: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Return for each name the reason of the first rank that has one."""
+    of_ranks = [json.loads(text) for text in job.exchange(json.dumps(reasons))]
+    joined: dict[str, str | None] = {}
+    for name in reasons:
+        found = [(rank, of_rank[name]) for rank, of_rank in enumerate(of_ranks) if of_rank[name] is not None]
+        same = len({reason for _, reason in found}) == 1 and len(found) == job.size
+        joined[name] = None if not found else found[0][1] if same else f"rank {found[0][0]}: {found[0][1]}"
+    return joined
