@@ -16,8 +16,13 @@ def as_bits(array: Array) -> Array:
     return flat.view(f"u{flat.dtype.itemsize}")
 
 
-def check(got: Array, expected: Array, case: object, rank: int, *, reduced: bool = False) -> None:
-    """Raise `WrongResult` unless all bits are equal; of a reduction only the positions of NaN have to be."""
+def check(
+    got: Array, expected: Array, case: object, rank: int, *, reduced: bool = False, signed_zeros: bool = True
+) -> None:
+    """Raise `WrongResult` unless all bits are equal; of a reduction only the positions of NaN have to be.
+
+    Without `signed_zeros` a reduction may take either zero: which one min and max keep depends on the operands' order.
+    """
     if got.shape != expected.shape or got.dtype != expected.dtype:
         raise WrongResult(f"{case}: rank {rank}: {got.dtype}{got.shape} instead of {expected.dtype}{expected.shape}")
     if got.size == 0:
@@ -27,6 +32,8 @@ def check(got: Array, expected: Array, case: object, rank: int, *, reduced: bool
         return
     if reduced:
         wrong &= ~((got != got) & (expected != expected)).reshape(-1)
+        if not signed_zeros:
+            wrong &= (got != expected).reshape(-1)
     places = np.flatnonzero(wrong)
     if places.size == 0:
         return

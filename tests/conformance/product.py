@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import hocket as hk
+from hocket.comm.policy import DefaultPolicy
 
 from .cases import Case, most_items
 from .data import Array, Pool
@@ -32,9 +33,10 @@ class Ready:
     expected: Array
     untouched: tuple[tuple[Array, Array], ...] = ()
     reduced: bool = False
+    signed_zeros: bool = True
 
     def verify(self, rank: int) -> None:
-        check(self.written, self.expected, self.case, rank, reduced=self.reduced)
+        check(self.written, self.expected, self.case, rank, reduced=self.reduced, signed_zeros=self.signed_zeros)
         for array, expected in self.untouched:
             check(array, expected, f"{self.case}: must stay as it was", rank)
 
@@ -47,7 +49,9 @@ class Cases:
         self._pools = {name: Pool(name, comm.size, most, seed) for name, most in most_items(cases, comm.size).items()}
 
     def prepare(self, case: Case) -> Ready:
-        return _PREPARE[case.op](self, case)
+        ready = _PREPARE[case.op](self, case)
+        ready.signed_zeros = isinstance(self._comm.policy, DefaultPolicy)
+        return ready
 
     def pool(self, case: Case) -> Pool:
         return self._pools[case.dtype]

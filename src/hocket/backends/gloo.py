@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
+from queue import SimpleQueue
+from threading import Semaphore, Thread
 from typing import Any, ClassVar, cast
 
 from hocket import _native
@@ -182,9 +184,10 @@ class GlooCollectiveLane(_GlooLane):
                 out.copy_(rows.amin(0) if operation.reduction == "min" else rows.amax(0))
 
             return self._group.alltoall_base(received, x, [], []), finish
-        own = torch.empty_like(out)  # out may be a part of x
-        options = _options("ReduceScatterOptions", operation)
-        return self._group._reduce_scatter_base(own, x, options), lambda: out.copy_(own)
+        # gloo's own is this all_reduce, with a handle that cannot be asked
+        summed = x.clone()
+        own = summed.view(self.size, -1)[self._rank]
+        return self._group.allreduce([summed], _options("AllreduceOptions", operation)), lambda: out.copy_(own)
 
     def _all_to_all(self, operation: _native.LaneOperation) -> Any:
         x = _bytes(operation.in_address, operation.in_nbytes)
@@ -205,9 +208,13 @@ _START = {
 
 
 class GlooPointToPointLane(_GlooLane):
-    """Messages."""
+    """Messages. gloo can only wait for one, so each in flight has a thread that does (rule R4)."""
 
     depth = 1 << 20
+
+    def __init__(self, group: Any) -> None:
+        super().__init__(group)
+        self._waiters = _Waiters()
 
     def post(self, operation: _native.LaneOperation, wake: Callable[[], None]) -> object:
         if operation.kind == "send":
@@ -216,8 +223,53 @@ class GlooPointToPointLane(_GlooLane):
         else:
             x = _bytes(operation.out_address, operation.out_nbytes)
             work = self._group.recv([x], operation.root, operation.tag)
-        work.get_future().add_done_callback(lambda _: wake())
-        return work, None
+        message = _Message(work, x, wake)
+        self._waiters.wait_for(message)
+        return message
+
+    def test(self, token: object) -> bool:
+        message = cast(_Message, token)
+        if message.error is not None:
+            raise message.error
+        return message.is_over
+
+
+class _Message:
+    def __init__(self, work: Any, x: Any, wake: Callable[[], None]) -> None:
+        self._work = work
+        self._x = x  # gloo does not keep it
+        self._wake = wake
+        self.error: BaseException | None = None
+        self.is_over = False
+
+    def wait(self) -> None:
+        try:
+            self._work.wait()
+        except Exception as error:
+            self.error = error
+        self.is_over = True
+        self._wake()
+
+
+class _Waiters:
+    """As many threads as messages are in flight at once; they stay for the next ones.
+
+    Daemon threads: one that waits for a message that never comes must not keep the process from ending.
+    """
+
+    def __init__(self) -> None:
+        self._messages: SimpleQueue[_Message] = SimpleQueue()
+        self._num_idle = Semaphore(0)
+
+    def wait_for(self, message: _Message) -> None:
+        self._messages.put(message)
+        if not self._num_idle.acquire(blocking=False):
+            Thread(target=self._run, name="hocket gloo message", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            self._messages.get().wait()
+            self._num_idle.release()
 
 
 def _timedelta(seconds: float) -> timedelta:

@@ -1,0 +1,36 @@
+"""The same product over foreign libraries. Between two ranks their sums are bitwise those of NumPy, too."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+
+import pytest
+
+import hocket as hk
+
+from .cases import all_cases, large_cases
+from .product import run_async, run_blocking
+
+
+def _run(shm_only: hk.Communicator, backend: str, form: str) -> Counter[str]:
+    shm_only.finalize()
+    if backend == "gloo":
+        importlib.import_module("torch").set_num_threads(1)
+    comm = hk.init(backends=["shm", backend], timeout=60)
+    comm.policy = hk.Policy.fixed({"*": backend})
+    run = run_blocking if form == "blocking" else run_async
+    run(comm, all_cases(comm.size)[:: 1 if backend == "mpi" else 7])
+    used = Counter(record.backend for record in comm.records())
+    run(comm, large_cases(comm.size), seed=1)
+    return used
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("form", ["blocking", "async"])
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+def test_product(backend: str, form: str) -> None:
+    for used in hk.spawn(_run, 2, backend, form, timeout=280):
+        # What the library would compute otherwise than promised goes to shm: avg of 16-bit floats, int16 for gloo.
+        assert set(used) <= {backend, "shm"}
+        assert used[backend] > 0.7 * used.total()

@@ -1,0 +1,223 @@
+"""Random programs over several communicators and backends, and what NumPy says of their results.
+
+A program is one list of operations, the same on all ranks, in an order that all of them issue in; which rank waits for
+what and when, and where it loses time, each rank draws for itself.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import hocket as hk
+
+KINDS = ("all_reduce", "reduce", "broadcast", "barrier", "all_gather", "reduce_scatter", "all_to_all")
+DTYPES = ("float32", "float64", "int64", "int32")
+COUNTS = (0, 1, 3, 64, 1000, 5000, 40_000, 300_000)  # up to beyond every library's eager limit
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation.
+
+    Args:
+        communicator: index among those of the job.
+        backend: name; None: the policy's choice.
+        chained: works in place on the array of the last all_reduce or broadcast of this communicator, whoever carries
+            that: the two have to keep their order.
+        deps: indices of earlier collectives of this communicator that it has to follow.
+    """
+
+    kind: str
+    communicator: int
+    backend: str | None
+    dtype: str
+    count: int
+    root: int = 0
+    source: int = 0
+    tag: int = 0
+    chained: bool = False
+    deps: tuple[int, ...] = ()
+
+
+def random_program(seed: int, backends: list[str], communicators: list[list[int]], num_steps: int) -> list[Step]:
+    """Draw a program.
+
+    Args:
+        seed: of everything.
+        backends: names to choose among.
+        communicators: members by rank of the world.
+        num_steps: operations.
+    """
+    rng = random.Random(seed)
+    steps: list[Step] = []
+    in_place: dict[int, Step] = {}  # the last all_reduce or broadcast of a communicator
+    for number in range(num_steps):
+        communicator = rng.randrange(len(communicators))
+        size = len(communicators[communicator])
+        backend = rng.choice([*backends, None])
+        count = rng.choice(COUNTS)
+        dtype = rng.choice(DTYPES)
+        if size > 1 and rng.random() < 0.2:
+            source, root = rng.sample(range(size), 2)
+            steps.append(Step("message", communicator, backend, dtype, count, root, source, tag=rng.randrange(3)))
+            continue
+        kind = rng.choice(KINDS)
+        earlier = [i for i, step in enumerate(steps) if step.communicator == communicator and step.kind != "message"]
+        deps = tuple(rng.sample(earlier, min(len(earlier), rng.choice((0, 0, 0, 1, 2)))))
+        step = Step(kind, communicator, backend, dtype, count, rng.randrange(size), deps=deps)
+        if kind in ("all_reduce", "broadcast"):
+            last = in_place.get(communicator)
+            if last is not None and rng.random() < 0.5:
+                step = Step(kind, communicator, backend, last.dtype, last.count, step.root, chained=True, deps=deps)
+            in_place[communicator] = step
+        steps.append(step)
+        del number
+    return steps
+
+
+@dataclass
+class Mirror:
+    """The in-place array of a communicator, and what it is on each member once all that was issued is over."""
+
+    array: np.ndarray[Any, Any]
+    expected: list[np.ndarray[Any, Any]]
+
+
+@dataclass
+class Runner:
+    """Runs programs on one rank.
+
+    Args:
+        communicators: of this rank, None where it is no member.
+        members: of all communicators.
+        rank: of this process in the world.
+    """
+
+    communicators: list[hk.Communicator | None]
+    members: list[list[int]]
+    rank: int
+    slow: bool = True
+    pending: dict[int, hk.Work] = field(default_factory=dict)
+
+    def run(self, steps: list[Step], seed: int) -> None:
+        """Run a program and raise AssertionError if a result is wrong."""
+        own = random.Random(f"{seed} {self.rank}")
+        works: dict[int, hk.Work] = {}
+        waiting: list[int] = []
+        checks: list[tuple[int, np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
+        mirrors: dict[int, Mirror] = {}
+        arrays: list[Any] = []
+        for number, step in enumerate(steps):
+            comm = self.communicators[step.communicator]
+            if comm is not None:
+                data = np.random.default_rng([seed, number])
+                work = self._issue(number, step, comm, data, works, checks, mirrors, arrays)
+                if work is not None:
+                    works[number] = work
+                    waiting.append(number)
+            if self.slow and own.random() < 0.03:
+                time.sleep(own.random() * 0.003)
+            while waiting and own.random() < 0.3:
+                self._wait(own, works, waiting)
+        while waiting:
+            self._wait(own, works, waiting)
+        for number, got, expected in checks:
+            np.testing.assert_array_equal(got, expected, err_msg=f"seed {seed}, step {number}: {steps[number]}")
+        for communicator, mirror in mirrors.items():
+            comm = self.communicators[communicator]
+            assert comm is not None
+            np.testing.assert_array_equal(
+                mirror.array, mirror.expected[comm.rank], err_msg=f"seed {seed}, chain of communicator {communicator}"
+            )
+
+    @staticmethod
+    def _wait(own: random.Random, works: dict[int, hk.Work], waiting: list[int]) -> None:
+        number = waiting.pop(own.randrange(len(waiting)))
+        if own.random() < 0.2:
+            works[number].test()
+        works[number].wait()
+        if own.random() < 0.1:
+            works[number].wait()  # once more
+
+    def _issue(
+        self,
+        number: int,
+        step: Step,
+        comm: hk.Communicator,
+        data: np.random.Generator,
+        works: dict[int, hk.Work],
+        checks: list[tuple[int, np.ndarray[Any, Any], np.ndarray[Any, Any]]],
+        mirrors: dict[int, Mirror],
+        arrays: list[Any],
+    ) -> hk.Work | None:
+        size, rank = comm.size, comm.rank
+        if step.kind == "message":
+            given = data.integers(-50, 50, step.count).astype(step.dtype)
+            if rank == step.source:
+                arrays.append(given)
+                return comm.isend(given, step.root, step.tag, backend=_of_messages(step))
+            if rank == step.root:
+                out = np.empty_like(given)
+                checks.append((number, out, given))
+                return comm.irecv(out, step.source, step.tag, backend=_of_messages(step))
+            return None
+        how: dict[str, Any] = {
+            "backend": step.backend,
+            "async_op": True,
+            "deps": [works[each] for each in step.deps if each in works],
+        }
+        if step.kind == "barrier":
+            return comm.barrier(**how)
+        blocks = size if step.kind in ("reduce_scatter", "all_to_all") else 1
+        given = [data.integers(-50, 50, blocks * step.count).astype(step.dtype) for _ in range(size)]
+        if step.kind in ("all_reduce", "broadcast"):
+            mirror = mirrors.get(step.communicator)
+            if mirror is None or not step.chained:
+                if mirror is not None:  # nothing touches it any more
+                    checks.append((number, mirror.array, mirror.expected[rank]))
+                mirror = mirrors[step.communicator] = Mirror(given[rank].copy(), given)
+            if step.kind == "broadcast":
+                mirror.expected = [mirror.expected[step.root]] * size
+                return comm.broadcast(mirror.array, step.root, **how)
+            # max keeps the numbers exact however long the chain is
+            mirror.expected = [np.max(mirror.expected, axis=0)] * size
+            return comm.all_reduce(mirror.array, "max", **how)
+        x = given[rank].copy()
+        arrays.append(x)
+        total = np.sum(given, axis=0).astype(step.dtype)
+        if step.kind == "reduce":
+            checks.append((number, x, total if rank == step.root else given[rank]))
+            return comm.reduce(x, step.root, **how)
+        if step.kind == "all_gather":
+            out = np.empty(size * step.count, step.dtype)
+            checks.append((number, out, np.concatenate(given)))
+            return comm.all_gather(out, x, **how)
+        mine = slice(rank * step.count, (rank + 1) * step.count)
+        out = np.empty(step.count * (1 if step.kind == "reduce_scatter" else size), step.dtype)
+        if step.kind == "reduce_scatter":
+            checks.append((number, out, total[mine]))
+            return comm.reduce_scatter(out, x, **how)
+        checks.append((number, out, np.concatenate([each[mine] for each in given])))
+        return comm.all_to_all(out, x, **how)
+
+
+def _of_messages(step: Step) -> str | None:
+    return step.backend
+
+
+def make_communicators(world: hk.Communicator) -> tuple[list[hk.Communicator | None], list[list[int]]]:
+    """Make the world, a dup of it, and for three ranks and more all pairs of neighbours, which overlap."""
+    everyone = list(range(world.size))
+    members = [everyone, everyone]
+    communicators: list[hk.Communicator | None] = [world, world.dup()]
+    if world.size > 2:
+        for first in range(world.size - 1):
+            pair = [first, first + 1]
+            members.append(pair)
+            communicators.append(world.group(pair) if world.rank in pair else None)
+    return communicators, members

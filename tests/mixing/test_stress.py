@@ -1,0 +1,68 @@
+"""Random programs over shared memory, gloo and MPI in one process, each rank waiting in an order of its own."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+import hocket as hk
+
+from .programs import Runner, make_communicators, random_program
+
+NUM_SEEDS = 4000 if os.environ.get("HOCKET_SOAK") else 300
+
+# Stops one of the processes for a moment, again and again, until it is told to end.
+PAUSE = """
+import os, random, select, signal, sys, time
+rng, pids = random.Random(0), [int(pid) for pid in sys.argv[1:]]
+while not select.select([sys.stdin], [], [], rng.random() * 0.3)[0]:
+    pid = rng.choice(pids)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(rng.random() * 0.15)
+    os.kill(pid, signal.SIGCONT)
+"""
+
+
+def _run(comm: hk.Communicator, seeds: range, progress: str, pauses: bool) -> tuple[int, set[str]]:
+    comm.finalize()
+    importlib.import_module("torch").set_num_threads(1)
+    comm = hk.init(backends=["shm", "gloo", "mpi"], timeout=60, progress=progress)
+    communicators, members = make_communicators(comm)
+    runner = Runner(communicators, members, comm.rank)
+    pauser = _start_pauser(comm) if pauses else None
+    try:
+        for seed in seeds:
+            runner.run(random_program(seed, list(comm.backends), members, random.Random(seed).randint(3, 25)), seed)
+        comm.barrier()
+    finally:
+        if pauser is not None:
+            pauser.communicate("over")
+    return len(seeds), {record.backend for each in communicators if each for record in each.records()}
+
+
+def _start_pauser(comm: hk.Communicator) -> subprocess.Popen[str] | None:
+    import numpy as np
+
+    pids = np.empty(comm.size, np.int64)
+    comm.all_gather(pids, np.array([os.getpid()]))
+    if comm.rank != 0:
+        return None
+    return subprocess.Popen([sys.executable, "-c", PAUSE, *map(str, pids)], stdin=subprocess.PIPE, text=True)
+
+
+@pytest.mark.timeout(3600 if os.environ.get("HOCKET_SOAK") else 300)
+@pytest.mark.parametrize(
+    ("num_ranks", "progress", "share", "pauses"),
+    [(2, "caller", 0.5, False), (2, "thread", 0.2, False), (3, "caller", 0.2, False), (2, "caller", 0.1, True)],
+    ids=["2 ranks", "progress thread", "3 ranks and groups", "stopped now and then"],
+)
+def test_random_programs(num_ranks: int, progress: str, share: float, pauses: bool) -> None:
+    seeds = range(num_ranks * 10**6, num_ranks * 10**6 + round(NUM_SEEDS * share))
+    timeout = 3500 if os.environ.get("HOCKET_SOAK") else 280
+    for done, used in hk.spawn(_run, num_ranks, seeds, progress, pauses, timeout=timeout):
+        assert done == len(seeds) and used == {"shm", "gloo", "mpi"}
