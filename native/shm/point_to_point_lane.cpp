@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "core/clock.hpp"
+
 namespace hocket {
 
 namespace {
@@ -47,21 +49,32 @@ Progress PointToPointLane::post(Operation& op) {
   in.transfers.push_back({.op = op, .error = {}});
   Transfer& transfer = in.transfers.back();
   op.token = &transfer;
-  const auto found = std::find_if(in.unexpected.begin(), in.unexpected.end(),
-                                  [&](const Message& message) { return message.envelope.tag == op.tag; });
-  if (found != in.unexpected.end()) {
-    const Message message = std::move(*found);
-    in.unexpected.erase(found);
-    accept(peer, in, transfer, message.envelope, message.payload.data());
-  }
+  const auto found = std::find_if(in.unexpected.begin(), in.unexpected.end(), [&](const Message& message) {
+    return message.envelope.tag == op.tag && !message.receive;
+  });
+  if (found != in.unexpected.end()) hand_over(peer, in, transfer, found);
   return Progress::moved;
+}
+
+void PointToPointLane::hand_over(int peer, Incoming& in, Transfer& transfer, std::list<Message>::iterator message) {
+  if (message->taking_in && !message->taking_in->done) {
+    message->receive = &transfer;  // receive() hands it over once it is here
+    transfer.in_ring_queue = false;
+    return;
+  }
+  if (message->taking_in) message->envelope.id = 0;  // it is here, as a short one would be
+  const Message whole = std::move(*message);
+  in.unexpected.erase(message);
+  accept(peer, in, transfer, whole.envelope, whole.payload.data());
 }
 
 Progress PointToPointLane::test(Operation& op) {
   const int peer = op.root;
   auto* transfer = static_cast<Transfer*>(op.token);
   const bool left = region_->has_left(peer);  // before the last look at what it published
-  const bool moved = op.kind == OpKind::send ? drive_out(peer) : drive_in(peer);
+  bool moved = op.kind == OpKind::send ? drive_out(peer) : drive_in(peer);
+  if (op.kind == OpKind::send && is_stuck(*transfer))
+    for (int other = 0; other < region_->size; ++other) moved |= take_in(other);
   if (!transfer->done && !transfer->error) {
     if (left) {
       cancel(op);
@@ -75,6 +88,33 @@ Progress PointToPointLane::test(Operation& op) {
   op.token = nullptr;
   if (error) throw Failure(std::move(*error));
   return Progress::done;
+}
+
+// Whether a send has found no room, or no receive, for so long that the reason may be that everyone sends.
+bool PointToPointLane::is_stuck(Transfer& transfer) const {
+  constexpr int64_t kPatienceNs = 2'000'000;
+  if (transfer.done) return false;
+  const int64_t now = now_ns();
+  if (transfer.stuck_since_ns == 0 || transfer.position != transfer.stuck_position) {
+    transfer.stuck_since_ns = now;
+    transfer.stuck_position = transfer.position;
+  }
+  return now - transfer.stuck_since_ns > kPatienceNs;
+}
+
+bool PointToPointLane::take_in(int peer) {
+  Incoming& in = in_[peer];
+  bool moved = match_ring(peer, in, true);
+  for (Message& message : in.unexpected) {
+    if (!message.envelope.id || message.taking_in) continue;
+    message.payload.resize(message.envelope.nbytes);
+    message.taking_in = std::make_unique<Transfer>();
+    message.taking_in->op.nbytes = message.envelope.nbytes;
+    message.taking_in->op.out = message.payload.data();
+    in.to_grant.emplace_back(message.envelope.id, message.taking_in.get());
+    moved = true;
+  }
+  return receive(peer, in) || moved;
 }
 
 bool PointToPointLane::drive_out(int peer) {
@@ -163,13 +203,13 @@ PointToPointLane::Transfer* PointToPointLane::find_posted(Incoming& in, int tag)
 
 // Takes messages out of the ring while there is a receive that still looks for one; with none, they stay there and hold
 // the sender back.
-bool PointToPointLane::match_ring(int peer, Incoming& in) {
+bool PointToPointLane::match_ring(int peer, Incoming& in, bool take_all) {
   PipeControl& control = region_->control(peer, rank_);
   bool moved = false;
   const uint64_t limit = in.tail + kRingBytes;
   while (in.tail < limit && in.tail != control.head.value.load(std::memory_order_acquire)) {
-    const bool any_posted = std::any_of(in.transfers.begin(), in.transfers.end(),
-                                        [](const Transfer& transfer) { return transfer.in_ring_queue; });
+    const bool any_posted = take_all || std::any_of(in.transfers.begin(), in.transfers.end(),
+                                                    [](const Transfer& transfer) { return transfer.in_ring_queue; });
     if (!any_posted) break;
     const std::byte* ring = region_->ring_of(peer, rank_);
     Envelope envelope;
@@ -184,7 +224,7 @@ bool PointToPointLane::match_ring(int peer, Incoming& in) {
     if (Transfer* transfer = find_posted(in, envelope.tag))
       accept(peer, in, *transfer, envelope, payload.data());
     else
-      in.unexpected.push_back({envelope, std::move(payload)});
+      in.unexpected.push_back({envelope, std::move(payload), nullptr, nullptr});
   }
   return moved;
 }
@@ -231,6 +271,10 @@ bool PointToPointLane::receive(int peer, Incoming& in) {
     if (transfer) transfer->done = true;
     in.to_grant.pop_front();
     in.granted = false;
+    const auto taken = std::find_if(in.unexpected.begin(), in.unexpected.end(), [&](const Message& message) {
+      return transfer && message.taking_in.get() == transfer;
+    });
+    if (taken != in.unexpected.end() && taken->receive) hand_over(peer, in, *taken->receive, taken);
   }
   return moved;
 }
@@ -247,8 +291,11 @@ bool PointToPointLane::cancel(Operation& op) noexcept {
   auto* transfer = static_cast<Transfer*>(op.token);
   const bool unnoticed = transfer->in_ring_queue;
   if (op.kind == OpKind::send && out_[op.root].streaming == transfer) out_[op.root].streaming = nullptr;
-  if (op.kind == OpKind::recv)
+  if (op.kind == OpKind::recv) {
     std::erase_if(in_[op.root].to_grant, [&](const auto& grant) { return grant.second == transfer; });
+    for (Message& message : in_[op.root].unexpected)
+      if (message.receive == transfer) message.receive = nullptr;
+  }
   Transfers& transfers = op.kind == OpKind::send ? out_[op.root].transfers : in_[op.root].transfers;
   transfers.remove_if([&](const Transfer& each) { return &each == transfer; });
   op.token = nullptr;

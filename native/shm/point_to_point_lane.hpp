@@ -2,9 +2,10 @@
 //
 // Per direction of a pair there is one byte ring and a few bulk slots. A short message travels through the ring whole.
 // Of a long one only the announcement does; once a receive matches it, the receiver grants its id and the sender
-// streams it through the bulk slots, one long message at a time. A message whose size or type differs from what the
-// receive expects is taken out all the same: the receiver raises CollectiveMismatch, and so does the sender if it still
-// waits.
+// streams it through the bulk slots, one long message at a time. Ranks that all send first would wait for each other's
+// receives for ever: a rank whose send is stuck takes in what others sent, into memory of its own (rule R7). A message
+// whose size or type differs from what the receive expects is taken out all the same: the receiver raises
+// CollectiveMismatch, and so does the sender if it still waits.
 //
 //   sender:    queued -> (in the ring: done, if short) -> announced -> streaming -> done
 //   receiver:  posted -> (copied from the ring: done, if short) -> matched -> receiving -> done
@@ -53,6 +54,8 @@ class PointToPointLane final : public Lane {
     Operation op;
     uint64_t id = 0;        // of a long message
     uint64_t position = 0;  // bytes already streamed
+    int64_t stuck_since_ns = 0;  // of a send: when it was seen at this position first
+    uint64_t stuck_position = 0;
     bool in_ring_queue = true;
     bool refused = false;
     bool done = false;
@@ -71,6 +74,8 @@ class PointToPointLane final : public Lane {
   struct Message {  // one that came before its receive, and behind which another receive's message may be
     Envelope envelope;
     std::vector<std::byte> payload;
+    std::unique_ptr<Transfer> taking_in;  // of a long message that is taken into `payload`
+    Transfer* receive = nullptr;          // that it belongs to, once there is one
   };
   struct Incoming {
     Transfers transfers;
@@ -85,7 +90,10 @@ class PointToPointLane final : public Lane {
   bool enter_ring(int peer, Outgoing& out, Transfer& transfer);
   bool stream(int peer, Outgoing& out);
   bool drive_in(int peer);
-  bool match_ring(int peer, Incoming& in);
+  bool match_ring(int peer, Incoming& in, bool take_all = false);
+  bool is_stuck(Transfer& transfer) const;
+  bool take_in(int peer);
+  void hand_over(int peer, Incoming& in, Transfer& transfer, std::list<Message>::iterator message);
   bool receive(int peer, Incoming& in);
   Transfer* find_posted(Incoming& in, int tag);
   void accept(int peer, Incoming& in, Transfer& transfer, const Envelope& envelope, const std::byte* payload);

@@ -144,3 +144,29 @@ def _beside_collectives(comm: hk.Communicator) -> None:
 )
 def test_messages(run: Callable[[hk.Communicator], None], num_ranks: int) -> None:
     hk.spawn(run, num_ranks, timeout=50)
+
+
+def _all_send_first(comm: hk.Communicator) -> int:
+    """Everyone sends to the right before it receives from the left, messages of all kinds of length."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    counts = [1, 8192, 8193, 100_000, 3_000_000, 7]
+    sent = [np.full(count, comm.rank + i, np.uint8) for i, count in enumerate(counts)]
+    for i, x in enumerate(sent):
+        comm.send(x, right, tag=i % 2)
+    for _ in range(200):  # more than the ring holds
+        comm.send(sent[1], right, tag=9)
+    for i, count in enumerate(counts):
+        out = np.zeros(count, np.uint8)
+        comm.recv(out, left, tag=i % 2)
+        assert (out == left + i).all(), i
+    for _ in range(200):
+        out = np.zeros(8192, np.uint8)
+        comm.recv(out, left, tag=9)
+        assert (out == left + 1).all()
+    return sum(counts)
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_sends_before_receives_at_any_size(num_ranks: int) -> None:
+    assert len(set(hk.spawn(_all_send_first, num_ranks, timeout=60))) == 1

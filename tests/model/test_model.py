@@ -254,7 +254,10 @@ def test_dependencies_across_communicators_need_one_order_over_both() -> None:
 
 @pytest.mark.parametrize("eager", [True, False])
 def test_sends_that_both_come_first_need_room(eager: bool) -> None:
-    """Issue + wait alone (R7) completes two blocking sends to each other only where the message needs no receive."""
+    """Issue + wait alone completes two blocking sends to each other only where the message needs no receive.
+
+    Hence the second half of R7: a rank whose send is stuck makes the room (tests/conformance/test_point_to_point.py).
+    """
     operations = tuple(
         Operation(kind, peer=peer, eager=eager and kind == "send")  # type: ignore[arg-type]
         for kind, peer in (("send", 1), ("recv", 1), ("send", 0), ("recv", 0))
