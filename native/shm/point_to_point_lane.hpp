@@ -52,8 +52,8 @@ class PointToPointLane final : public Lane {
 
   struct Transfer {
     Operation op;
-    uint64_t id = 0;        // of a long message
-    uint64_t position = 0;  // bytes already streamed
+    uint64_t id = 0;             // of a long message
+    uint64_t position = 0;       // bytes already streamed
     int64_t stuck_since_ns = 0;  // of a send: when it was seen at this position first
     uint64_t stuck_position = 0;
     bool in_ring_queue = true;
