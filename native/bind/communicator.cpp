@@ -126,14 +126,26 @@ void set_choice(PyCommunicator& self, const std::string& kind, const std::string
   self.core().choices().set(op, dtypes, std::move(table));
 }
 
+Operation operation_of(const std::string& kind, const std::string& dtype, const std::optional<std::string>& reduction,
+                       uint64_t nbytes) {
+  return {.kind = static_cast<OpKind>(index_of(kOpNames, kind, "operation")),
+          .dtype = static_cast<DType>(index_of(kDTypeNames, dtype, "type")),
+          .reduce = reduction ? static_cast<ReduceOp>(index_of(kReduceNames, *reduction, "reduction")) : ReduceOp::sum,
+          .nbytes = nbytes};
+}
+
 std::string choose(PyCommunicator& self, const std::string& kind, const std::string& dtype,
                    const std::optional<std::string>& reduction, uint64_t nbytes) {
-  const Operation op{
-      .kind = static_cast<OpKind>(index_of(kOpNames, kind, "operation")),
-      .dtype = static_cast<DType>(index_of(kDTypeNames, dtype, "type")),
-      .reduce = reduction ? static_cast<ReduceOp>(index_of(kReduceNames, *reduction, "reduction")) : ReduceOp::sum,
-      .nbytes = nbytes};
-  return self.core().backend_name(self.choose(nullptr, op));
+  return self.core().backend_name(self.choose(nullptr, operation_of(kind, dtype, reduction, nbytes)));
+}
+
+std::optional<std::string> refuses(PyCommunicator& self, const std::string& backend, const std::string& kind,
+                                   const std::string& dtype, const std::optional<std::string>& reduction,
+                                   uint64_t nbytes) {
+  for (size_t number = 0; number < self.core().num_backends(); ++number)
+    if (backend == self.core().backend_name(number))
+      return self.core().refuses(number, operation_of(kind, dtype, reduction, nbytes));
+  throw Failure(ErrorCode::invalid_argument, "there is no backend '" + backend + "'");
 }
 
 }  // namespace
@@ -166,6 +178,8 @@ void bind_communicator(nb::module_& module) {
       .def("_set_allowed", &PyCommunicator::set_allowed, nb::arg("backends"))
       .def("_set_left_out", &PyCommunicator::set_left_out, nb::arg("reasons"))
       .def("_set_choice", &set_choice, nb::arg("kind"), nb::arg("dtype_class"), nb::arg("ranges"))
+      .def("_refuses", &refuses, nb::arg("backend"), nb::arg("kind"), nb::arg("dtype"), nb::arg("reduction").none(),
+           nb::arg("nbytes"))
       .def("_choose", &choose, nb::arg("kind"), nb::arg("dtype"), nb::arg("reduction").none(), nb::arg("nbytes"))
       .def_prop_ro("rank", [](PyCommunicator& self) { return self.core().rank; })
       .def_prop_ro("size", [](PyCommunicator& self) { return self.core().size; })

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
         PeerFailure,
         RemoteError,
         ResourceExhausted,
+        TableError,
+        TableMismatch,
         UnsupportedDtype,
     )
     from hocket.session import init, spawn
@@ -46,6 +48,8 @@ __all__ = [
     "Record",
     "RemoteError",
     "ResourceExhausted",
+    "TableError",
+    "TableMismatch",
     "UnsupportedDtype",
     "Work",
     "__version__",

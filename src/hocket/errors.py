@@ -66,6 +66,14 @@ class BootstrapMismatch(HocketError, RuntimeError):
     """The processes that met at start-up disagree about the job: its size, a rank, the version of hocket."""
 
 
+class TableError(HocketError, ValueError):
+    """A tuning table cannot be read, or is none; the message names the file and the line."""
+
+
+class TableMismatch(HocketError, RuntimeError):
+    """The ranks of a job have different tuning tables, and would choose different backends."""
+
+
 class RemoteError(HocketError, RuntimeError):
     """A function run by `hocket.spawn` failed in a rank in a way that cannot be raised here as it was."""
 

@@ -94,7 +94,7 @@ class ThreadJob {
       WaitHooks hooks;
       const auto r = static_cast<size_t>(rank);
       hosts_[r] = Host::connect(name, rank, size, 60, hooks);
-      opened_[r] = Region::open(hosts_[r], members, rank, kKey, 60, hooks);
+      opened_[r] = Region::open(hosts_[r], members, rank, kKey, {"shm"}, 60, hooks);
     });
     const Host::Range range = *hosts_[0]->find_range(kKey);
     const auto mapping = std::make_shared<Mapping>(hosts_[0]->segment(), range.offset, range.nbytes);

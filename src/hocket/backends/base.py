@@ -76,7 +76,7 @@ class Backend(ABC):
 
     @classmethod
     @abstractmethod
-    def find_obstacle(cls, job: Job) -> str | None:
+    def find_obstacle(cls) -> str | None:
         """Return why the library cannot be had in this process, or None. Called on every rank, before `start`."""
 
     @classmethod

@@ -33,7 +33,7 @@ class GlooBackend(Backend):
         return super().find_reason_against(job)
 
     @classmethod
-    def find_obstacle(cls, job: Job) -> str | None:
+    def find_obstacle(cls) -> str | None:
         try:
             import torch.distributed as dist
         except ImportError:
@@ -89,7 +89,7 @@ class GlooBackend(Backend):
 
 
 class _GlooLane(Lane):
-    """Tokens are (work, what is left to do when it is over)."""
+    """What gloo's lanes share."""
 
     is_polled = False
 
@@ -98,18 +98,12 @@ class _GlooLane(Lane):
         self._group = group
         self._rank = group.rank()
 
-    def test(self, token: object) -> bool:
-        work, finish = cast(tuple[Any, Callable[[], None] | None], token)
-        if not work.is_completed():
-            return False
-        work.wait()  # returns at once, or raises what went wrong
-        if finish is not None:
-            finish()
-        return True
-
 
 class GlooCollectiveLane(_GlooLane):
-    """Collectives; where gloo's own differ from what hocket promises, they are made of others."""
+    """Collectives; where gloo's own differ from what hocket promises, they are made of others.
+
+    Tokens are (work, its future, what is left to do when it is over).
+    """
 
     depth = 4
 
@@ -122,8 +116,19 @@ class GlooCollectiveLane(_GlooLane):
 
     def post(self, operation: _native.LaneOperation, wake: Callable[[], None]) -> object:
         work, finish = _START[operation.kind](self, operation)
-        work.get_future().add_done_callback(lambda _: wake())
-        return work, finish
+        future = work.get_future()
+        future.add_done_callback(lambda _: wake())
+        return work, future, finish
+
+    def test(self, token: object) -> bool:
+        work, future, finish = cast(tuple[Any, Any, Callable[[], None] | None], token)
+        # Not work.is_completed(), which becomes true only after the callbacks: the one that woke us would be in vain.
+        if not future.done():
+            return False
+        work.wait()  # returns in a moment, or raises what went wrong
+        if finish is not None:
+            finish()
+        return True
 
     def _barrier(self, operation: _native.LaneOperation) -> Any:
         return self._group.barrier(), None

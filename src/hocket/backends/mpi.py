@@ -24,7 +24,6 @@ from hocket.backends.base import Backend, Job, LanePair, call_driving
 from hocket.errors import BackendUnavailable, BootstrapMismatch, CommTimeout
 
 _LIBRARIES = {"mpich": "libmpi.so.12", "openmpi": "libmpi.so.40"}
-_FINALIZE_S = 5.0
 _DATATYPES = {
     "float16": "UINT16_T", "bfloat16": "UINT16_T", "float32": "FLOAT", "float64": "DOUBLE", "int8": "INT8_T",
     "int16": "INT16_T", "int32": "INT32_T", "int64": "INT64_T", "uint8": "UINT8_T", "bool": "UINT8_T",
@@ -54,7 +53,7 @@ class MpiBackend(Backend):
         self._communicators: dict[int, list[Any]] = {}
 
     @classmethod
-    def find_obstacle(cls, job: Job) -> str | None:
+    def find_obstacle(cls) -> str | None:
         if importlib.util.find_spec("mpi4py") is None:
             return "mpi4py is not installed: pip install 'hocket[mpi]'"
         wanted = "openmpi" if _is_under_open_mpi() else "mpich"
@@ -81,7 +80,10 @@ class MpiBackend(Backend):
 
     @property
     def description(self) -> str:
-        return str(self._mpi.Get_library_version().splitlines()[0].replace("\t", " ").strip().rstrip(","))
+        # "MPICH Version:      5.0.2", "Open MPI v5.0.11, package: ..."
+        return " ".join(
+            self._mpi.Get_library_version().splitlines()[0].partition(",")[0].replace("Version:", "").split()
+        )
 
     def open_lanes(self, members: Sequence[int], key: int, timeout: float) -> LanePair:
         mpi = self._mpi
@@ -121,27 +123,32 @@ def find_library(family: str) -> str | None:
 
 
 class _Started:
-    """The MPI of this process: it can be started once, and stays until the process ends."""
+    """The MPI of this process: it can be started once, and stays until the process ends.
 
-    def __init__(self, mpi: Any, path: str, size: int, rank: int, is_ours: bool) -> None:
+    Args:
+        needs_finalize: whether somebody would miss MPI_Finalize: a launcher of MPI's, or another host to which messages
+            are under way. Where neither is, ranks leave without it, for it waits until the last one calls it.
+    """
+
+    def __init__(self, mpi: Any, path: str, job: Job, *, needs_finalize: bool) -> None:
         self.mpi = mpi
         self.path = path
-        self.size = size
-        self.rank = rank
+        self.size = job.size
+        self.rank = job.rank
         self.is_broken = False
-        if is_ours:
+        self._timeout = job.timeout
+        if needs_finalize:
             atexit.register(self._finalize)
 
     def is_for(self, job: Job) -> bool:
         return (self.size, self.rank) == (job.size, job.rank)
 
     def _finalize(self) -> None:
-        # MPI_Finalize waits for the others; after a failure they may never come.
+        # After a failure the others may never come.
         if self.is_broken or _native.is_forked_child() or self.mpi.Is_finalized():
             return
-        finalize = ctypes.CDLL(self.path).MPI_Finalize
         try:
-            call_driving("MPI_Finalize", finalize, _FINALIZE_S)
+            call_driving("MPI_Finalize", ctypes.CDLL(self.path).MPI_Finalize, self._timeout)
         except CommTimeout as error:
             print(f"hocket: {error}; leaving without it", file=sys.stderr)
 
@@ -153,8 +160,9 @@ def _start(job: Job) -> _Started:
     if "mpi4py.MPI" in sys.modules and sys.modules["mpi4py.MPI"].Is_initialized():
         from mpi4py import MPI
 
-        return _Started(MPI, _loaded_library(), job.size, job.rank, is_ours=False)
-    if job.size > 1 and not _is_under_mpi_launcher():
+        return _Started(MPI, _loaded_library(), job, needs_finalize=False)  # who started it finalizes it
+    under_launcher = _is_under_mpi_launcher()
+    if job.size > 1 and not under_launcher:
         os.environ["PMI_PORT"] = job.from_rank_zero(lambda: _serve_pmi(job))
         os.environ["PMI_ID"] = str(job.rank)
         os.environ["MPIR_CVAR_PMI_VERSION"] = "1"
@@ -180,7 +188,17 @@ def _start(job: Job) -> _Started:
     )
     if code != 0:
         raise BackendUnavailable(f"MPI_Init_thread failed with code {code}")
-    return _Started(MPI, path, job.size, job.rank, is_ours=True)
+    job.exchange("")  # all have attached
+    _unlink_shared_memory()
+    return _Started(MPI, path, job, needs_finalize=under_launcher or job.local_size < job.size)
+
+
+def _unlink_shared_memory() -> None:
+    """Take the names off MPI's shared memory, so that nothing is left in /dev/shm however the job ends."""
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if "/dev/shm/mpich_shm_" in line}
+    for path in paths:
+        Path(path).unlink(missing_ok=True)
 
 
 def _serve_pmi(job: Job) -> str:

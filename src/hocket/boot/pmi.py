@@ -16,6 +16,7 @@ import selectors
 import socket
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass
@@ -34,6 +35,14 @@ class PmiServer:
     name: str = field(default_factory=lambda: f"hocket_{secrets.token_hex(8)}")
     values: dict[str, str] = field(default_factory=dict)
     ranks: list[_Rank] = field(default_factory=list)
+
+    def remove_remains(self) -> None:
+        """Remove the shared memory of ranks that died while MPI was starting; all others have removed it themselves."""
+        name_hash = 2166136261  # FNV-1a of the job's name, by which MPICH calls it
+        for byte in self.name.encode():
+            name_hash = (name_hash ^ byte) * 16777619 & 0xFFFFFFFF
+        for path in Path("/dev/shm").glob(f"mpich_shm_{name_hash:x}_*"):
+            path.unlink(missing_ok=True)
 
     def answer(self, rank: _Rank, line: str) -> str:
         """Return what to send for one line of a rank; nothing where the answer comes later."""
@@ -108,6 +117,7 @@ def serve(listener: socket.socket, size: int, parent: int) -> None:
                     key.data.connection.close()
                     server.ranks.remove(key.data)
                     is_over = True
+    server.remove_remains()
 
 
 def _serve_rank(server: PmiServer, rank: _Rank) -> bool:

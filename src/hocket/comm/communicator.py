@@ -14,7 +14,7 @@ from typing import SupportsIndex
 
 from hocket import _native
 from hocket.comm.fabric import Backends, Fabric
-from hocket.comm.policy import CHOOSABLE, Policy
+from hocket.comm.policy import CHOOSABLE, Explanation, Policy, dtype_class
 from hocket.errors import HocketError, InvalidArgument, InvalidState, InvalidType
 from hocket.trace import Record, decode_events
 
@@ -110,6 +110,35 @@ class Communicator(_native.Communicator):
                     ],
                 )
         self._policy = policy
+
+    def explain(self, op: str, nbytes: int = 0, dtype: str = "float32", reduction: str = "sum") -> Explanation:
+        """Say which backend carries an operation that names none, why, and what was second.
+
+        Args:
+            op: name of the operation, e.g. "all_reduce".
+            nbytes: of the array; of one block for all_gather, reduce_scatter and all_to_all.
+            dtype: name of the type of its elements.
+            reduction: for operations that reduce.
+
+        Raises:
+            InvalidArgument: there is no such operation or type.
+            UnsupportedDtype: no backend can carry it.
+        """
+        if op not in CHOOSABLE:
+            raise InvalidArgument(f"there is no operation {op!r}; there are {', '.join(CHOOSABLE)}")
+        dtypes = dtype_class(op, dtype)
+        chosen = self._choose(op, dtype, reduction if dtypes != "moved" else None, nbytes)
+        allowed = list(self._fabric.allowed)
+        refused = {}
+        for name in allowed:
+            reason = self._refuses(name, op, dtype, reduction if dtypes != "moved" else None, nbytes)
+            if reason is not None:
+                refused[name] = reason
+        reason, candidates = self._policy.explain(self.size, allowed, op, dtypes, nbytes)
+        able = [candidate for candidate in candidates if candidate.backend not in refused]
+        if refused:
+            reason += f"; {', '.join(refused)} cannot carry it"
+        return Explanation(op, nbytes, dtype, self.size, chosen, reason, tuple(able), refused)
 
     def records(self) -> list[Record]:
         """Return the latest operations (at most 4096), oldest first, those in flight included."""

@@ -25,6 +25,10 @@ class Backends(dict[str, str]):
         return f"{dict(self)!r}, left out: {self.left_out!r}"
 
 
+def describe_shared_memory() -> str:
+    return f"shared memory of this host, {_native.ISA} reductions"
+
+
 @dataclass(frozen=True)
 class Fabric:
     """What every communicator of a job shares.
@@ -51,6 +55,6 @@ class Fabric:
         return ["shm", *(library.name for library in self.libraries)]
 
     def describe(self) -> Backends:
-        words = {"shm": f"shared memory of this host, {_native.ISA} reductions"}
+        words = {"shm": describe_shared_memory()}
         words |= {library.name: library.description for library in self.libraries}
         return Backends({name: words[name] for name in self.allowed}, self.left_out)

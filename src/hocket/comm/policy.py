@@ -15,6 +15,13 @@ CHOOSABLE = tuple(name for name in _native.OP_NAMES if name not in _INTERNAL)
 """The operations a policy has a say in."""
 
 
+def dtype_class(op: str, dtype: str) -> str:
+    """Return the class of types that choices are made by, as the native core does (native/core/choice.hpp)."""
+    if op not in ("all_reduce", "reduce", "reduce_scatter"):
+        return "moved"
+    return "half" if dtype in ("float16", "bfloat16") else "full"
+
+
 @dataclass(frozen=True)
 class Range:
     """What is chosen up to a size.
@@ -26,6 +33,79 @@ class Range:
 
     most_nbytes: int
     ranking: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What a policy knows of one backend for one operation.
+
+    Args:
+        backend: name.
+        seconds: expected time of the operation; None where the policy knows none.
+        source: where that comes from: "measured", "modelled", or another word or two.
+    """
+
+    backend: str
+    seconds: float | None
+    source: str
+
+    def __str__(self) -> str:
+        return (
+            self.backend
+            + (f" {format_seconds(self.seconds)}" if self.seconds is not None else "")
+            + f" ({self.source})"
+        )
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which backend carries an operation, and why.
+
+    Args:
+        op: name of the operation.
+        nbytes: as in `Record.nbytes`.
+        dtype: name of the type.
+        num_ranks: of the communicator.
+        chosen: name of the backend.
+        reason: why, in words.
+        candidates: from best to worst, the chosen one first.
+        refused: why other backends cannot carry it at all, by name.
+    """
+
+    op: str
+    nbytes: int
+    dtype: str
+    num_ranks: int
+    chosen: str
+    reason: str
+    candidates: tuple[Candidate, ...]
+    refused: Mapping[str, str]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.op} of {format_nbytes(self.nbytes)} {self.dtype} between {self.num_ranks} ranks: {self.chosen}",
+            f"  why: {self.reason}",
+        ]
+        for place, candidate in enumerate(self.candidates):
+            lines.append(f"  {place + 1}. {candidate}")
+        lines += [f"  not {name}: {why}" for name, why in self.refused.items()]
+        return "\n".join(lines)
+
+
+def format_seconds(seconds: float) -> str:
+    """Format a time with a unit that fits, e.g. "12.3 us"."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def format_nbytes(nbytes: int) -> str:
+    """Format a size with a unit that fits, e.g. "64 KiB"."""
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:g} {unit}" if nbytes % scale == 0 else f"{nbytes / scale:.1f} {unit}"
+    return f"{nbytes} B"
 
 
 Choices = Mapping[tuple[str, str], Sequence[Range]]
@@ -54,12 +134,33 @@ class Policy(ABC):
             backends: names of those it has.
         """
 
+    @abstractmethod
+    def explain(
+        self, size: int, backends: Sequence[str], op: str, dtypes: str, nbytes: int
+    ) -> tuple[str, list[Candidate]]:
+        """Return why `choices` says what it says for an operation: in words, and what is known of each backend.
+
+        Args:
+            size, backends: as for `choices`.
+            op: name of the operation.
+            dtypes: class of types.
+            nbytes: as in `Record.nbytes`.
+
+        Returns:
+            The reason, and the candidates from best to worst.
+        """
+
 
 class DefaultPolicy(Policy):
     """The backends in their own order."""
 
     def choices(self, size: int, backends: Sequence[str]) -> Choices:
         return {}
+
+    def explain(
+        self, size: int, backends: Sequence[str], op: str, dtypes: str, nbytes: int
+    ) -> tuple[str, list[Candidate]]:
+        return "the first of the communicator's backends", [Candidate(name, None, "in order") for name in backends]
 
 
 class _FixedPolicy(Policy):
@@ -82,3 +183,11 @@ class _FixedPolicy(Policy):
             if name is not None
             for dtypes in _native.DTYPE_CLASS_NAMES
         }
+
+    def explain(
+        self, size: int, backends: Sequence[str], op: str, dtypes: str, nbytes: int
+    ) -> tuple[str, list[Candidate]]:
+        name = self._backends.get(op, self._backends.get("*"))
+        order = backends if name is None else [name, *(each for each in backends if each != name)]
+        reason = f"the policy names no backend for {op}" if name is None else "the policy names it"
+        return reason, [Candidate(each, None, "fixed" if each == name else "in order") for each in order]

@@ -7,16 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hocket.backends import Backend, Job, find_backends
-from hocket.comm import Communicator
-from hocket.errors import BackendUnavailable, HocketError
+from hocket.comm import Communicator, Policy
+from hocket.comm.fabric import describe_shared_memory
+from hocket.comm.policy import DefaultPolicy
+from hocket.errors import BackendUnavailable, HocketError, TableError, TableMismatch
+from hocket.tune.find import automatic_policy, warn_of_foreign_table
+from hocket.tune.machine import this_machine
 
 
 @dataclass
 class Libraries:
-    """What came up, and why the others did not."""
+    """What came up, why the others did not, and how one is chosen."""
 
     up: list[Backend] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+    policy: Policy = field(default_factory=DefaultPolicy)
 
 
 def bring_up(job: Job, wanted: Sequence[str] | None) -> Libraries:
@@ -48,6 +53,35 @@ def bring_up(job: Job, wanted: Sequence[str] | None) -> Libraries:
     return libraries
 
 
+def agree_on_policy(job: Job, libraries: Libraries) -> Policy:
+    """Settle what policy "auto" stands for; called by all ranks.
+
+    Raises:
+        TableError: a rank's table is malformed; raised on all of them.
+        TableMismatch: the ranks have different tables.
+    """
+    words = {"shm": describe_shared_memory()} | {each.name: each.description for each in libraries.up}
+    policy: Policy | None = None
+    failure: TableError | None = None
+    try:
+        policy, word = automatic_policy(this_machine(words))
+    except TableError as error:
+        failure, word = error, f"error {error}"
+    of_ranks = job.exchange(word)
+    if failure is not None:
+        raise failure
+    errors = [each.removeprefix("error ") for each in of_ranks if each.startswith("error ")]
+    if errors:
+        raise TableError(errors[0])
+    if len(set(of_ranks)) > 1:
+        tables = "; ".join(f"rank {rank}: {each}" for rank, each in enumerate(of_ranks))
+        raise TableMismatch(f"the ranks would choose backends by different tables: {tables}")
+    assert policy is not None
+    if job.rank == 0:
+        warn_of_foreign_table(policy)
+    return policy
+
+
 def exchange_over(control: Communicator) -> Callable[[str], list[str]]:
     """Make the function by which ranks hand each other short texts."""
 
@@ -71,7 +105,7 @@ def _find_obstacle(adapter: type[Backend], job: Job, wanted: Sequence[str] | Non
         reason = adapter.find_reason_against(job)
         if reason is not None:
             return reason
-    return adapter.find_obstacle(job)
+    return adapter.find_obstacle()
 
 
 def _start(adapter: type[Backend], job: Job, libraries: Libraries) -> str | None:

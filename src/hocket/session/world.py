@@ -24,7 +24,7 @@ from hocket.errors import (
     InvalidState,
     PeerFailure,
 )
-from hocket.session.libraries import Libraries, bring_up, exchange_over
+from hocket.session.libraries import Libraries, agree_on_policy, bring_up, exchange_over
 from hocket.trace import write_failure_record
 
 _EXIT_DRAIN_S = 1.0  # the others are to learn of our end within two seconds
@@ -84,13 +84,13 @@ def init(
         )
     host = _connect(meeting_name(world, _session.generation), world.rank, world.size, timeout)
     _session.generation += 1
-    libraries = _bring_up(host, world, wanted, timeout)
+    libraries = _bring_up(host, world, wanted, policy, timeout)
     fabric = Fabric(
         host,
         libraries.up,
         allowed=[name for name in ("shm", *(each.name for each in libraries.up)) if wanted is None or name in wanted],
         left_out=libraries.left_out,
-        policy=policy if isinstance(policy, Policy) else DefaultPolicy(),
+        policy=libraries.policy,
         on_failure=_FailureRecorder(world, libraries.up).on_failure,
     )
     communicator = _make_root(fabric, world.rank, world.size, timeout)
@@ -130,18 +130,22 @@ def _connect(name: str, rank: int, size: int, timeout: float) -> _native.Host:
     return host
 
 
-def _bring_up(host: _native.Host, world: World, wanted: Sequence[str] | None, timeout: float) -> Libraries:
-    """Start libraries while the ranks agree over a communicator of shared memory alone."""
+def _bring_up(
+    host: _native.Host, world: World, wanted: Sequence[str] | None, policy: str | Policy, timeout: float
+) -> Libraries:
+    """Start libraries and settle the policy while the ranks agree over a communicator of shared memory alone."""
     if wanted == ["shm"]:
-        return Libraries(left_out=dict.fromkeys(find_backends(), "not among the backends asked for"))
+        left_out = dict.fromkeys(find_backends(), "not among the backends asked for")
+        return Libraries(left_out=left_out, policy=policy if isinstance(policy, Policy) else DefaultPolicy())
     control = Communicator(
         Fabric(host), list(range(world.size)), world.rank, derive_key("control"), "start-up", timeout, timeout
     )
     try:
-        job = Job(
-            world.rank, world.size, world.local_rank, world.local_size, "127.0.0.1", timeout, exchange_over(control)
-        )
-        return bring_up(job, wanted)
+        exchange = exchange_over(control)
+        job = Job(world.rank, world.size, world.local_rank, world.local_size, "127.0.0.1", timeout, exchange)
+        libraries = bring_up(job, wanted)
+        libraries.policy = policy if isinstance(policy, Policy) else agree_on_policy(job, libraries)
+        return libraries
     finally:
         control._leave(0.0)
 

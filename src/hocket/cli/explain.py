@@ -1,0 +1,65 @@
+"""`hocket explain`: which backend would carry an operation, and why."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hocket import _native
+from hocket.cli._sizes import read_size
+from hocket.comm.policy import CHOOSABLE, Explanation, Policy, dtype_class
+from hocket.errors import InvalidArgument
+from hocket.tune.find import find_table
+from hocket.tune.model import LINKS, ModelPolicy
+from hocket.tune.policy import TablePolicy
+from hocket.tune.table import load_table
+
+_HELP = """Say which backend would carry an operation, why, and what was second.
+
+Reads the table that `hocket tune run` wrote, or states the model that decides without one. Inside of a program,
+comm.explain() says the same of that program's communicator."""
+_EXAMPLES = """\b
+Examples:
+  hocket explain all_reduce 1MiB
+  hocket explain all_to_all 64KiB -n 4 --dtype bfloat16 --json"""
+
+
+def register(application: typer.Typer) -> None:
+    """Add the verb to the command."""
+    application.command("explain", help=_HELP, epilog=_EXAMPLES)(explain)
+
+
+def explain(
+    op: Annotated[str, typer.Argument(metavar="OPERATION", show_default=False, help=f"One of {', '.join(CHOOSABLE)}.")],
+    size: Annotated[
+        str, typer.Argument(metavar="SIZE", help="Of the array; of one block for gathers and exchanges.")
+    ] = "0",
+    num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="Ranks of the communicator.")] = 2,
+    dtype: Annotated[str, typer.Option(metavar="TYPE", help="Type of the elements.")] = "float32",
+    table: Annotated[
+        Path | None, typer.Option(metavar="TABLE", show_default=False, help="Instead of the user's.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """Check the arguments and print the explanation."""
+    if op not in CHOOSABLE:
+        raise InvalidArgument(f"there is no operation {op!r}; there are {', '.join(CHOOSABLE)}")
+    if dtype not in _native.DTYPE_NAMES:
+        raise InvalidArgument(f"there is no type {dtype!r}; there are {', '.join(_native.DTYPE_NAMES)}")
+    if num_ranks < 1:
+        raise InvalidArgument(f"-n must be 1 or more, not {num_ranks}")
+    path = table or find_table()
+    policy: Policy = ModelPolicy()
+    backends = list(LINKS)
+    if path is not None:
+        loaded = load_table(path)
+        policy, backends = TablePolicy(loaded), list(loaded.machine.backends)
+    nbytes = read_size(size)
+    reason, candidates = policy.explain(num_ranks, backends, op, dtype_class(op, dtype), nbytes)
+    explanation = Explanation(op, nbytes, dtype, num_ranks, candidates[0].backend, reason, tuple(candidates), {})
+    print(json.dumps(asdict(explanation)) if as_json else explanation)
+    return 0

@@ -1,0 +1,181 @@
+"""`hocket tune`: measure which backend is the fastest for what, and look at the result."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hocket.boot.launcher import run_job
+from hocket.boot.rank_process import runner_command
+from hocket.boot.summary import summarise
+from hocket.cli._sizes import read_size
+from hocket.comm.policy import format_nbytes, format_seconds
+from hocket.errors import InvalidArgument
+from hocket.tune.find import default_path
+from hocket.tune.sweep import SIZES, Sweep
+from hocket.tune.table import Row, Table, load_table
+
+_HELP = "Measure which backend is the fastest for which operation and size; hocket.init() chooses by the result."
+_RUN_HELP = """Measure every operation at every size over every backend, all of them interleaved, and write the table.
+
+Takes about a minute for 2 ranks. Run it on a quiet machine, with as many ranks as the programs that are to use it."""
+_RUN_EXAMPLES = """\b
+Examples:
+  hocket tune run -n 2
+  hocket tune run -n 4 --backends shm,mpi --merge
+  hocket tune run -n 2 --ops all_reduce,all_to_all --sizes 4KiB,1MiB --output here.json"""
+
+TablePath = Annotated[
+    Path | None, typer.Argument(metavar="TABLE", show_default=False, help="Default: the user's table.")
+]
+
+
+def register(application: typer.Typer) -> None:
+    """Add the verb to the command."""
+    tune = typer.Typer(help=_HELP, no_args_is_help=True)
+    tune.command("run", help=_RUN_HELP, epilog=_RUN_EXAMPLES)(run)
+    tune.command("show", help="Print a table: the fastest backend of each operation and size, and by how much.")(show)
+    tune.command("check", help="Say whether a table is well-formed, and of what machine it is.")(check)
+    tune.command("export", help="Write a table's rows as CSV to standard output.")(export)
+    application.add_typer(tune, name="tune")
+
+
+def run(
+    num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="How many ranks.")] = 2,
+    backends: Annotated[
+        str | None, typer.Option(metavar="A,B", show_default=False, help="Default: all there are.")
+    ] = None,
+    ops: Annotated[str | None, typer.Option(metavar="A,B", show_default=False, help="Default: all.")] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", show_default=False, help="Such as 16,64KiB,1MiB; default: 16 B to 16 MiB."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds of measuring everything.")] = 7,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="TABLE", show_default=False)] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Keep rows of the old table that are not measured again.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the path and the number of rows as JSON.")] = False,
+) -> int:
+    """Check the arguments and run the ranks that measure."""
+    if num_ranks < 2:
+        raise InvalidArgument(f"-n must be 2 or more, not {num_ranks}: one rank has nobody to talk to")
+    sweep = {"rounds": rounds, "sizes": [read_size(each) for each in sizes.split(",")] if sizes else list(SIZES)}
+    if ops:
+        sweep["ops"] = ops.split(",")
+    Sweep(**sweep)  # type: ignore[arg-type]  # says what is wrong before anything starts
+    path = output or default_path()
+    options = {
+        "backends": backends.split(",") if backends else None,
+        "sweep": sweep,
+        "output": str(path.absolute()),
+        "merge": merge,
+    }
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the ranks: one thread each
+    result = run_job(runner_command(["-m", "hocket.cli._tune_rank", json.dumps(options)]), num_ranks)
+    sys.stderr.write(summarise(result))
+    if result.exit_code == 0:
+        table = load_table(path)
+        print(
+            json.dumps({"path": str(path), "rows": len(table.rows), "hash": table.hash}) if as_json else _written(table)
+        )
+    return result.exit_code
+
+
+def show(
+    table: TablePath = None,
+    num_ranks: Annotated[int | None, typer.Option("-n", "--num-ranks", metavar="N", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """Print the fastest backend of each cell."""
+    loaded = load_table(table or default_path())
+    cells = [
+        (op, dtypes, ranks, nbytes, rows)
+        for (op, dtypes, ranks, busy), sizes in loaded.cells.items()
+        if not busy and num_ranks in (None, ranks)
+        for nbytes, rows in sizes.items()
+    ]
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "path": loaded.path,
+                    "hash": loaded.hash,
+                    "machine": loaded.machine.to_json(),
+                    "cells": [
+                        {
+                            "op": op,
+                            "dtypes": dtypes,
+                            "num_ranks": ranks,
+                            "nbytes": nbytes,
+                            "seconds": {name: row.seconds for name, row in rows.items()},
+                        }
+                        for op, dtypes, ranks, nbytes, rows in cells
+                    ],
+                }
+            )
+        )
+        return 0
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    names = sorted({row.backend for row in loaded.rows}, key=list(loaded.machine.backends).index)
+    grid = Grid(
+        title=f"{loaded.path}: {loaded.machine.processor}, {loaded.machine.num_cpus} CPUs", title_justify="left"
+    )
+    for heading in ("operation", "ranks", "size", *names, "fastest by"):
+        grid.add_column(heading, justify="left" if heading == "operation" else "right", no_wrap=True)
+    for op, dtypes, ranks, nbytes, rows in cells:
+        ordered = sorted(rows.values(), key=lambda row: row.seconds)
+        times = [_time_of(rows.get(name), ordered[0]) for name in names]
+        gain = f"{ordered[1].seconds / ordered[0].seconds:.2f}" if len(ordered) > 1 else ""
+        grid.add_row(op + (" (half)" if dtypes == "half" else ""), str(ranks), format_nbytes(nbytes), *times, gain)
+    Console().print(grid)
+    return 0
+
+
+def check(
+    table: TablePath = None, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+) -> int:
+    """Load the table, which says what is wrong with it, and describe it."""
+    loaded = load_table(table or default_path())
+    if as_json:
+        print(
+            json.dumps({"path": loaded.path, "rows": len(loaded.rows), "hash": loaded.hash, **loaded.machine.to_json()})
+        )
+    else:
+        print(_written(loaded))
+        for name, description in loaded.machine.backends.items():
+            print(f"  {name}: {description}")
+    return 0
+
+
+def export(table: TablePath = None) -> int:
+    """Write CSV."""
+    writer = csv.DictWriter(sys.stdout, [field.name for field in fields(Row)])
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in load_table(table or default_path()).rows)
+    return 0
+
+
+def _written(table: Table) -> str:
+    ranks: Sequence[int] = sorted({row.num_ranks for row in table.rows})
+    return (
+        f"{table.path}: {len(table.rows)} rows, for {' and '.join(map(str, ranks))} ranks, hash {table.hash}, "
+        f"of {table.machine.processor} with {table.machine.num_cpus} CPUs"
+    )
+
+
+def _time_of(row: Row | None, best: Row) -> str:
+    if row is None:
+        return "-"
+    text = format_seconds(row.seconds)
+    return f"[bold]{text}[/bold]" if row is best else text

@@ -1,0 +1,55 @@
+"""Where tables lie, and which policy "auto" stands for."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+
+from hocket.comm.policy import Policy
+from hocket.tune.machine import Machine
+from hocket.tune.model import ModelPolicy
+from hocket.tune.policy import TablePolicy
+from hocket.tune.table import load_table
+
+
+def default_path(num_hosts: int = 1) -> Path:
+    """Return where `hocket tune run` writes and `hocket.init` reads, unless $HOCKET_TABLE names a file."""
+    named = os.environ.get("HOCKET_TABLE")
+    if named:
+        return Path(named)
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "hocket" / ("table.json" if num_hosts == 1 else f"table-{num_hosts}-hosts.json")
+
+
+def find_table(num_hosts: int = 1) -> Path | None:
+    """Return the table that there is, or None."""
+    path = default_path(num_hosts)
+    return path if path.exists() or os.environ.get("HOCKET_TABLE") else None
+
+
+def automatic_policy(machine: Machine) -> tuple[Policy, str]:
+    """Return the policy "auto", and a word that is equal on ranks that choose alike.
+
+    Args:
+        machine: this one.
+
+    Raises:
+        TableError: there is a table, and it is malformed.
+    """
+    path = find_table(machine.num_hosts)
+    if path is None:
+        return ModelPolicy(), "no table"
+    table = load_table(path)
+    difference = machine.difference(table.machine)
+    if difference is None:
+        return TablePolicy(table), table.hash
+    return ModelPolicy(f"{path} is of another machine: {difference}"), f"foreign table: {difference}"
+
+
+def warn_of_foreign_table(policy: Policy) -> None:
+    """Say once that a table was not used."""
+    if isinstance(policy, ModelPolicy) and policy.reason != ModelPolicy().reason:
+        warnings.warn(
+            f"hocket: {policy.reason}; choosing by a model. `hocket tune run` measures a new one", stacklevel=3
+        )

@@ -1,0 +1,63 @@
+"""What a table was measured on: times of another machine, or of other libraries, say little about this one."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The facts that a table's times depend on.
+
+    Args:
+        processor: name of its processors.
+        num_cpus: that a process may use.
+        num_hosts: that the ranks are on.
+        backends: description of each by name, versions included.
+    """
+
+    processor: str
+    num_cpus: int
+    num_hosts: int
+    backends: Mapping[str, str]
+
+    def difference(self, other: Machine) -> str | None:
+        """Return in what way times of `other` cannot be used here, or None. A backend more or less does not matter."""
+        facts = {"processor": "processor", "num_cpus": "number of processors", "num_hosts": "number of hosts"}
+        for name, words in facts.items():
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                return f"its {words} is {theirs!r}, here it is {mine!r}"
+        for name in self.backends.keys() & other.backends.keys():
+            if self.backends[name] != other.backends[name]:
+                return f"its {name} is {other.backends[name]!r}, here it is {self.backends[name]!r}"
+        return None
+
+    def to_json(self) -> dict[str, object]:
+        return {**asdict(self), "backends": dict(self.backends)}
+
+
+def this_machine(backends: Mapping[str, str], num_hosts: int = 1) -> Machine:
+    """Describe the machine of this process.
+
+    Args:
+        backends: as `Communicator.backends`.
+        num_hosts: that the ranks are on.
+    """
+    return Machine(_processor(), len(os.sched_getaffinity(0)), num_hosts, dict(backends))
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() in ("model name", "CPU part", "cpu model"):
+            return value.strip()
+    return platform.machine()

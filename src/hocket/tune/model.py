@@ -1,0 +1,83 @@
+"""The stated model that decides where nothing was measured: a latency and a bandwidth per backend.
+
+An operation takes rounds x latency + traffic / bandwidth. Rounds and traffic are those of the usual algorithm (Thakur,
+Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005); the constants were read
+off one machine with two cores and are good for an order only: shared memory before MPI before gloo.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Candidate, Choices, Policy, Range
+
+from hocket import _native  # isort: skip
+
+
+@dataclass(frozen=True)
+class Link:
+    """What a backend needs for a message between two ranks.
+
+    Args:
+        latency_s: of an empty one, in seconds.
+        bandwidth_gb_s: of a long one, in GB/s.
+    """
+
+    latency_s: float
+    bandwidth_gb_s: float
+
+
+LINKS = {"shm": Link(0.15e-6, 8.0), "mpi": Link(1e-6, 5.0), "gloo": Link(100e-6, 1.0)}
+_UNKNOWN = Link(1e-3, 0.1)
+
+# Name -> (rounds, traffic in units of Record.nbytes) between so many ranks.
+_COSTS: dict[str, Callable[[int], tuple[float, float]]] = {
+    "barrier": lambda n: (math.log2(n), 0.0),
+    "all_reduce": lambda n: (2 * math.log2(n), 2 * (n - 1) / n),
+    "reduce": lambda n: (2 * math.log2(n), 2 * (n - 1) / n),
+    "broadcast": lambda n: (2 * math.log2(n), 2 * (n - 1) / n),
+    "all_gather": lambda n: (math.log2(n), n - 1),
+    "reduce_scatter": lambda n: (math.log2(n), n - 1),
+    "all_to_all": lambda n: (n - 1, n - 1),
+    "send": lambda n: (1.0, 1.0),
+    "recv": lambda n: (1.0, 1.0),
+}
+
+
+def predict_seconds(backend: str, op: str, num_ranks: int, nbytes: int) -> float:
+    """Return the modelled time of an operation in seconds."""
+    link = LINKS.get(backend, _UNKNOWN)
+    rounds, traffic = _COSTS[op](max(2, num_ranks))
+    return rounds * link.latency_s + traffic * nbytes / (link.bandwidth_gb_s * 1e9)
+
+
+def rank_by_model(backends: Sequence[str], op: str, num_ranks: int, nbytes: int) -> list[Candidate]:
+    """Return the backends from best to worst."""
+    candidates = [Candidate(name, predict_seconds(name, op, num_ranks, nbytes), "modelled") for name in backends]
+    return sorted(candidates, key=lambda each: each.seconds or math.inf)
+
+
+class ModelPolicy(Policy):
+    """Chooses by the model.
+
+    Args:
+        reason: why there is no table, for explanations.
+    """
+
+    def __init__(self, reason: str = "no table was measured here") -> None:
+        self.reason = reason
+
+    def choices(self, size: int, backends: Sequence[str]) -> Choices:
+        # Latency and bandwidth order the backends alike, so one size stands for all.
+        return {
+            (op, dtypes): [Range(LARGEST_NBYTES, tuple(each.backend for each in rank_by_model(backends, op, size, 1)))]
+            for op in CHOOSABLE
+            for dtypes in _native.DTYPE_CLASS_NAMES
+        }
+
+    def explain(
+        self, size: int, backends: Sequence[str], op: str, dtypes: str, nbytes: int
+    ) -> tuple[str, list[Candidate]]:
+        return f"a model decides, as {self.reason}", rank_by_model(backends, op, size, nbytes)

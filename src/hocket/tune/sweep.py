@@ -1,0 +1,193 @@
+"""Measures every (operation, class of types, size, backend), all of them interleaved in every round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from hocket.comm import Communicator
+from hocket.comm.policy import Policy
+from hocket.errors import InvalidArgument, UnsupportedDtype
+from hocket.measure import Contender, Key, Measurement, Settings, Team, measure, median_interval
+from hocket.measure.rounds import OnRound
+from hocket.tune.machine import this_machine
+from hocket.tune.table import Row, Table
+
+OPS = ("barrier", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send")
+REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
+SIZES = (16, 256, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
+BUSY_SIZES = (4 << 10, 256 << 10, 4 << 20)
+_BACKGROUND_NBYTES = 256 << 10
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What to measure.
+
+    Args:
+        ops: names of operations.
+        sizes: in bytes as in `Record.nbytes`.
+        busy_sizes: of those, the ones that are measured next to a busy second backend, too.
+        rounds: of measuring everything; 6 are the least that give an interval.
+        min_sample_s: seconds that a sample lasts at least.
+        time_limit_s: seconds after which no further round starts.
+    """
+
+    ops: Sequence[str] = OPS
+    sizes: Sequence[int] = SIZES
+    busy_sizes: Sequence[int] = BUSY_SIZES
+    rounds: int = 7
+    min_sample_s: float = 0.002
+    time_limit_s: float = 90.0
+
+    def __post_init__(self) -> None:
+        for op in self.ops:
+            if op not in OPS:
+                raise InvalidArgument(f"there is no operation {op!r} to tune; there are {', '.join(OPS)}")
+        if not self.sizes or min(self.sizes) < 4 or any(nbytes % 4 for nbytes in self.sizes):
+            raise InvalidArgument(f"sizes must be multiples of 4 bytes, not {list(self.sizes)}")
+        if self.rounds < 6:
+            raise InvalidArgument(f"rounds must be 6 or more, not {self.rounds}: fewer give no interval")
+
+
+def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None = None) -> Table:
+    """Measure and return the table, on every rank; called by all of them.
+
+    Args:
+        comm: whose backends are compared.
+        sweep: what to measure.
+        on_round: see `hocket.measure.measure`.
+    """
+    cells = dict(_cells(comm, sweep))
+    control = comm.dup()  # what the measurement itself says must not go over what is measured
+    control.policy = Policy.fixed({"*": next(iter(comm.backends))})
+
+    def gather(values: list[float]) -> list[list[float]]:
+        out = np.empty((control.size, len(values)))
+        control.all_gather(out, np.array(values))
+        return [list(map(float, row)) for row in out]
+
+    team = Team([cell.contender for cell in cells.values()], comm.rank, control.barrier, gather)
+    settings = Settings(
+        min_rounds=sweep.rounds,
+        min_sample_s=sweep.min_sample_s,
+        core_rounds=0,
+        time_limit_s=sweep.time_limit_s,
+    )
+    measured = measure(team, settings, on_round=on_round)
+    control.finalize()
+    rows = tuple(_row(comm.size, cell, key, measured) for key, cell in cells.items())
+    return Table(this_machine(comm.backends), rows)
+
+
+@dataclass(frozen=True)
+class _Cell:
+    op: str
+    dtypes: str
+    nbytes: int
+    backend: str
+    busy: bool
+    contender: Contender
+
+
+def _cells(comm: Communicator, sweep: Sweep) -> Iterator[tuple[Key, _Cell]]:
+    for op in sweep.ops:
+        for dtypes in ("full", "half") if op in REDUCTIONS else ("moved",):
+            for nbytes in (0,) if op == "barrier" else sweep.sizes:
+                for busy in (False, True) if nbytes in sweep.busy_sizes and dtypes != "half" else (False,):
+                    for backend in comm.backends:
+                        cell = _cell(comm, op, dtypes, nbytes, backend, busy)
+                        if cell is not None:
+                            yield cell.contender.key, cell
+
+
+def _cell(comm: Communicator, op: str, dtypes: str, nbytes: int, backend: str, busy: bool) -> _Cell | None:
+    """Set one up and run it once; None where the backend cannot carry it."""
+    call = _call(comm, op, dtypes, nbytes, backend)
+    try:
+        call()
+    except UnsupportedDtype:
+        return None
+    run = _alone(call)
+    if busy:
+        others = [name for name in ("mpi", "shm", *comm.backends) if name != backend and name in comm.backends]
+        if not others:
+            return None
+        run = _next_to(call, comm, others[0])
+    case = f"{op} {dtypes} {nbytes}{' busy' if busy else ''}"
+    return _Cell(op, dtypes, nbytes, backend, busy, Contender(case, backend, run))
+
+
+def _call(comm: Communicator, op: str, dtypes: str, nbytes: int, backend: str) -> Callable[[], object]:
+    items = _zeros(nbytes, dtypes)
+    blocks = _zeros(nbytes * comm.size, dtypes)
+    match op:
+        case "barrier":
+            return lambda: comm.barrier(backend=backend)
+        case "all_reduce":
+            return lambda: comm.all_reduce(items, backend=backend)
+        case "reduce":
+            return lambda: comm.reduce(items, 0, backend=backend)
+        case "broadcast":
+            return lambda: comm.broadcast(items, 0, backend=backend)
+        case "all_gather":
+            return lambda: comm.all_gather(blocks, items, backend=backend)
+        case "reduce_scatter":
+            return lambda: comm.reduce_scatter(items, blocks, backend=backend)
+        case "all_to_all":
+            received = _zeros(nbytes * comm.size, dtypes)
+            return lambda: comm.all_to_all(received, blocks, backend=backend)
+        case _:
+            return _exchange(comm, items, backend)
+
+
+def _exchange(comm: Communicator, items: Any, backend: str) -> Callable[[], object]:
+    """A message around the ring."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    received = np.empty_like(items)
+
+    def call() -> None:
+        receive = comm.irecv(received, left, backend=backend)
+        comm.isend(items, right, backend=backend).wait()
+        receive.wait()
+
+    return call
+
+
+def _zeros(nbytes: int, dtypes: str) -> Any:
+    """Written, so that every page is there; zero, so that reducing it again and again stays finite."""
+    x = np.ones(nbytes // (2 if dtypes == "half" else 4), np.float16 if dtypes == "half" else np.float32)
+    x.fill(0)
+    return x
+
+
+def _alone(call: Callable[[], object]) -> Callable[[int], None]:
+    def run(iterations: int) -> None:
+        for _ in repeat(None, iterations):
+            call()
+
+    return run
+
+
+def _next_to(call: Callable[[], object], comm: Communicator, other: str) -> Callable[[int], None]:
+    """The same while another backend carries an all_reduce of 256 KiB; over when both are."""
+    background = _zeros(_BACKGROUND_NBYTES, "full")
+
+    def run(iterations: int) -> None:
+        for _ in repeat(None, iterations):
+            work = comm.all_reduce(background, backend=other, async_op=True)
+            call()
+            work.wait()
+
+    return run
+
+
+def _row(num_ranks: int, cell: _Cell, key: Key, measured: Measurement) -> Row:
+    seconds = [each.seconds[key] for each in measured.rounds]
+    low, high = median_interval(seconds) if len(seconds) >= 6 else (min(seconds), max(seconds))
+    return Row(cell.op, cell.dtypes, num_ranks, cell.nbytes, cell.backend, cell.busy, median(seconds), low, high)
