@@ -1,7 +1,8 @@
 """The traffic of one training step of published models, from their shapes alone.
 
 Bytes follow from the shapes in the papers. Computation, where wanted, is a count of floating-point operations over a
-rate that the caller states: two per parameter and token forward, four backward. Nothing here was measured.
+rate that the caller states: two per parameter and token forward, four backward. Gradients are summed: the average is
+taken by scaling the loss, as DeepSpeed does with 16-bit floats. Nothing here was measured.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def gpt_345m(num_ranks: int, *, scale: int = 1, flops_per_s: float | None = None
         if index == 0:
             compute_s += forward_s + _seconds(_BACKWARD * 2 * vocabulary * hidden * tokens, flops_per_s)
         block = math.ceil(num_parameters / num_ranks) * 2
-        steps.append(TrafficStep("reduce_scatter", block, "float16", "avg", is_async=True, compute_s=compute_s))
+        steps.append(TrafficStep("reduce_scatter", block, "float16", "sum", is_async=True, compute_s=compute_s))
     steps += [
         TrafficStep("all_gather", step.nbytes, "float16", is_async=True, waits=(index,))
         for index, step in enumerate(steps)
@@ -170,7 +171,7 @@ def _mlp_parameters(widths: Sequence[int]) -> int:
 
 def _gradients(num_parameters: int, dtype: str, compute_s: float) -> TrafficStep:
     nbytes = num_parameters * (4 if dtype == "float32" else 2)
-    return TrafficStep("all_reduce", nbytes, dtype, "avg", is_async=True, compute_s=compute_s)
+    return TrafficStep("all_reduce", nbytes, dtype, "sum", is_async=True, compute_s=compute_s)
 
 
 def _traffic(

@@ -1,0 +1,108 @@
+"""Issues the operations of a recorded or published step over a communicator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hocket.comm.communicator import Communicator
+from hocket.errors import InvalidArgument
+from hocket.trace.traffic import Traffic, TrafficStep
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hocket._native import Work
+
+
+@dataclass(frozen=True)
+class _Arrays:
+    """Memory of one operation: of one block, and of one block per rank where the operation has that."""
+
+    one: np.ndarray
+    all: np.ndarray
+    received: np.ndarray
+
+
+class Replay:
+    """One step of traffic, ready to run; each operation has arrays of its own, of zeros.
+
+    Args:
+        comm: that carries it.
+        traffic: recorded or built for a communicator of this size.
+        computes: whether the time between operations is spent, in a loop that keeps the processor busy.
+        like: another replay of the same traffic, whose arrays this one uses: only one of them may run at a time.
+
+    Raises:
+        InvalidArgument: the traffic is of another number of ranks, or another one than that of `like`.
+    """
+
+    def __init__(
+        self, comm: Communicator, traffic: Traffic, *, computes: bool = False, like: Replay | None = None
+    ) -> None:
+        if traffic.num_ranks != comm.size:
+            raise InvalidArgument(f"{traffic.name} is of {traffic.num_ranks} ranks, the communicator of {comm.size}")
+        if like is not None and like.traffic != traffic:
+            raise InvalidArgument(f"{traffic.name} cannot use the arrays of {like.traffic.name}")
+        self.traffic = traffic
+        self._computes = computes
+        self._arrays = [_make_arrays(step, comm.size) for step in traffic.steps] if like is None else like._arrays
+        self._calls = [_prepare(comm, step, arrays) for step, arrays in zip(traffic.steps, self._arrays, strict=True)]
+
+    def __call__(self) -> None:
+        """Run the step once: issue everything in order, wait where the traffic says so, and at the end for the rest."""
+        works: dict[int, Work] = {}
+        for index, (step, call) in enumerate(zip(self.traffic.steps, self._calls, strict=True)):
+            for waited in step.waits:
+                works.pop(waited).wait()
+            if self._computes and step.compute_s:
+                _keep_busy(step.compute_s)
+            work = call()
+            if work is not None:
+                works[index] = work
+        for work in works.values():
+            work.wait()
+
+
+def _keep_busy(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+def _prepare(comm: Communicator, step: TrafficStep, arrays: _Arrays) -> Callable[[], Work | None]:
+    arguments: tuple[Any, ...]
+    match step.kind:
+        case "all_gather":
+            arguments = (arrays.all, arrays.one)
+        case "reduce_scatter":
+            arguments = (arrays.one, arrays.all, step.reduction)
+        case "all_to_all":
+            arguments = (arrays.received, arrays.all)
+        case "barrier":
+            arguments = ()
+        case _:
+            arguments = (arrays.one, *(each for each in (step.root, step.reduction) if each is not None))
+    return partial(getattr(comm, step.kind), *arguments, async_op=step.is_async)
+
+
+def _make_arrays(step: TrafficStep, num_ranks: int) -> _Arrays:
+    has_blocks = step.kind in ("all_gather", "reduce_scatter", "all_to_all")
+    return _Arrays(
+        _zeros(step, 1),
+        _zeros(step, num_ranks if has_blocks else 0),
+        _zeros(step, num_ranks if step.kind == "all_to_all" else 0),
+    )
+
+
+def _zeros(step: TrafficStep, num_blocks: int) -> np.ndarray:
+    import numpy as np
+
+    # bfloat16 is moved and summed as float16 here: zeros of both are the same bits, and libraries treat them alike.
+    name = "float16" if step.dtype == "bfloat16" else step.dtype
+    x = np.empty(num_blocks * step.nbytes // np.dtype(name).itemsize, name)
+    x.fill(0)  # written, so that every page is there
+    return x
