@@ -39,6 +39,8 @@ format: install
 bench: install
 	$(BIN)/python benchmarks/allreduce_cpu.py
 	$(BIN)/python benchmarks/ddp_step.py
+	$(BIN)/python benchmarks/dispatch.py
+	$(BIN)/python benchmarks/mixing.py
 
 soak: install
 	HOCKET_SOAK=1 $(BIN)/python -m pytest tests --timeout 3600

@@ -138,7 +138,7 @@ def show(
         times = [_time_of(rows.get(name), ordered[0]) for name in names]
         gain = f"{ordered[1].seconds / ordered[0].seconds:.2f}" if len(ordered) > 1 else ""
         grid.add_row(op + (" (half)" if dtypes == "half" else ""), str(ranks), format_nbytes(nbytes), *times, gain)
-    Console().print(grid)
+    Console(width=None if sys.stdout.isatty() else 120).print(grid)
     return 0
 
 

@@ -47,9 +47,11 @@ class Replay:
             raise InvalidArgument(f"{traffic.name} is of {traffic.num_ranks} ranks, the communicator of {comm.size}")
         if like is not None and like.traffic != traffic:
             raise InvalidArgument(f"{traffic.name} cannot use the arrays of {like.traffic.name}")
-        self.traffic = traffic
+        self.traffic: Traffic = traffic
         self._computes = computes
-        self._arrays = [_make_arrays(step, comm.size) for step in traffic.steps] if like is None else like._arrays
+        self._arrays: list[_Arrays] = (
+            [_make_arrays(step, comm.size) for step in traffic.steps] if like is None else like._arrays
+        )
         self._calls = [_prepare(comm, step, arrays) for step, arrays in zip(traffic.steps, self._arrays, strict=True)]
 
     def __call__(self) -> None:
