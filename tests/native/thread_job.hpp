@@ -38,6 +38,7 @@ class Rank {
   int64_t num_tests = 0;  // of the latest run()
 
   Region& region() { return *region_; }
+  const std::shared_ptr<Region>& shared_region() const { return region_; }
   void leave() { region_.reset(); }
 
   // A collective, to its end.
@@ -83,7 +84,7 @@ class Rank {
 
 class ThreadJob {
  public:
-  explicit ThreadJob(int size) {
+  explicit ThreadJob(int size, const std::vector<std::string>& backends = {"shm"}) {
     static int generation = 0;
     const std::string name = "hocket-test-" + std::to_string(getpid()) + "-" + std::to_string(++generation);
     std::vector<int> members;
@@ -94,13 +95,13 @@ class ThreadJob {
       WaitHooks hooks;
       const auto r = static_cast<size_t>(rank);
       hosts_[r] = Host::connect(name, rank, size, 60, hooks);
-      opened_[r] = Region::open(hosts_[r], members, rank, kKey, {"shm"}, 60, hooks);
+      opened_[r] = Region::open(hosts_[r], members, rank, kKey, backends, 60, hooks);
     });
     const Host::Range range = *hosts_[0]->find_range(kKey);
     const auto mapping = std::make_shared<Mapping>(hosts_[0]->segment(), range.offset, range.nbytes);
     for (int rank = 0; rank < size; ++rank)
       ranks.push_back(std::make_unique<Rank>(
-          std::make_shared<Region>(hosts_[static_cast<size_t>(rank)], members, rank, kKey, range, mapping)));
+          std::make_shared<Region>(hosts_[static_cast<size_t>(rank)], members, rank, kKey, range, mapping, backends)));
   }
 
   // Every rank in its own thread, until all are through.
