@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
-from hocket.comm.policy import dtype_class
 from hocket.measure import (
     Comparison,
     Coordinator,
@@ -31,12 +29,11 @@ from hocket.measure import (
 )
 from hocket.trace.published import dlrm_criteo, gpt_345m, moe_350m
 from hocket.trace.traffic import Traffic
-from hocket.tune.policy import TablePolicy
+from hocket.tune.mix import COARSE, FINE, predicted_seconds
 from hocket.tune.table import Table, load_table
 
 RANK_SCRIPT = Path(__file__).with_name("mixing_rank.py")
 NUM_RANKS = 2
-FINE, COARSE = "tuned mix, per size", "tuned mix, per operation"
 SETUPS = {"one host": ("shm", "gloo", "mpi"), "one host, foreign libraries": ("gloo", "mpi")}
 LEAST, PREDICTED_GAIN, LEAST_WHERE_PREDICTED = 0.97, 1.15, 1.15
 SCALE = {"gpt-345m": 12, "moe-350m": 6, "dlrm-criteo": 1}
@@ -46,47 +43,6 @@ def traffics(num_ranks: int) -> list[Traffic]:
     """The three steps, reduced so that a replay takes a fraction of a second; their `source` says how."""
     builders = {"gpt-345m": gpt_345m, "moe-350m": moe_350m, "dlrm-criteo": dlrm_criteo}
     return [build(num_ranks, scale=SCALE[name]) for name, build in builders.items()]
-
-
-def predicted_seconds(table: Table, traffic: Traffic, backends: Sequence[str], choose: str) -> float | None:
-    """Sum of the table's times over the operations of a step, one after the other.
-
-    Args:
-        choose: a backend's name, or `FINE` or `COARSE`.
-    """
-    policy = coarse(table, traffic.num_ranks, backends) if choose == COARSE else TablePolicy(table)
-    total = 0.0
-    for step in traffic.steps:
-        dtypes = dtype_class(step.kind, step.dtype)
-        if choose in backends:
-            name = choose
-        elif choose == COARSE:
-            name = policy[step.kind, dtypes]
-        else:
-            name = policy.explain(traffic.num_ranks, backends, step.kind, dtypes, step.nbytes)[1][0].backend
-        seconds = TablePolicy(table).expected_seconds(traffic.num_ranks, name, step.kind, dtypes, step.nbytes)
-        if seconds is None:
-            return None
-        total += seconds
-    return total
-
-
-def coarse(table: Table, num_ranks: int, backends: Sequence[str]) -> dict[tuple[str, str], str]:
-    """The backend that is the best over all sizes of an operation: with the least mean of its times over the best."""
-    choice = {}
-    for (op, dtypes, ranks, busy), sizes in table.cells.items():
-        if ranks != num_ranks or busy:
-            continue
-        excess = {
-            name: [
-                rows[name].seconds / min(row.seconds for row in rows.values())
-                for rows in sizes.values()
-                if name in rows
-            ]
-            for name in backends
-        }
-        choice[op, dtypes] = min((sum(each) / len(each), name) for name, each in excess.items() if each)[1]
-    return choice
 
 
 def measured(setup: str, settings: object, folder: Path) -> tuple[Measurement, Table]:
@@ -107,11 +63,13 @@ def rows_of(setup: str, measurement: Measurement, table: Table) -> list[Row]:
         best = min(known, key=lambda name: known[name])
         gain = known[best] / mixed if mixed else 0.0
         target = LEAST_WHERE_PREDICTED if gain >= PREDICTED_GAIN else LEAST
-        case = f"{setup}: {traffic.name}"
-        label = f"{case} (best single by the table: {best}; predicted {gain:.2f})"
+        case = traffic.name
+        label = f"{setup}: {case} (best single by the table: {best}; predicted {gain:.2f})"
         rows.append(judge(measurement, Comparison(case, FINE, tuple(backends), target, label=label)))
         rows.append(
-            judge(measurement, Comparison(case, FINE, (COARSE,), label=f"{case}, per size against per operation"))
+            judge(
+                measurement, Comparison(case, FINE, (COARSE,), label=f"{setup}: {case}, per size against per operation")
+            )
         )
     return rows
 

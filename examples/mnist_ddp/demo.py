@@ -1,4 +1,5 @@
-"""The demo: one training program over gloo and over hocket, compared in a table, a picture and a page.
+"""The demo: one training program over gloo and over hocket, compared in a table, a picture and a page; then the traffic
+of a mixture of experts over single libraries and over a mix of them.
 
 What `make demo` runs; with --quick it takes half a minute and judges no accuracy.
 """
@@ -14,12 +15,13 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from report import tables, write_report
-from results import BACKENDS, Demo, describe_machine, read_timing, read_training
+from report import mix_tables, tables, write_report
+from results import BACKENDS, Demo, Mix, describe_machine, read_mix, read_timing, read_training
 from rich.console import Console
 
 HERE = Path(__file__).parent
 RANKS = 2
+MIXES = {"all libraries": "shm,gloo,mpi", "foreign libraries only": "gloo,mpi"}
 GRACE_S = 12.0  # the launcher needs 8 s to end ranks that do not react
 
 
@@ -29,11 +31,16 @@ def launch(script: str, *args: str) -> None:
     Raises:
         subprocess.CalledProcessError: it failed; its own error is already on the screen.
     """
-    launcher = Path(sys.executable).with_name("hocket")
-    command = [str(launcher), "run", "-n", str(RANKS), str(HERE / script), *args]
+    hocket("run", "-n", str(RANKS), str(HERE / script), *args)
+
+
+def hocket(*args: str, out: Path | None = None) -> None:
+    """Run the command, its standard output into a file where one is named; raises as `launch` does."""
+    command = [str(Path(sys.executable).with_name("hocket")), *args]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     # A process group of its own: Ctrl-C reaches only us, and we hand it on exactly once.
-    child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, process_group=0)
+    output = out.open("w") if out else None
+    child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, process_group=0)
     try:
         code = child.wait()
     except BaseException:
@@ -58,12 +65,27 @@ def measure(console: Console, epochs: int, rounds: int) -> Demo:
     with tempfile.TemporaryDirectory(prefix="hocket-demo-") as folder:
         outputs = {name: Path(folder, f"{name}.json") for name in (*BACKENDS, "timing")}
         for number, name in enumerate(BACKENDS, start=1):
-            console.rule(f"{number}/3  training over {name}", align="left")
+            console.rule(f"{number}/5  training over {name}", align="left")
             launch("train.py", "--backend", name, "--epochs", str(epochs), "--out", str(outputs[name]))
-        console.rule("3/3  step time, both backends in the same two processes", align="left")
+        console.rule("3/5  step time, both backends in the same two processes", align="left")
         launch("compare.py", "--rounds", str(rounds), "--out", str(outputs["timing"]))
         trainings = {name: read_training(outputs[name]) for name in BACKENDS}
-        return Demo(trainings, read_timing(outputs["timing"]), describe_machine())
+        mixes = compare_mixes(console, Path(folder), rounds=9)
+        return Demo(trainings, read_timing(outputs["timing"]), describe_machine(), mixes)
+
+
+def compare_mixes(console: Console, folder: Path, rounds: int) -> dict[str, Mix]:
+    """Train a mixture of experts for a moment, and replay its traffic with all libraries and with foreign ones only."""
+    traffic = folder / "moe.json"
+    console.rule("4/5  a mixture of experts, for its traffic", align="left")
+    launch("../moe.py", "--steps", "60", "--traffic", str(traffic))
+    mixes = {}
+    for number, (title, backends) in enumerate(MIXES.items()):
+        console.rule(f"5/5  {'its traffic over' if number == 0 else 'and over'} {title}", align="left")
+        result = folder / f"mix-{number}.json"
+        hocket("tune", "compare", str(traffic), "--backends", backends, "--rounds", str(rounds), "--json", out=result)
+        mixes[title] = read_mix(result)
+    return mixes
 
 
 def interrupt(signum: int, frame: FrameType | None) -> None:
@@ -87,7 +109,7 @@ def main() -> int:
         console.print(f"[red]no report: exit code {error.returncode} of[/] {shlex.join(error.cmd)}")
         return 1
     page = write_report(demo, args.out)
-    console.print(*tables(demo), sep="\n")
+    console.print(*tables(demo), *mix_tables(demo), sep="\n")
     if demo.caution:
         console.print(f"[yellow]{demo.caution}")
     console.print(f"Report: {page.resolve()} ({time.monotonic() - started:.0f} s in all)", soft_wrap=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from figures import inline_svgs, save_picture
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from results import BACKENDS, COMPARED_STEPS, Demo, Estimate
+from results import BACKENDS, COMPARED_STEPS, Demo, Estimate, Mix
 from rich import box
 from rich.table import Table
 
@@ -18,6 +18,8 @@ COLUMNS = (
     "speed-up",
     f"loss equal,\n{COMPARED_STEPS} steps",
 )
+MIX_COLUMNS = ("over", "measured", "predicted by the table")
+CHOICE_COLUMNS = ("operation", "type", "size", "times a step", "library")
 OPERATION_COLUMNS = ("operation", "type", "size", "count", "median time", "total time")
 
 
@@ -73,6 +75,41 @@ def tables(demo: Demo) -> tuple[Table, Table]:
     return main, operations
 
 
+def mix_rows(mix: Mix) -> list[tuple[str, ...]]:
+    """The cells of the table of a step's time, one row a library and one a mix."""
+    return [
+        (name, f"{seconds * 1e6:,.0f} µs", _microseconds(mix.predicted_seconds[name]))
+        for name, seconds in mix.seconds.items()
+    ]
+
+
+def choice_rows(mix: Mix) -> list[tuple[str, ...]]:
+    """The cells of the table of what the mix chose."""
+    return [(op, dtype, f"{nbytes:,} B", f"{count:,}", backend) for op, dtype, nbytes, count, backend in mix.chosen]
+
+
+def mix_tables(demo: Demo) -> list[Table | str]:
+    """For each set of libraries the time of a step, what the mix chose, and what it comes to."""
+    shown: list[Table | str] = []
+    for title, mix in demo.mixes.items():
+        times = _table(f"One step of a mixture of experts, its communication alone: {title}")
+        for index, name in enumerate(MIX_COLUMNS):
+            times.add_column(name, no_wrap=True, justify="left" if index == 0 else "right")
+        for row in mix_rows(mix):
+            times.add_row(*row)
+        choices = _table(f"What the mix chose: {title}")
+        for index, name in enumerate(CHOICE_COLUMNS):
+            choices.add_column(name, no_wrap=True, justify="right" if index in (2, 3) else "left")
+        for row in choice_rows(mix):
+            choices.add_row(*row)
+        shown += [times, choices, f"{mix.verdict}\n"]
+    return shown
+
+
+def _microseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e6:,.0f} µs"
+
+
 def _table(title: str) -> Table:
     return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
 
@@ -101,6 +138,9 @@ def write_report(demo: Demo, folder: Path) -> Path:
         rows=summary_rows(demo),
         operation_columns=OPERATION_COLUMNS,
         operation_rows=operation_rows(demo),
+        mixes=[(title, mix, mix_rows(mix), choice_rows(mix)) for title, mix in demo.mixes.items()],
+        mix_columns=MIX_COLUMNS,
+        choice_columns=CHOICE_COLUMNS,
         pictures=inline_svgs(demo),
     )
     target = folder / "report.html"

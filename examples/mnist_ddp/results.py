@@ -70,12 +70,45 @@ class OperationGroup:
 
 
 @dataclass(frozen=True)
+class Mix:
+    """One step's traffic over each library and over the mix of them, as `hocket tune compare --json` says it.
+
+    Args:
+        source: whose traffic it is.
+        seconds: of one step, by variant: a library's name, or the mix's.
+        predicted_seconds: the same by the tuning table, one operation after the other; None if something is not in it.
+        best_single: the library that was the fastest alone.
+        ratio: its time over that of the mix.
+        chosen: which library carries what: (operation, type, bytes, how often, library).
+    """
+
+    source: str
+    seconds: dict[str, float]
+    predicted_seconds: dict[str, float | None]
+    best_single: str
+    ratio: Estimate
+    chosen: list[tuple[str, str, int, int, str]]
+
+    @property
+    def verdict(self) -> str:
+        """What it comes to, in a sentence."""
+        used = {backend for *_, backend in self.chosen}
+        if len(used) == 1:
+            return f"{used.pop()} wins every operation here, so the mix is that one library."
+        return (
+            f"The mix takes {1 / self.ratio.median:.0%} of the time of {self.best_single}, the best single library "
+            f"(ratio {self.ratio.median:.2f} [{self.ratio.low:.2f}, {self.ratio.high:.2f}])."
+        )
+
+
+@dataclass(frozen=True)
 class Demo:
     """Everything the report shows."""
 
     trainings: dict[str, Training]
     timing: Timing
     machine: dict[str, str]
+    mixes: dict[str, Mix] = field(default_factory=dict)
 
     @property
     def equal_steps(self) -> int:
@@ -129,6 +162,18 @@ def read_timing(path: Path) -> Timing:
     for name in ("step_ms", "no_sync_ms", "share", "speed_up"):
         raw[name] = {backend: Estimate(**estimate) for backend, estimate in raw[name].items()}
     return Timing(**{**raw, "null_ratio": Estimate(**raw["null_ratio"])})
+
+
+def read_mix(path: Path) -> Mix:
+    (traffic,) = json.loads(path.read_text())["traffics"]
+    return Mix(
+        traffic["source"],
+        {name: times["seconds"] for name, times in traffic["variants"].items()},
+        {name: times["predicted_seconds"] for name, times in traffic["variants"].items()},
+        traffic["best_single"],
+        Estimate(traffic["ratio"], *traffic["interval"]),
+        [(each["op"], each["dtype"], each["nbytes"], each["count"], each["backend"]) for each in traffic["chosen"]],
+    )
 
 
 def describe_machine() -> dict[str, str]:

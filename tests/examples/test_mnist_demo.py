@@ -42,7 +42,13 @@ def make_demo(results: ModuleType, hocket_losses: list[float] | None = None) -> 
     trainings = {"gloo": training("gloo", losses, []), "hocket": training("hocket", hocket_losses or losses, records)}
     share = {"gloo": results.Estimate(0.4, 0.3, 0.5), "hocket": results.Estimate(-0.01, -0.05, 0.1)}
     timing = results.Timing(both, both, share, both, rounds, 50.0, 1.8, 0.3, True, one)
-    return results.Demo(trainings, timing, {"processor": "made <up>"})
+    seconds = {"shm": 1e-4, "mpi": 2e-4, "mix, per size": 8e-5}
+    predicted = {"shm": 1e-4, "mpi": None, "mix, per size": 8e-5}
+    chosen = [("all_to_all", "float32", 61_440, 4, "mpi"), ("all_reduce", "float32", 32, 1, "shm")]
+    mixes = {
+        "all libraries": results.Mix("made up", seconds, predicted, "shm", results.Estimate(1.25, 1.2, 1.3), chosen)
+    }
+    return results.Demo(trainings, timing, {"processor": "made <up>"}, mixes)
 
 
 class Page(html.parser.HTMLParser):
@@ -74,6 +80,7 @@ def test_report_is_self_contained_and_says_the_same_everywhere(tmp_path: Path) -
     assert len(page.ids) == len(set(page.ids))
     assert text.count("<svg") == 6 and "made &lt;up&gt;" in text and "208,552 B" in text
     assert "took 30% of it" in text
+    assert "61,440 B" in text and "takes 80% of the time of shm" in text
     values = json.loads((tmp_path / "new" / "folder" / "report.json").read_text())
     assert values["equal_steps"] == 60 and values["shortfalls"] == []
     assert [(group["op"], group["count"]) for group in values["operations"]] == [("all_reduce", 60), ("broadcast", 1)]
@@ -101,14 +108,19 @@ def test_low_accuracy_falls_short() -> None:
     assert demo.shortfalls == ["gloo: test accuracy 94.0% is below 95%"]
 
 
+@pytest.mark.timeout(420)
 def test_quick_demo_runs_to_the_end(tmp_path: Path) -> None:
     command = (sys.executable, str(EXAMPLE / "demo.py"), "--quick", "--out", str(tmp_path))
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=400)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     values = json.loads((tmp_path / "report.json").read_text())
     assert values["equal_steps"] >= 50
     assert {group["op"] for group in values["operations"]} >= {"all_reduce", "broadcast"}
     assert values["trainings"]["hocket"]["accuracy"] == values["trainings"]["gloo"]["accuracy"]
+    assert list(values["mixes"]) == ["all libraries", "foreign libraries only"]
+    foreign = values["mixes"]["foreign libraries only"]
+    assert {library for *_, library in foreign["chosen"]} <= {"gloo", "mpi"} and min(foreign["seconds"].values()) > 0
+    assert "What the mix chose" in ended.stdout
 
 
 @pytest.mark.usefixtures("example")

@@ -215,7 +215,7 @@ def test_no_table(path: Path, text: str, words: str) -> None:
 
 
 def test_truncated_anywhere(path: Path) -> None:
-    save_table(TABLE, path)
+    save_table(table(*TABLE.rows[:2]), path)
     text = path.read_text()
     for end in range(len(text.rstrip())):
         path.write_text(text[:end])
@@ -289,7 +289,7 @@ def test_equal_hash_means_equal_cells(path: Path) -> None:
 
 
 def test_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="absent.json: No such file or directory"):
+    with pytest.raises(TableError, match=r"absent\.json: No such file or directory"):
         load_table(tmp_path / "absent.json")
     with pytest.raises(TableError, match=": Is a directory"):
         load_table(tmp_path)

@@ -16,6 +16,9 @@ import typer
 from hocket.boot.launcher import run_job
 from hocket.boot.rank_process import runner_command
 from hocket.boot.summary import summarise
+from hocket.cli._compare import EXAMPLES as COMPARE_EXAMPLES
+from hocket.cli._compare import HELP as COMPARE_HELP
+from hocket.cli._compare import compare
 from hocket.cli._sizes import read_size
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
@@ -45,6 +48,7 @@ def register(application: typer.Typer) -> None:
     tune.command("show", help="Print a table: the fastest backend of each operation and size, and by how much.")(show)
     tune.command("check", help="Say whether a table is well-formed, and of what machine it is.")(check)
     tune.command("export", help="Write a table's rows as CSV to standard output.")(export)
+    tune.command("compare", help=COMPARE_HELP, epilog=COMPARE_EXAMPLES)(compare)
     application.add_typer(tune, name="tune")
 
 

@@ -1,0 +1,94 @@
+"""`hocket tune compare`: is a mix of libraries worth it for a program's own traffic?"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hocket.boot.launcher import run_job
+from hocket.boot.rank_process import runner_command
+from hocket.boot.summary import summarise
+from hocket.comm.policy import format_nbytes, format_seconds
+from hocket.errors import InvalidArgument
+from hocket.trace.traffic import Traffic
+
+HELP = """Replay the traffic of a training step over each single library and over the tuned mix of them.
+
+Measures a table for the traffic's own operations first. Traffic is written by the examples (--traffic FILE) and by
+hocket.trace.traffic.Traffic."""
+EXAMPLES = """\b
+Examples:
+  hocket run -n 2 examples/moe.py --traffic moe.json
+  hocket tune compare moe.json
+  hocket tune compare moe.json --backends gloo,mpi --json"""
+
+
+def compare(
+    traffics: Annotated[list[Path], typer.Argument(metavar="TRAFFIC...", show_default=False, help="Files of traffic.")],
+    backends: Annotated[
+        str | None, typer.Option(metavar="A,B", show_default=False, help="Default: all there are.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds of replaying everything.")] = 9,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """Check the arguments, run the ranks, print the result."""
+    loaded = [Traffic.load(path) for path in traffics]
+    num_ranks = loaded[0].num_ranks
+    if num_ranks < 2 or any(each.num_ranks != num_ranks for each in loaded):
+        raise InvalidArgument("the traffic has to be of two ranks or more, and of one number of them in all files")
+    if rounds < 6:
+        raise InvalidArgument(f"--rounds must be 6 or more, not {rounds}: fewer give no interval")
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "result.json"
+        options = {
+            "traffics": [str(path.absolute()) for path in traffics],
+            "backends": backends.split(",") if backends else None,
+            "rounds": rounds,
+            "output": str(output),
+        }
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the ranks: one thread each
+        outcome = run_job(runner_command(["-m", "hocket.cli._mix_rank", json.dumps(options)]), num_ranks)
+        sys.stderr.write(summarise(outcome))
+        if outcome.exit_code != 0:
+            return outcome.exit_code
+        result = json.loads(output.read_text())
+    if as_json:
+        print(json.dumps(result))
+        return 0
+    for each in result["traffics"]:
+        print_comparison(each)
+    return 0
+
+
+def print_comparison(traffic: dict[str, Any]) -> None:
+    """Print two tables: the time over each library and over the mix, and what the mix chose."""
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    grid = Grid(title=f"one step of {traffic['name']}", title_justify="left")
+    for heading in ("over", "measured", "predicted"):
+        grid.add_column(heading, justify="left" if heading == "over" else "right", no_wrap=True)
+    for name, times in traffic["variants"].items():
+        predicted = times["predicted_seconds"]
+        grid.add_row(name, format_seconds(times["seconds"]), "-" if predicted is None else format_seconds(predicted))
+    console.print(grid)
+    choices = Grid(title="what the mix chose", title_justify="left")
+    for heading in ("operation", "type", "size", "times", "library"):
+        choices.add_column(heading, justify="right" if heading in ("size", "times") else "left", no_wrap=True)
+    for each in traffic["chosen"]:
+        choices.add_row(each["op"], each["dtype"], format_nbytes(each["nbytes"]), str(each["count"]), each["backend"])
+    console.print(choices)
+    used = {each["backend"] for each in traffic["chosen"]}
+    low, high = traffic["interval"]
+    ratio = f"{traffic['ratio']:.2f} [{low:.2f}, {high:.2f}] times as fast as {traffic['best_single']} alone"
+    if len(used) == 1:
+        console.print(f"{used.pop()} wins every operation here: the mix is that one library ({ratio}).\n")
+    else:
+        console.print(f"The mix is {ratio}, the best single library.\n")

@@ -1,0 +1,82 @@
+"""One rank of `hocket tune compare`: ``python -m hocket.cli._mix_rank OPTIONS``, with its options as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from hocket.backends import find_backends
+from hocket.comm import Communicator
+from hocket.comm.policy import DefaultPolicy
+from hocket.measure import Comparison, Measurement, Settings, Team, judge, measure, progress
+from hocket.session import init
+from hocket.trace.traffic import Traffic
+from hocket.tune.mix import COARSE, FINE, chosen, mix_contenders, predicted_seconds, sweep_of
+from hocket.tune.sweep import measure_table
+from hocket.tune.table import Table
+
+
+def main(options: dict[str, Any]) -> None:
+    """Measure a table, replay the traffic, and write the result on rank 0."""
+    installed = [name for name, adapter in find_backends().items() if adapter.find_obstacle() is None]
+    comm = init(backends=options["backends"] or ["shm", *installed], policy=DefaultPolicy(), timeout=120.0)
+    traffics = [Traffic.load(path) for path in options["traffics"]]
+    show = progress("table") if comm.rank == 0 else contextlib.nullcontext()
+    with show as on_round:
+        table = measure_table(comm, sweep_of(traffics, time_limit_s=60.0), on_round=on_round)
+
+    def gather(values: list[float]) -> list[list[float]]:
+        out = np.empty((comm.size, len(values)))
+        comm.all_gather(out, np.array(values))
+        return [list(map(float, row)) for row in out]
+
+    team = Team(mix_contenders(comm, table, traffics), comm.rank, comm.barrier, gather)
+    settings = Settings(min_rounds=options["rounds"], core_rounds=0, time_limit_s=120.0)
+    show = progress("replay") if comm.rank == 0 else contextlib.nullcontext()
+    with show as on_round:
+        measured = measure(team, settings, on_round=on_round)
+    if comm.rank == 0:
+        result = {
+            "backends": dict(comm.backends),
+            "traffics": [_result(comm, table, traffic, measured) for traffic in traffics],
+            "core_factor": measured.core_factor,
+            "foreign_busy": measured.foreign_busy,
+        }
+        Path(options["output"]).write_text(json.dumps(result))
+    comm.barrier()
+    comm.finalize()
+
+
+def _result(comm: Communicator, table: Table, traffic: Traffic, measured: Measurement) -> dict[str, Any]:
+    backends = list(comm.backends)
+    variants = {
+        name: {
+            "seconds": median(each.seconds[key] for each in measured.rounds),
+            "predicted_seconds": predicted_seconds(table, traffic, backends, name),
+        }
+        for name in (*backends, FINE, COARSE)
+        for key in measured.iterations
+        if (key.case, key.name) == (traffic.name, name)
+    }
+    best = min(backends, key=lambda name: variants[name]["seconds"] or 0.0)
+    row = judge(measured, Comparison(traffic.name, FINE, (best,)))
+    return {
+        "name": traffic.name,
+        "source": traffic.source,
+        "variants": variants,
+        "best_single": best,
+        "ratio": row.ratio,
+        "interval": row.interval,
+        "chosen": [asdict(each) for each in chosen(table, traffic, backends)],
+    }
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,155 @@
+"""Compares a tuned mix of libraries with each single one, on the traffic of a real step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+from hocket.comm import Communicator
+from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Candidate, Choices, Policy, Range, dtype_class
+from hocket.comm.replay import Replay
+from hocket.measure import Contender
+from hocket.trace.traffic import Traffic
+from hocket.tune.policy import TablePolicy
+from hocket.tune.sweep import Sweep
+from hocket.tune.table import Table
+
+FINE, COARSE = "mix, per size", "mix, per operation"
+
+
+class CoarsePolicy(Policy):
+    """One backend per operation and class of types whatever the size: the one that loses least over all sizes."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def best(self, size: int, backends: Sequence[str]) -> Mapping[tuple[str, str], str]:
+        """Return the backend by (operation, class of types), for those that were measured between so many ranks."""
+        best = {}
+        for (op, dtypes, num_ranks, busy), sizes in self._table.cells.items():
+            if num_ranks != size or busy:
+                continue
+            losses: dict[str, list[float]] = {name: [] for name in backends}
+            for rows in sizes.values():
+                fastest = min(row.seconds for name, row in rows.items() if name in losses)
+                for name in rows.keys() & losses.keys():
+                    losses[name].append(rows[name].seconds / fastest)
+            best[op, dtypes] = min((sum(each) / len(each), name) for name, each in losses.items() if each)[1]
+        return best
+
+    def choices(self, size: int, backends: Sequence[str]) -> Choices:
+        return {
+            key: [Range(LARGEST_NBYTES, (name, *(each for each in backends if each != name)))]
+            for key, name in self.best(size, backends).items()
+            if key[0] in CHOOSABLE
+        }
+
+    def explain(
+        self, size: int, backends: Sequence[str], op: str, dtypes: str, nbytes: int
+    ) -> tuple[str, list[Candidate]]:
+        name = self.best(size, backends)[op, dtypes]
+        return "it loses least over all sizes", [Candidate(name, None, "measured")]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What carries one kind of operation of a step, and how often the step has it."""
+
+    op: str
+    nbytes: int
+    dtype: str
+    count: int
+    backend: str
+
+
+def policies(table: Table, backends: Sequence[str]) -> dict[str, Policy]:
+    """Return what is compared: each single backend, and both mixes."""
+    singles: dict[str, Policy] = {name: Policy.fixed({"*": name}) for name in backends}
+    return singles | {FINE: TablePolicy(table), COARSE: CoarsePolicy(table)}
+
+
+def sweep_of(traffics: Sequence[Traffic], *, rounds: int = 7, time_limit_s: float = 200.0) -> Sweep:
+    """Return a sweep over the operations of some traffic, at its own sizes besides the usual ones."""
+    steps = [step for traffic in traffics for step in traffic.steps]
+    sizes = sorted({*Sweep().sizes, *(max(4, step.nbytes // 4 * 4) for step in steps)})
+    ops = [op for op in Sweep().ops if op in {step.kind for step in steps}]
+    return Sweep(ops=ops, sizes=sizes, busy_sizes=(), rounds=rounds, time_limit_s=time_limit_s)
+
+
+def mix_contenders(comm: Communicator, table: Table, traffics: Sequence[Traffic]) -> list[Contender]:
+    """Return one contender per traffic and policy, ready to be measured; called by all ranks.
+
+    Each policy has a communicator of its own, as to change one takes its time; all of them use the same arrays.
+
+    Raises:
+        AssertionError: the records of a replay show another backend than `explain` says.
+    """
+    backends = list(comm.backends)
+    communicators = {}
+    for name, policy in policies(table, backends).items():
+        communicators[name] = comm.dup()
+        communicators[name].policy = policy
+    contenders = []
+    for traffic in traffics:
+        replay = None
+        for name, each in communicators.items():
+            replay = Replay(each, traffic, like=replay)
+            _check_explained(each, replay)
+            contenders.append(Contender(traffic.name, name, _run(replay)))
+    return contenders
+
+
+def predicted_seconds(table: Table, traffic: Traffic, backends: Sequence[str], variant: str) -> float | None:
+    """Return the sum of the table's times over the operations of a step, one after the other.
+
+    Args:
+        table: with times for this number of ranks.
+        traffic: the step.
+        backends: that the mix may choose among.
+        variant: a name of `policies`.
+
+    Returns:
+        Seconds; None if something was not measured.
+    """
+    tuned = TablePolicy(table)
+    total = 0.0
+    for step in traffic.steps:
+        dtypes = dtype_class(step.kind, step.dtype)
+        policy = policies(table, backends)[variant]
+        backend = policy.explain(traffic.num_ranks, backends, step.kind, dtypes, step.nbytes)[1][0].backend
+        seconds = tuned.expected_seconds(traffic.num_ranks, backend, step.kind, dtypes, step.nbytes)
+        if seconds is None:
+            return None
+        total += seconds
+    return total
+
+
+def chosen(table: Table, traffic: Traffic, backends: Sequence[str]) -> list[Chosen]:
+    """Return what the mix chooses for each kind of operation of a step, in the order of their first use."""
+    tuned = TablePolicy(table)
+    counts: dict[tuple[str, int, str], int] = {}
+    for step in traffic.steps:
+        counts[step.kind, step.nbytes, step.dtype] = counts.get((step.kind, step.nbytes, step.dtype), 0) + 1
+    return [
+        Chosen(
+            *(op, nbytes, dtype, count),
+            tuned.explain(traffic.num_ranks, backends, op, dtype_class(op, dtype), nbytes)[1][0].backend,
+        )
+        for (op, nbytes, dtype), count in counts.items()
+    ]
+
+
+def _run(replay: Replay) -> Callable[[int], None]:
+    def run(iterations: int) -> None:
+        for _ in repeat(None, iterations):
+            replay()
+
+    return run
+
+
+def _check_explained(comm: Communicator, replay: Replay) -> None:
+    replay()
+    for record in comm.records()[-len(replay.traffic.steps) :]:
+        explained = comm.explain(record.op, record.nbytes, record.dtype, record.reduction or "sum")
+        assert record.backend == explained.chosen, f"{record} against {explained}"

@@ -1,0 +1,148 @@
+"""`hocket explain` as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hocket.comm.policy import CHOOSABLE
+from hocket.tune import Machine, Row, Table, save_table
+
+pytestmark = pytest.mark.timeout(60)
+
+TABLE = Table(
+    Machine("a processor", 2, 1, {"shm": "shared memory", "mpi": "MPICH 5"}),
+    (
+        Row("all_reduce", "full", 2, 16, "shm", False, 1e-6, 1e-6, 1e-6),
+        Row("all_reduce", "full", 2, 16, "mpi", False, 2.5e-6, 2.5e-6, 2.5e-6),
+        Row("all_reduce", "full", 2, 1 << 20, "shm", False, 3e-3, 3e-3, 3e-3),
+        Row("all_reduce", "full", 2, 1 << 20, "mpi", False, 1e-3, 1e-3, 1e-3),
+        Row("all_reduce", "half", 2, 16, "mpi", False, 1e-6, 1e-6, 1e-6),
+    ),
+)
+
+
+def hocket(folder: Path, *arguments: str, table: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if name != "HOCKET_TABLE"}
+    if table is not None:
+        environ["HOCKET_TABLE"] = str(table)
+    return subprocess.run(
+        [sys.executable, "-c", "from hocket.cli import main; main()", *arguments],
+        cwd=folder,
+        env={**environ, "COLUMNS": "100", "XDG_CACHE_HOME": str(folder / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=40,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_table(TABLE, tmp_path / "here.json")
+    (tmp_path / "bad.json").write_text((tmp_path / "here.json").read_text()[:-20])
+    return tmp_path
+
+
+def test_without_a_table(folder: Path) -> None:
+    done = hocket(folder, "explain", "all_reduce", "1MiB")
+    assert (done.returncode, done.stderr) == (0, "")
+    head, why, *candidates = done.stdout.splitlines()
+    assert head == "all_reduce of 1 MiB float32 between 2 ranks: shm"
+    assert why == "  why: a model decides, as no table was measured here"
+    assert [line.split()[:2] for line in candidates] == [["1.", "shm"], ["2.", "mpi"], ["3.", "gloo"]]
+    assert all(line.endswith("(modelled)") for line in candidates)
+
+
+@pytest.mark.parametrize("op", CHOOSABLE)
+def test_every_operation(folder: Path, op: str) -> None:
+    done = hocket(folder, "explain", op, "-n", "7", "--dtype", "bfloat16", "--table", "here.json", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    explained = json.loads(done.stdout)
+    assert explained["chosen"] == explained["candidates"][0]["backend"]
+    assert (explained["op"], explained["num_ranks"], explained["nbytes"]) == (op, 7, 0)
+
+
+@pytest.mark.parametrize("how", ["option", "variable", "user's"])
+def test_with_a_table(folder: Path, how: str) -> None:
+    path = folder / "here.json"
+    if how == "user's":
+        (folder / "cache" / "hocket").mkdir(parents=True)
+        path = path.rename(folder / "cache" / "hocket" / "table.json")
+    options = ["--table", str(path)] if how == "option" else []
+    done = hocket(folder, "explain", "all_reduce", "16", *options, table=path if how == "variable" else None)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "all_reduce of 16 B float32 between 2 ranks: shm",
+        f"  why: 2.50 times as fast as the second in {path}",
+        "  1. shm 1 us (measured at 16 B)",
+        "  2. mpi 2.5 us (measured at 16 B)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "chosen", "words"),
+    [
+        (["all_reduce", "4096"], "shm", "2.50 times as fast"),
+        (["all_reduce", "4097"], "mpi", "3.00 times as fast"),  # beyond the geometric mean of 16 and 1 MiB
+        (["all_reduce", "1GiB", "-n", "3"], "mpi", "measured between 2 ranks, there are no times for 3"),
+        (["all_reduce", "16", "--dtype", "float16"], "mpi", "the fastest of those measured"),
+        (["reduce", "16"], "shm", "has no reduce of that kind, a model decides"),
+    ],
+)
+def test_json(folder: Path, arguments: list[str], chosen: str, words: str) -> None:
+    done = hocket(folder, "explain", *arguments, "--table", "here.json", "--json")
+    assert done.returncode == 0, done.stderr
+    explained = json.loads(done.stdout)
+    assert set(explained) == {
+        "op", "nbytes", "dtype", "num_ranks", "chosen", "reason", "candidates", "refused",
+    }  # fmt: skip
+    assert explained["chosen"] == chosen and words in explained["reason"]
+    assert {each["backend"] for each in explained["candidates"]} == {"shm", "mpi"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["foo"], ["no operation 'foo'", "all_reduce"]),
+        (["split"], ["no operation 'split'"]),
+        ([], ["OPERATION", "hocket explain --help"]),
+        (["all_reduce", "1x"], ["'1x' is no size", "1MiB"]),
+        (["all_reduce", "16", "17"], ["17"]),
+        (["all_reduce", "--dtype", "float"], ["no type 'float'", "float32"]),
+        (["all_reduce", "-n", "0"], ["-n must be 1 or more, not 0"]),
+    ],
+)
+def test_bad_input_is_one_line_and_2(folder: Path, arguments: list[str], words: list[str]) -> None:
+    done = hocket(folder, "explain", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("hocket explain: "), done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("bad.json", "bad.json, line "), ("absent.json", "absent.json: No such file")]
+)
+def test_malformed_table_is_one_line(folder: Path, name: str, words: str) -> None:
+    for done in (
+        hocket(folder, "explain", "all_reduce", "--table", name),
+        hocket(folder, "explain", "all_reduce", table=Path(name)),
+    ):
+        assert done.returncode != 0 and done.stdout == ""
+        assert done.stderr.count("\n") == 1 and done.stderr.startswith(f"hocket explain: {words}"), done.stderr
+
+
+@pytest.mark.xfail(strict=True, reason="TableError is no bad input for the command: exit code 1")
+@pytest.mark.parametrize("name", ["bad.json", "absent.json"])
+def test_malformed_table_is_bad_input(folder: Path, name: str) -> None:
+    assert hocket(folder, "explain", "all_reduce", "--table", name).returncode == 2
+
+
+@pytest.mark.xfail(strict=True, reason="says that a table decides which init() would leave aside")
+def test_table_of_another_machine(folder: Path) -> None:
+    done = hocket(folder, "explain", "all_reduce", "1MiB", table=folder / "here.json")  # init() takes the model
+    assert "another machine" in done.stdout + done.stderr

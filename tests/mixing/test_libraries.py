@@ -1,0 +1,275 @@
+"""Which libraries a job has: those asked for, those that can be had, and the same on all ranks."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hocket as hk
+
+pytestmark = pytest.mark.timeout(90)
+TIMEOUT_S = 60
+
+
+@pytest.fixture(autouse=True)
+def _no_table_of_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOCKET_TABLE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def attempt(call: Callable[[], object]) -> tuple[str, str]:
+    try:
+        call()
+    except hk.HocketError as error:
+        return type(error).__name__, str(error)
+    return "no error", ""
+
+
+def total(comm: hk.Communicator, **how: Any) -> tuple[float, str]:
+    """What an all_reduce of ones gives, and who carried it."""
+    x = np.ones(100, np.float32)
+    comm.all_reduce(x, **how)
+    return float(x.max()), comm.records()[-1].backend
+
+
+def _one_library(comm: hk.Communicator, name: str, backends: Any) -> dict[str, Any]:
+    comm.finalize()
+    if name == "gloo":
+        importlib.import_module("torch").set_num_threads(1)
+    comm = hk.init(backends=backends, timeout=TIMEOUT_S)
+    child = comm.split(0)
+    assert child is not None
+    seen = {
+        "backends": list(comm.backends),
+        "left out": comm.backends.left_out,
+        "total": total(comm),
+        "by name": total(comm, backend=name),
+        "child": (list(child.backends), total(child)),
+        "explained": (comm.explain("broadcast", 64).chosen, [each.backend for each in comm.explain("send").candidates]),
+        "shm": attempt(lambda: comm.barrier(backend="shm")),
+        "shm message": attempt(lambda: comm.isend(np.ones(1), 1 - comm.rank, backend="shm")),
+        "policy": attempt(lambda: setattr(comm, "policy", hk.Policy.fixed({"*": "shm"}))),
+    }
+    return {**seen, "afterwards": total(comm)}
+
+
+@pytest.mark.parametrize(("name", "other"), [("mpi", "gloo"), ("gloo", "mpi")])
+@pytest.mark.parametrize("as_list", [False, True], ids=["name", "list"])
+def test_one_library_alone(name: str, other: str, as_list: bool) -> None:
+    for seen in hk.spawn(_one_library, 2, name, [name] if as_list else name, timeout=TIMEOUT_S):
+        assert seen["backends"] == [name]
+        assert seen["left out"][other] == "not among the backends asked for"
+        assert seen["total"] == seen["by name"] == seen["afterwards"] == (2.0, name)
+        assert seen["child"] == ([name], (2.0, name))
+        assert seen["explained"] == (name, [name])
+        for call in ("shm", "shm message"):
+            kind, message = seen[call]
+            assert kind == "BackendUnavailable"
+            assert message.startswith(f"backend 'shm' is not available; this communicator has '{name}'")
+        assert seen["policy"] == (
+            "InvalidArgument", f"the policy names 'shm' for *, but there are {name}",
+        )  # fmt: skip
+
+
+def _what_there_is(comm: hk.Communicator) -> tuple[list[str], dict[str, str], tuple[str, str], bool]:
+    refusal = attempt(lambda: comm.barrier(backend="gloo"))
+    comm.barrier()
+    return list(comm.backends), comm.backends.left_out, refusal, "torch" in sys.modules
+
+
+def test_gloo_is_left_out_without_torch() -> None:
+    for backends, left_out, (kind, message), has_torch in hk.spawn(_what_there_is, 2, timeout=TIMEOUT_S):
+        assert not has_torch
+        assert backends == ["shm", "mpi"]
+        assert left_out == {"gloo": "torch was not imported before hocket.init()"}
+        assert kind == "BackendUnavailable"
+        assert "'gloo' is not available; this communicator has 'shm', 'mpi'" in message
+        assert "gloo was left out: torch was not imported before hocket.init()" in message
+
+
+def test_one_rank_alone_starts_no_library() -> None:
+    ((backends, left_out, _, _),) = hk.spawn(_what_there_is, 1, timeout=TIMEOUT_S)
+    assert backends == ["shm"]
+    assert left_out["mpi"] == "one rank alone needs no library"
+
+
+def _all_that_can_be_had(comm: hk.Communicator) -> tuple[list[str], dict[str, str], set[str]]:
+    comm.finalize()
+    importlib.import_module("torch").set_num_threads(1)
+    comm = hk.init(timeout=TIMEOUT_S)
+    return list(comm.backends), comm.backends.left_out, {total(comm, backend=name)[1] for name in comm.backends}
+
+
+def test_gloo_is_there_with_torch() -> None:
+    for backends, left_out, used in hk.spawn(_all_that_can_be_had, 2, timeout=TIMEOUT_S):
+        assert (sorted(backends), left_out, used) == (["gloo", "mpi", "shm"], {}, {"gloo", "mpi", "shm"})
+
+
+def _again_and_again(comm: hk.Communicator, backends: list[list[str] | None]) -> list[tuple[list[str], set[Any]]]:
+    seen = []
+    for wanted in backends:
+        comm.finalize()
+        comm = hk.init(backends=wanted, timeout=TIMEOUT_S)
+        child = comm.dup()
+        results = {total(each, backend=name) for each in (comm, child) for name in comm.backends}
+        seen.append((list(comm.backends), results))
+    return seen
+
+
+def test_init_again() -> None:
+    wanted: list[list[str] | None] = [["mpi"], ["mpi"], ["shm"], None, ["shm", "mpi"]]
+    names = [["mpi"], ["mpi"], ["shm"], ["shm", "mpi"], ["shm", "mpi"]]
+    for seen in hk.spawn(_again_and_again, 2, wanted, timeout=TIMEOUT_S):
+        assert seen == [(each, {(2.0, name) for name in each}) for each in names]
+
+
+def _averages(comm: hk.Communicator) -> dict[str, Any]:
+    seen: dict[str, Any] = {}
+    calls: dict[str, Callable[..., object]] = {
+        "all_reduce": lambda x, **how: comm.all_reduce(x, "avg", **how),
+        "reduce": lambda x, **how: comm.reduce(x, 0, "avg", **how),
+        "reduce_scatter": lambda x, **how: comm.reduce_scatter(x[comm.rank * 4 : comm.rank * 4 + 4], x, "avg", **how),
+    }
+    for op, call in calls.items():
+        seen[op] = attempt(lambda call=call: call(np.ones(8, np.float16), backend="mpi"))
+    x = np.full(8, comm.rank, np.float16)
+    comm.policy = hk.Policy.fixed({"*": "mpi"})
+    comm.all_reduce(x, "avg")
+    seen["result"] = x.tolist(), comm.records()[-1].backend
+    explained = comm.explain("all_reduce", 16, "float16", "avg")
+    seen["explained"] = explained.chosen, list(explained.refused), explained.reason
+    seen["sum"] = comm.explain("all_reduce", 16, "float16", "sum").chosen
+    comm.all_reduce(np.ones(8, np.float16), "sum")
+    seen["record of sum"] = comm.records()[-1].backend
+    return seen
+
+
+def test_what_a_library_would_round_goes_to_shm() -> None:
+    for seen in hk.spawn(_averages, 2, timeout=TIMEOUT_S):
+        for op in ("all_reduce", "reduce", "reduce_scatter"):
+            kind, message = seen[op]
+            assert kind == "UnsupportedDtype"
+            assert message.startswith(f"mpi cannot carry {op}") and "float16" in message
+            assert message.endswith(": MPI would round the sum to 16 bits before the division")
+        assert seen["result"] == ([0.5] * 8, "shm")
+        assert seen["explained"][:2] == ("shm", ["mpi"])
+        assert "mpi cannot carry it" in seen["explained"][2]
+        assert seen["sum"] == seen["record of sum"] == "mpi"
+
+
+def _averages_without_shm(comm: hk.Communicator) -> list[tuple[str, str]]:
+    comm.finalize()
+    comm = hk.init(backends="mpi", timeout=TIMEOUT_S)
+    failures = [
+        attempt(lambda: comm.all_reduce(np.ones(8, np.float16), "avg")),
+        attempt(lambda: comm.explain("all_reduce", 16, "float16", "avg")),
+    ]
+    assert total(comm) == (2.0, "mpi")
+    return failures
+
+
+def test_what_no_library_can_carry() -> None:
+    for failures in hk.spawn(_averages_without_shm, 2, timeout=TIMEOUT_S):
+        for kind, message in failures:
+            assert kind == "UnsupportedDtype"
+            assert "no backend of world can carry all_reduce" in message
+            assert message.endswith("; mpi: MPI would round the sum to 16 bits before the division")
+
+
+# What each rank of a job that hocket.spawn did not start leaves: for every choice of backends what came of it.
+_SCRIPT = """
+import importlib, json, os, sys
+import numpy as np
+rank = int(os.environ["RANK"])
+{before}
+import hocket as hk
+results = []
+for backends in (["shm", "mpi"], "mpi", None, ["shm"]):
+    try:
+        comm = hk.init(backends=backends, timeout={timeout_s})
+    except Exception as error:
+        results.append([type(error).__name__, str(error)])
+        continue
+    x = np.ones(10)
+    comm.all_reduce(x)
+    results.append([list(comm.backends), comm.backends.left_out, x.max()])
+    comm.finalize()
+with open(f"result-{{rank}}.json", "w") as file:
+    json.dump(results, file)
+"""
+
+
+def run_ranks(folder: Path, before: str, timeout_s: float = 30) -> list[list[Any]]:
+    """Run a job of two ranks whose script starts with `before`; return each rank's results."""
+    (folder / "script.py").write_text(_SCRIPT.format(before=before, timeout_s=timeout_s))
+    done = subprocess.run(
+        [sys.executable, "-c", "from hocket.cli import main; main()", "run", "-n", "2", "script.py"],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads((folder / f"result-{rank}.json").read_text()) for rank in range(2)]
+
+
+def check_left_out(results: list[list[Any]], words: list[str]) -> None:
+    """Assert that mpi is refused where it was asked for, left out where not, and that all ranks know why."""
+    assert results[0] == results[1]
+    *named, automatic, alone = results[0]
+    for kind, message in named:
+        assert kind == "BackendUnavailable"
+        assert message.startswith("backend 'mpi' is not available: ")
+        assert all(word in message for word in words), message
+    backends, left_out, result = automatic
+    assert (backends, result) == (["shm"], 2.0)
+    assert all(word in left_out["mpi"] for word in words), left_out
+    assert (alone[0], alone[2]) == (["shm"], 2.0)
+
+
+def test_mpi_that_was_started_before(tmp_path: Path) -> None:
+    results = run_ranks(tmp_path, "from mpi4py import MPI\nassert MPI.COMM_WORLD.size == 1")
+    check_left_out(results, ["BootstrapMismatch: MPI says rank 0 of 1, but this is rank 0 of 2", "after hocket.init()"])
+
+
+def test_mpi_that_one_rank_has_not(tmp_path: Path) -> None:
+    results = run_ranks(tmp_path, "if rank == 1: sys.modules['mpi4py'] = None")
+    check_left_out(results, ["rank 1: mpi4py is not installed"])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_mpi_that_fails_on_one_rank(tmp_path: Path, rank: int) -> None:
+    """By raising in `start`, before any message between the ranks."""
+    before = f"""
+from hocket.backends.mpi import MpiBackend
+from hocket.errors import BackendUnavailable
+def start(cls, job):
+    if job.rank == {rank}:
+        raise BackendUnavailable("the cable is cut")
+    return object.__new__(cls)
+MpiBackend.start = classmethod(start)
+"""
+    check_left_out(run_ranks(tmp_path, before), [f"rank {rank}: BackendUnavailable: the cable is cut"])
+
+
+@pytest.mark.xfail(strict=True, reason="the ranks lose step: one takes the other's words for what it waits for")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_mpi_that_was_started_before_on_one_rank(tmp_path: Path, rank: int) -> None:
+    results = run_ranks(tmp_path, f"if rank == {rank}: from mpi4py import MPI", timeout_s=3)
+    check_left_out(results, [f"rank {rank}: BootstrapMismatch: MPI says rank 0 of 1, but this is rank {rank} of 2"])
+
+
+@pytest.mark.xfail(strict=True, reason="the other rank is in MPI_Init until the timeout, and init fails altogether")
+def test_mpi_that_one_rank_cannot_load(tmp_path: Path) -> None:
+    before = "if rank == 1: os.environ['MPI4PY_LIBMPI'] = '/no/such/libmpi.so'"
+    check_left_out(run_ranks(tmp_path, before, timeout_s=3), ["rank 1: BackendUnavailable: mpi4py cannot load"])

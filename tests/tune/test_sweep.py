@@ -1,0 +1,66 @@
+"""A real sweep, as small as one can be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import hocket as hk
+from hocket.errors import InvalidArgument
+from hocket.tune import Table, this_machine
+from hocket.tune.sweep import SIZES, Sweep, measure_table
+
+pytestmark = pytest.mark.timeout(90)
+
+SWEEP = Sweep(("all_reduce", "all_to_all"), (16, 4096), busy_sizes=(4096,), rounds=6, min_sample_s=0.0005)
+
+
+def _measure(comm: hk.Communicator) -> tuple[Table, bool, list[tuple[int, int]], list[str]]:
+    rounds: list[tuple[int, int]] = []
+    table = measure_table(comm, SWEEP, on_round=lambda done, wanted, state: rounds.append((done, wanted)))
+    used = sorted({record.backend for record in comm.records()})
+    comm.barrier()  # the communicator is as it was
+    return table, table.machine == this_machine(comm.backends), rounds, used
+
+
+def test_tiny_sweep() -> None:
+    (table, is_here, rounds, used), (table_of_1, _, _, _) = hk.spawn(_measure, 2, timeout=80)
+    assert is_here and used == ["mpi", "shm"]
+    assert rounds == [(done, 6) for done in range(1, 7)]
+    cells = [
+        (op, dtypes, nbytes, backend, busy)
+        for op, classes in (("all_reduce", ("full", "half")), ("all_to_all", ("moved",)))
+        for dtypes in classes
+        for nbytes in (16, 4096)
+        for busy in ((False, True) if nbytes == 4096 and dtypes != "half" else (False,))
+        for backend in ("shm", "mpi")
+    ]
+    assert [(each.op, each.dtypes, each.nbytes, each.backend, each.busy) for each in table.rows] == cells
+    for row in table.rows:
+        assert row.num_ranks == 2
+        assert 0 < row.low <= row.seconds <= row.high < 1
+    # One time is the slowest rank's, so all ranks have the same table.
+    assert table_of_1.hash == table.hash
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ops": ["all_reduce", "all_reduction"]}, ["'all_reduction'", "all_to_all", "send"]),
+        ({"ops": ["split"]}, ["'split'"]),
+        ({"sizes": []}, ["multiples of 4 bytes", "[]"]),
+        ({"sizes": [16, 0]}, ["multiples of 4 bytes", "[16, 0]"]),
+        ({"sizes": [18]}, ["multiples of 4 bytes", "[18]"]),
+        ({"sizes": [-4]}, ["multiples of 4 bytes", "[-4]"]),
+        ({"rounds": 5}, ["6 or more, not 5"]),
+    ],
+)
+def test_bad_sweep(options: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        Sweep(**options)
+    assert all(word in str(raised.value) for word in words), str(raised.value)
+
+
+def test_default_sweep_measures_busy_what_it_measures() -> None:
+    assert set(Sweep().busy_sizes) <= set(SIZES)
