@@ -46,7 +46,7 @@ struct PythonLane::Adapter {
   nb::object object;  // this and the tokens: with the GIL only
   std::string backend;
   int size = 1;
-  bool is_polled = false;
+  Polling polling = Polling::none;
   std::atomic<bool> wants_attention{false};
   std::atomic<bool> is_closed{false};
   std::atomic<int> num_in_flight{0};
@@ -129,7 +129,7 @@ bool PythonLane::Adapter::drive(const std::shared_ptr<Adapter>& self, bool all) 
   while (post_next(self)) moved = true;
   for (size_t i = 0; i < posted.size();) {
     Slot& slot = *posted[i];
-    const bool look = is_polled || all || slot.woken.exchange(false, std::memory_order_acq_rel);
+    const bool look = polling != Polling::none || all || slot.woken.exchange(false, std::memory_order_acq_rel);
     if (look && test(slot)) {
       moved = true;
       posted.erase(posted.begin() + static_cast<std::ptrdiff_t>(i));
@@ -137,7 +137,7 @@ bool PythonLane::Adapter::drive(const std::shared_ptr<Adapter>& self, bool all) 
       ++i;
     }
   }
-  if (is_polled && !posted.empty()) ask();
+  if (polling != Polling::none && !posted.empty()) ask();
   return moved;
 }
 
@@ -169,7 +169,8 @@ PythonLane::PythonLane(nb::object adapter, std::string backend)
     : backend_(std::move(backend)), adapter_(std::make_shared<Adapter>()) {
   depth_ = nb::cast<size_t>(adapter.attr("depth"));
   adapter_->size = nb::cast<int>(adapter.attr("size"));
-  adapter_->is_polled = nb::cast<bool>(adapter.attr("is_polled"));
+  const auto polling = nb::cast<std::string>(adapter.attr("polling"));
+  adapter_->polling = polling == "eager" ? Polling::eager : polling == "patient" ? Polling::patient : Polling::none;
   adapter_->backend = backend_;
   nb::object refuses = adapter.attr("refuses");
   for (size_t kind = 0; kind < kOpNames.size(); ++kind)
@@ -237,8 +238,9 @@ std::optional<std::string> PythonLane::refuses(const Operation& op) const {
   return found->second;
 }
 
-bool PythonLane::needs_polling() const {
-  return adapter_->is_polled && adapter_->num_in_flight.load(std::memory_order_relaxed) > 0;
+Polling PythonLane::polling() const {
+  const bool in_flight = adapter_->num_in_flight.load(std::memory_order_relaxed) > 0;
+  return in_flight ? adapter_->polling : Polling::none;
 }
 
 void bind_python_lane(nb::module_& module) {

@@ -33,7 +33,7 @@ class PythonLane final : public Lane {
   std::vector<int> missing(const Operation& op) const override;
   bool cancel(Operation& op) noexcept override;
   std::optional<std::string> refuses(const Operation& op) const override;
-  bool needs_polling() const override;
+  Polling polling() const override;
   bool keeps_arrays() const override { return true; }
 
  private:

@@ -176,9 +176,11 @@ bool Communicator::idle() const {
   return std::all_of(queues_.begin(), queues_.end(), [](const LaneQueue& queue) { return queue.works.empty(); });
 }
 
-bool Communicator::needs_polling() const {
-  return std::any_of(queues_.begin(), queues_.end(),
-                     [](const LaneQueue& queue) { return queue.num_posted > 0 && queue.lane->needs_polling(); });
+Polling Communicator::polling() const {
+  Polling polling = Polling::none;
+  for (const LaneQueue& queue : queues_)
+    if (queue.num_posted > 0) polling = std::max(polling, queue.lane->polling());
+  return polling;
 }
 
 void Communicator::finish(Work& work) {

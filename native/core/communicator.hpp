@@ -57,8 +57,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   bool progress();
   bool idle() const;
-  // Whether an operation is in flight of whose end nobody will ring.
-  bool needs_polling() const;
+  // Of the operations in flight, the most eager.
+  Polling polling() const;
   // Looks at the lanes' health; breaks the communicator if one is ill.
   void check_health();
   // A wait for `work` ran out of time.

@@ -46,10 +46,10 @@ class Backoff {
     spins_ = 0;
   }
   // Instead of a sleep, where the end of what is waited for has to be looked for.
-  void pause() const {
+  void pause(Polling polling) const {
     const int64_t now = now_ns();
     const int64_t idle = now - idle_since_ns_;
-    if (idle < kYieldPollingNs && now >= sleep_until_ns_.load(std::memory_order_relaxed))
+    if (polling == Polling::eager && idle < kYieldPollingNs && now >= sleep_until_ns_.load(std::memory_order_relaxed))
       sched_yield();
     else
       pause_after(idle);
@@ -119,9 +119,10 @@ bool Engine::progress() {
   return moved;
 }
 
-bool Engine::needs_polling() const {
-  return std::any_of(communicators_.begin(), communicators_.end(),
-                     [](const auto& communicator) { return communicator->needs_polling(); });
+Polling Engine::polling() const {
+  Polling polling = Polling::none;
+  for (const auto& communicator : communicators_) polling = std::max(polling, communicator->polling());
+  return polling;
 }
 
 bool Engine::attend(bool all) {
@@ -171,10 +172,10 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
       // Not try_lock: whoever holds it may have looked before the word was up, and nobody would look again.
       lock_.lock();
       moved = progress();
-      const bool polling = needs_polling();
+      const Polling polling = this->polling();
       lock_.unlock();
-      if (!moved && !work.finished() && polling) {
-        backoff.pause();
+      if (!moved && !work.finished() && polling != Polling::none) {
+        backoff.pause(polling);
         slept = true;
       } else if (!moved && !work.finished() && attention_.load(std::memory_order_seq_cst) == 0) {
         signalled = !bell.sleep(word, std::clamp<int64_t>(deadline - now_ns(), 1, kSleepNs));
@@ -300,7 +301,7 @@ void Engine::run_thread() {
     lock_.lock();
     bool moved = progress();
     tend(now_ns());
-    const bool polling = needs_polling();
+    const Polling polling = this->polling();
     const bool idle =
         std::all_of(communicators_.begin(), communicators_.end(), [](const auto& c) { return c->idle(); });
     std::vector<std::function<void()>> calls;
@@ -316,7 +317,7 @@ void Engine::run_thread() {
     if (stop && calls.empty()) break;
     if (moved) idle_since_ns = now_ns();
     if (stop || moved || !calls.empty()) continue;
-    if (polling) {
+    if (polling != Polling::none) {
       pause_after(now_ns() - idle_since_ns);
       continue;
     }

@@ -91,7 +91,7 @@ class Engine {
   void stop_thread(bool for_good);
   void tend(int64_t now);
   void check_health();
-  bool needs_polling() const;
+  Polling polling() const;
 
   ProgressLock lock_;
   std::vector<std::shared_ptr<Communicator>> communicators_;

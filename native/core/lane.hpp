@@ -11,6 +11,9 @@
 namespace hocket {
 
 enum class Progress : uint8_t { waiting, moved, done };
+// How a wait looks for the end of what nobody rings for: eagerly where looking is what drives the library, patiently
+// where the library works on threads of its own, which need the processor.
+enum class Polling : uint8_t { none, patient, eager };
 
 // Contract. Every call is made under the engine's progress lock, and none may block or call back into the engine.
 //  - post() starts an operation; the arrays it names stay valid until test() said done, threw, or cancel() was called.
@@ -38,8 +41,7 @@ class Lane {
   virtual bool is_short(const Operation&) const { return false; }
   // Why the library cannot carry the operation, nothing if it can; a function of the operation alone (rule R8).
   virtual std::optional<std::string> refuses(const Operation&) const { return std::nullopt; }
-  // Nobody rings when an operation is over: a wait has to look again and again.
-  virtual bool needs_polling() const { return false; }
+  virtual Polling polling() const { return Polling::none; }
   // The library may use the arrays of a cancelled operation as long as the process lives.
   virtual bool keeps_arrays() const { return false; }
 };

@@ -70,7 +70,7 @@ class MpiLane : public Lane {
     if (is_point_to_point(op.kind)) return {op.root};
     return {};
   }
-  bool needs_polling() const override { return true; }
+  Polling polling() const override { return Polling::eager; }
   bool keeps_arrays() const override { return true; }
 
  protected:

@@ -1,7 +1,5 @@
 #include "shm/agreed_lane.hpp"
 
-#include "core/clock.hpp"
-
 namespace hocket {
 
 Progress AgreedLane::post(Operation& op) {
@@ -13,8 +11,8 @@ Progress AgreedLane::post(Operation& op) {
 }
 
 Progress AgreedLane::test(Operation& op) {
+  if (late_.holds(op)) return late_.look(op);
   Passage& passage = passage_of(op);
-  if (passage.failure) return fail_with_reason(op);
   if (passage.in_library) return in_library(op, &Lane::test);
   if (!is_next(passage)) return Progress::waiting;
   if (region_->size > 1) {
@@ -38,33 +36,19 @@ Progress AgreedLane::test(Operation& op) {
 Progress AgreedLane::in_library(Operation& op, Progress (Lane::*call)(Operation&)) {
   Passage& passage = passage_of(op);
   op.token = passage.token;
-  try {
-    const Progress progress = (library_.get()->*call)(op);
-    passage.token = op.token;
-    op.token = &passage;
-    if (progress == Progress::done) forget(op);
-    return progress;
-  } catch (const Failure& failure) {
-    op.token = &passage;
-    if (failure.error().code != ErrorCode::aborted) {
+  return late_.guard(op, [&] {
+    try {
+      const Progress progress = (library_.get()->*call)(op);
+      passage.token = op.token;
+      op.token = &passage;
+      if (progress == Progress::done) forget(op);
+      return progress;
+    } catch (...) {
+      op.token = &passage;
       forget(op);
       throw;
     }
-    passage.failure = failure.error();
-    passage.failed_ns = now_ns();
-    return Progress::moved;
-  }
-}
-
-// A library that loses a connection knows no more than that. The kernel tells of a death a moment later.
-Progress AgreedLane::fail_with_reason(Operation& op) {
-  constexpr int64_t kMomentNs = 500'000'000;
-  Passage& passage = passage_of(op);
-  std::optional<Error> reason = region_->look_at_peers();
-  if (!reason && now_ns() - passage.failed_ns < kMomentNs) return Progress::waiting;
-  const Error error = reason ? *reason : *passage.failure;
-  forget(op);
-  throw Failure(error);
+  });
 }
 
 void AgreedLane::forget(Operation& op) {
@@ -75,18 +59,22 @@ void AgreedLane::forget(Operation& op) {
 }
 
 std::vector<int> AgreedLane::missing(const Operation& op) const {
+  if (late_.holds(op)) return {};
   const Passage& passage = passage_of(op);
   if (!passage.in_library) return agreement_.missing();
-  if (passage.failure) return {};
   Operation inside = op;
   inside.token = passage.token;
   return library_->missing(inside);
 }
 
 bool AgreedLane::cancel(Operation& op) noexcept {
+  if (late_.holds(op)) {
+    late_.drop(op);
+    return false;
+  }
   Passage& passage = passage_of(op);
   bool unnoticed = true;
-  if (passage.in_library && !passage.failure) {
+  if (passage.in_library) {
     op.token = passage.token;
     unnoticed = library_->cancel(op);
     op.token = &passage;

@@ -9,6 +9,7 @@
 
 #include "core/lane.hpp"
 #include "shm/agreement.hpp"
+#include "shm/late_reason.hpp"
 
 namespace hocket {
 
@@ -16,7 +17,7 @@ class AgreedLane final : public Lane {
  public:
   // backend: place among those of the region.
   AgreedLane(std::shared_ptr<Region> region, size_t backend, std::unique_ptr<Lane> library)
-      : region_(region), agreement_(std::move(region), backend), library_(std::move(library)) {}
+      : region_(region), agreement_(region, backend), late_(std::move(region)), library_(std::move(library)) {}
 
   const char* backend() const override { return library_->backend(); }
   size_t depth() const override { return library_->depth(); }
@@ -28,26 +29,24 @@ class AgreedLane final : public Lane {
   void abandon(const Error& error) noexcept override;
   std::optional<std::string> refuses(const Operation& op) const override { return library_->refuses(op); }
   // Before it is posted to the library an operation waits for peers, who ring.
-  bool needs_polling() const override { return library_->needs_polling(); }
+  Polling polling() const override { return library_->polling(); }
   bool keeps_arrays() const override { return library_->keeps_arrays(); }
 
  private:
   // One operation: queued -> agreeing -> in the library. The first that is not in the library yet is agreeing.
   struct Passage {
     bool in_library = false;
-    void* token = nullptr;         // the library's
-    std::optional<Error> failure;  // the library's; see fail_with_reason()
-    int64_t failed_ns = 0;
+    void* token = nullptr;  // the library's
   };
   using Passages = std::list<Passage>;
   Passage& passage_of(const Operation& op) const { return *static_cast<Passage*>(op.token); }
   bool is_next(const Passage& passage) const { return !waiting_.empty() && waiting_.front() == &passage; }
   void forget(Operation& op);
   Progress in_library(Operation& op, Progress (Lane::*call)(Operation&));
-  Progress fail_with_reason(Operation& op);
 
   std::shared_ptr<Region> region_;
   Agreement agreement_;
+  LateReason late_;
   std::unique_ptr<Lane> library_;
   Passages passages_;
   std::list<Passage*> waiting_;  // those not in the library, in issue order

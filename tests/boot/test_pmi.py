@@ -99,7 +99,6 @@ def test_put_and_get(members: Members, value: str) -> None:
     )
 
 
-@pytest.mark.xfail(strict=True, reason="words of the value are read as words of the command")
 @pytest.mark.parametrize("value", ["a key=P1", "a cmd=get"])
 def test_a_value_may_look_like_a_command(members: Members, value: str) -> None:
     server, (first, second), _ = members

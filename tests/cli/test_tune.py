@@ -103,7 +103,6 @@ def test_merge_into_the_users_table(tmp_path: Path, measured: tuple[Path, subpro
     assert rows["barrier", "shm"].seconds < 1
 
 
-@pytest.mark.xfail(strict=True, reason="rows of another machine are kept under this one's name")
 def test_merge_does_not_mix_machines(folder: Path) -> None:
     options = ["--ops", "barrier", "--rounds", "6", "--backends", "shm", "--merge", "-o", "here.json"]
     done = hocket(folder, "tune", "run", "-n", "2", *options)
@@ -149,9 +148,6 @@ def test_show_json(folder: Path) -> None:
     } in shown["cells"]  # fmt: skip
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a row's backend need not be one of the machine's; show then fails by ValueError"
-)
 def test_row_of_a_backend_that_the_machine_has_not(folder: Path) -> None:
     save_table(Table(replace(MACHINE, backends={"shm": "shared memory"}), TABLE.rows), folder / "here.json")
     checked, shown = (hocket(folder, "tune", verb, "here.json") for verb in ("check", "show"))
@@ -229,27 +225,21 @@ def test_malformed_table_is_one_line(folder: Path, verb: str) -> None:
         assert done.stderr.count("\n") == 1 and done.stderr.startswith(f"hocket tune: {words}"), done.stderr
 
 
-@pytest.mark.xfail(
-    strict=True, reason="TableError is no bad input for the command: exit code 1; export prints its head"
-)
 @pytest.mark.parametrize("name", ["bad.json", "absent.json"])
 @pytest.mark.parametrize("verb", ["show", "check", "export"])
 def test_malformed_table_is_bad_input(folder: Path, verb: str, name: str) -> None:
     check_complaint(hocket(folder, "tune", verb, name), [f"{name}"])
 
 
-@pytest.mark.xfail(strict=True, reason="starts the ranks, and prints a traceback of one; exit code 1")
 def test_unknown_backend_is_bad_input(folder: Path) -> None:
     check_complaint(hocket(folder, "tune", "run", "-n", "2", "--backends", "shm,nccl"), ["'nccl'", "shm, gloo, mpi"])
 
 
-@pytest.mark.xfail(strict=True, reason="is found out after all was measured, by a traceback of rank 0")
 def test_output_that_cannot_be_written_is_bad_input(folder: Path) -> None:
     options = ["--ops", "barrier", "--rounds", "6", "--backends", "shm"]
     check_complaint(hocket(folder, "tune", "run", "-n", "2", *options, "-o", str(folder)), [str(folder)])
 
 
-@pytest.mark.xfail(strict=True, reason="is found out after all was measured, by a traceback of rank 0")
 def test_merge_into_a_malformed_table_is_bad_input(folder: Path) -> None:
     options = ["--ops", "barrier", "--rounds", "6", "--backends", "shm", "--merge"]
     check_complaint(hocket(folder, "tune", "run", "-n", "2", *options, "-o", "bad.json"), ["bad.json, line "])

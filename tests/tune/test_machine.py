@@ -47,7 +47,6 @@ print(Machine("p", 2, 1, ours).difference(Machine("p", 2, 1, theirs)))
 """
 
 
-@pytest.mark.xfail(strict=True, reason="goes through a set: ranks with one table name different backends and mismatch")
 def test_all_processes_name_the_same_difference() -> None:
     seen = set()
     for seed in range(6):

@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from hocket import _native
 from hocket.errors import BackendUnavailable, CommTimeout
@@ -53,6 +53,20 @@ class Job:
         if state != "made":
             raise BackendUnavailable(f"rank 0 failed with {made}")
         return made
+
+    def all_or_none(self, make: Callable[[], T]) -> T:
+        """Run something on every rank; where one fails, BackendUnavailable is raised on all of them."""
+        made: list[T] = []
+        failure = ""
+        try:
+            made.append(make())
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+        failures = self.exchange(failure)
+        for rank, text in enumerate(failures):
+            if text:
+                raise BackendUnavailable(f"rank {rank}: {text}")
+        return made[0]
 
 
 @dataclass(frozen=True)
@@ -123,8 +137,9 @@ class Lane(ABC):
     depth: int = 1
     """Operations that are posted before the first of them is over."""
 
-    is_polled: bool = True
-    """Whether `test` has to be called again and again; otherwise the lane calls `wake` when there is a reason to."""
+    polling: Literal["none", "patient", "eager"] = "eager"
+    """How `test` is called while something is in flight: again and again ("eager"), with pauses, where the library has
+    threads of its own that need the processor ("patient"), or only after `wake` was called ("none")."""
 
     def __init__(self, size: int) -> None:
         self.size = size

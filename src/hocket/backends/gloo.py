@@ -91,8 +91,6 @@ class GlooBackend(Backend):
 class _GlooLane(Lane):
     """What gloo's lanes share."""
 
-    is_polled = False
-
     def __init__(self, group: Any) -> None:
         super().__init__(group.size())
         self._group = group
@@ -102,8 +100,11 @@ class _GlooLane(Lane):
 class GlooCollectiveLane(_GlooLane):
     """Collectives; where gloo's own differ from what hocket promises, they are made of others.
 
-    Tokens are (work, its future, what is left to do when it is over).
+    Tokens are (work, its future, what is left to do when it is over). The future is asked rather than given a callback:
+    that would run on a thread of gloo's, which ends the process if it comes when the interpreter is about to end.
     """
+
+    polling = "patient"
 
     depth = 4
 
@@ -116,13 +117,10 @@ class GlooCollectiveLane(_GlooLane):
 
     def post(self, operation: _native.LaneOperation, wake: Callable[[], None]) -> object:
         work, finish = _START[operation.kind](self, operation)
-        future = work.get_future()
-        future.add_done_callback(lambda _: wake())
-        return work, future, finish
+        return work, work.get_future(), finish
 
     def test(self, token: object) -> bool:
         work, future, finish = cast(tuple[Any, Any, Callable[[], None] | None], token)
-        # Not work.is_completed(), which becomes true only after the callbacks: the one that woke us would be in vain.
         if not future.done():
             return False
         work.wait()  # returns in a moment, or raises what went wrong
@@ -215,6 +213,7 @@ _START = {
 class GlooPointToPointLane(_GlooLane):
     """Messages. gloo can only wait for one, so each in flight has a thread that does (rule R4)."""
 
+    polling = "none"
     depth = 1 << 20
 
     def __init__(self, group: Any) -> None:

@@ -64,12 +64,19 @@ class MpiBackend(Backend):
     @classmethod
     def start(cls, job: Job) -> MpiBackend:
         global _started
+        is_up = "mpi4py.MPI" in sys.modules and sys.modules["mpi4py.MPI"].Is_initialized()
+        states = job.exchange("ours" if _started is not None else "up" if is_up else "")
+        if len(set(states)) > 1:
+            up = [rank for rank, state in enumerate(states) if state]
+            raise BackendUnavailable(
+                f"MPI is up already on ranks {up} only: import mpi4py after hocket.init(), or on all ranks"
+            )
         if _started is not None and not _started.is_for(job):
             raise BootstrapMismatch(
                 f"MPI is up already with {_started.size} ranks, and cannot be started again for {job.size}"
             )
         if _started is None:
-            _started = _start(job)
+            _started = _join(job) if is_up else _start(job)
         mpi, path = _started.mpi, _started.path
         if (mpi.COMM_WORLD.size, mpi.COMM_WORLD.rank) != (job.size, job.rank):
             raise BootstrapMismatch(
@@ -156,16 +163,37 @@ class _Started:
 _started: _Started | None = None
 
 
-def _start(job: Job) -> _Started:
-    if "mpi4py.MPI" in sys.modules and sys.modules["mpi4py.MPI"].Is_initialized():
-        from mpi4py import MPI
+def _join(job: Job) -> _Started:
+    """Use the MPI that the program has initialised; who did that finalizes it."""
+    from mpi4py import MPI
 
-        return _Started(MPI, _loaded_library(), job, needs_finalize=False)  # who started it finalizes it
+    return _Started(MPI, _loaded_library(), job, needs_finalize=False)
+
+
+def _start(job: Job) -> _Started:
+    """Load and initialise MPI on all ranks, in steps of which each is agreed on before the next may block."""
     under_launcher = _is_under_mpi_launcher()
     if job.size > 1 and not under_launcher:
         os.environ["PMI_PORT"] = job.from_rank_zero(lambda: _serve_pmi(job))
         os.environ["PMI_ID"] = str(job.rank)
         os.environ["MPIR_CVAR_PMI_VERSION"] = "1"
+    mpi, path = job.all_or_none(_load)
+    library = ctypes.CDLL(path)  # its calls give up the GIL, which mpi4py's MPI.Init() does not
+    provided = ctypes.c_int()
+    code = call_driving(
+        "MPI_Init_thread",
+        lambda: library.MPI_Init_thread(None, None, mpi.THREAD_MULTIPLE, ctypes.byref(provided)),
+        job.timeout,
+    )
+    job.exchange("")  # all have attached
+    _unlink_shared_memory()
+    if code != 0:
+        raise BackendUnavailable(f"MPI_Init_thread failed with code {code}")
+    return _Started(mpi, path, job, needs_finalize=under_launcher or job.local_size < job.size)
+
+
+def _load() -> tuple[Any, str]:
+    """Have mpi4py load a library; return its module and the library's path."""
     import mpi4py
 
     mpi4py.rc.initialize = False
@@ -174,23 +202,9 @@ def _start(job: Job) -> _Started:
         path = find_library("openmpi" if _is_under_open_mpi() else "mpich")
         if path is not None:
             os.environ["MPI4PY_LIBMPI"] = path
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        raise BackendUnavailable(f"mpi4py cannot load an MPI library: {error}") from None
-    path = _loaded_library()
-    library = ctypes.CDLL(path)  # its calls give up the GIL, which mpi4py's MPI.Init() does not
-    provided = ctypes.c_int()
-    code = call_driving(
-        "MPI_Init_thread",
-        lambda: library.MPI_Init_thread(None, None, MPI.THREAD_MULTIPLE, ctypes.byref(provided)),
-        job.timeout,
-    )
-    if code != 0:
-        raise BackendUnavailable(f"MPI_Init_thread failed with code {code}")
-    job.exchange("")  # all have attached
-    _unlink_shared_memory()
-    return _Started(MPI, path, job, needs_finalize=under_launcher or job.local_size < job.size)
+    from mpi4py import MPI
+
+    return MPI, _loaded_library()
 
 
 def _unlink_shared_memory() -> None:

@@ -10,6 +10,7 @@ what others need to reach it, enters a barrier and gets what they put.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import selectors
@@ -46,7 +47,9 @@ class PmiServer:
 
     def answer(self, rank: _Rank, line: str) -> str:
         """Return what to send for one line of a rank; nothing where the answer comes later."""
-        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        # The value of a put may hold spaces and further "=": it is the rest of the line, and no word of the command.
+        command, _, value = line.partition(" value=")
+        words = dict(word.split("=", 1) for word in command.split() if "=" in word)
         match words.get("cmd"):
             case "initack":
                 number = words.get("pmiid", "0")
@@ -61,9 +64,8 @@ class PmiServer:
                 return f"cmd=universe_size size={self.size}\n"
             case "get_my_kvsname":
                 return f"cmd=my_kvsname kvsname={self.name}\n"
-            case "put":
-                # a value may hold spaces and further "=": it is the rest of the line
-                self.values[words["key"]] = line.split("value=", 1)[1]
+            case "put" if "key" in words:
+                self.values[words["key"]] = value
                 return "cmd=put_result rc=0 msg=success\n"
             case "get" if words.get("key") in self.values:
                 return f"cmd=get_result rc=0 msg=success value={self.values[words['key']]}\n"
@@ -81,13 +83,14 @@ class PmiServer:
         """Take in what a rank sent and answer all of its complete lines."""
         *lines, rank.pending = (rank.pending + data).split(b"\n")
         for line in lines:
-            answer = self.answer(rank, line.decode())
+            answer = self.answer(rank, line.decode(errors="replace"))
             if answer:
                 rank.connection.sendall(answer.encode())
         if len(self.ranks) == self.size and all(each.in_barrier for each in self.ranks):
             for each in self.ranks:
                 each.in_barrier = False
-                each.connection.sendall(b"cmd=barrier_out rc=0\n")
+                with contextlib.suppress(OSError):  # one that has died is noticed when it is read from
+                    each.connection.sendall(b"cmd=barrier_out rc=0\n")
 
 
 def serve(listener: socket.socket, size: int, parent: int) -> None:

@@ -14,6 +14,7 @@ import typer
 from hocket.boot.launcher import run_job
 from hocket.boot.rank_process import runner_command
 from hocket.boot.summary import summarise
+from hocket.cli._names import read_backends
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
 from hocket.trace.traffic import Traffic
@@ -42,13 +43,14 @@ def compare(
     num_ranks = loaded[0].num_ranks
     if num_ranks < 2 or any(each.num_ranks != num_ranks for each in loaded):
         raise InvalidArgument("the traffic has to be of two ranks or more, and of one number of them in all files")
+    names = read_backends(backends)
     if rounds < 6:
         raise InvalidArgument(f"--rounds must be 6 or more, not {rounds}: fewer give no interval")
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "result.json"
         options = {
             "traffics": [str(path.absolute()) for path in traffics],
-            "backends": backends.split(",") if backends else None,
+            "backends": names,
             "rounds": rounds,
             "output": str(output),
         }

@@ -26,7 +26,7 @@ def main(options: dict[str, Any]) -> None:
             table = measure_table(comm, sweep, on_round=on_round)
         path = options["output"]
         if options["merge"] and os.path.exists(path):
-            table = load_table(path).merged(table)
+            table = load_table(path).merged(table)  # of the same machine, or TableError
         save_table(table, path)
         for name, reason in comm.backends.left_out.items():
             print(f"left out {name}: {reason}", file=sys.stderr)

@@ -13,7 +13,8 @@ from hocket import _native
 from hocket.cli._sizes import read_size
 from hocket.comm.policy import CHOOSABLE, Explanation, Policy, dtype_class
 from hocket.errors import InvalidArgument
-from hocket.tune.find import find_table
+from hocket.tune.find import find_table, foreign_table
+from hocket.tune.machine import this_machine
 from hocket.tune.model import LINKS, ModelPolicy
 from hocket.tune.policy import TablePolicy
 from hocket.tune.table import load_table
@@ -52,12 +53,14 @@ def explain(
         raise InvalidArgument(f"there is no type {dtype!r}; there are {', '.join(_native.DTYPE_NAMES)}")
     if num_ranks < 1:
         raise InvalidArgument(f"-n must be 1 or more, not {num_ranks}")
-    path = table or find_table()
     policy: Policy = ModelPolicy()
     backends = list(LINKS)
-    if path is not None:
+    if (path := table or find_table()) is not None:
         loaded = load_table(path)
-        policy, backends = TablePolicy(loaded), list(loaded.machine.backends)
+        # As hocket.init does; what versions of libraries are here, only init knows.
+        difference = None if table else this_machine({}, loaded.machine.num_hosts).difference(loaded.machine)
+        policy = TablePolicy(loaded) if difference is None else foreign_table(path, difference)
+        backends = list(loaded.machine.backends)
     nbytes = read_size(size)
     reason, candidates = policy.explain(num_ranks, backends, op, dtype_class(op, dtype), nbytes)
     explanation = Explanation(op, nbytes, dtype, num_ranks, candidates[0].backend, reason, tuple(candidates), {})

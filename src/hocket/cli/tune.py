@@ -19,10 +19,11 @@ from hocket.boot.summary import summarise
 from hocket.cli._compare import EXAMPLES as COMPARE_EXAMPLES
 from hocket.cli._compare import HELP as COMPARE_HELP
 from hocket.cli._compare import compare
+from hocket.cli._names import read_backends
 from hocket.cli._sizes import read_size
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
-from hocket.tune.find import default_path
+from hocket.tune.find import default_path, find_table
 from hocket.tune.sweep import SIZES, Sweep
 from hocket.tune.table import Row, Table, load_table
 
@@ -77,8 +78,13 @@ def run(
         sweep["ops"] = ops.split(",")
     Sweep(**sweep)  # type: ignore[arg-type]  # says what is wrong before anything starts
     path = output or default_path()
+    names = read_backends(backends)
+    if path.is_dir():
+        raise InvalidArgument(f"{path} is a folder; name a file for the table")
+    if merge and path.exists():
+        load_table(path)  # says what is wrong with it before anything is measured
     options = {
-        "backends": backends.split(",") if backends else None,
+        "backends": names,
         "sweep": sweep,
         "output": str(path.absolute()),
         "merge": merge,
@@ -100,7 +106,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Print the fastest backend of each cell."""
-    loaded = load_table(table or default_path())
+    loaded = _load(table)
     cells = [
         (op, dtypes, ranks, nbytes, rows)
         for (op, dtypes, ranks, busy), sizes in loaded.cells.items()
@@ -150,7 +156,7 @@ def check(
     table: TablePath = None, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
 ) -> int:
     """Load the table, which says what is wrong with it, and describe it."""
-    loaded = load_table(table or default_path())
+    loaded = _load(table)
     if as_json:
         print(
             json.dumps({"path": loaded.path, "rows": len(loaded.rows), "hash": loaded.hash, **loaded.machine.to_json()})
@@ -164,10 +170,18 @@ def check(
 
 def export(table: TablePath = None) -> int:
     """Write CSV."""
+    rows = _load(table).rows
     writer = csv.DictWriter(sys.stdout, [field.name for field in fields(Row)])
     writer.writeheader()
-    writer.writerows(asdict(row) for row in load_table(table or default_path()).rows)
+    writer.writerows(asdict(row) for row in rows)
     return 0
+
+
+def _load(path: Path | None) -> Table:
+    """Load the table named, or the user's."""
+    if path is None and find_table() is None:
+        raise InvalidArgument(f"there is no table yet at {default_path()}; measure one with: hocket tune run -n 2")
+    return load_table(path or default_path())
 
 
 def _written(table: Table) -> str:

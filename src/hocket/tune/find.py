@@ -24,8 +24,13 @@ def default_path(num_hosts: int = 1) -> Path:
 
 def find_table(num_hosts: int = 1) -> Path | None:
     """Return the table that there is, or None."""
-    path = default_path(num_hosts)
-    return path if path.exists() or os.environ.get("HOCKET_TABLE") else None
+    if os.environ.get("HOCKET_TABLE"):
+        return default_path(num_hosts)
+    try:
+        path = default_path(num_hosts)
+        return path if path.exists() else None
+    except (OSError, RuntimeError):  # a cache folder that may not be looked into, or no home
+        return None
 
 
 def automatic_policy(machine: Machine) -> tuple[Policy, str]:
@@ -44,7 +49,12 @@ def automatic_policy(machine: Machine) -> tuple[Policy, str]:
     difference = machine.difference(table.machine)
     if difference is None:
         return TablePolicy(table), table.hash
-    return ModelPolicy(f"{path} is of another machine: {difference}"), f"foreign table: {difference}"
+    return foreign_table(path, difference), f"foreign table: {difference}"
+
+
+def foreign_table(path: Path, difference: str) -> ModelPolicy:
+    """Return the policy where a table is of another machine."""
+    return ModelPolicy(f"{path} is of another machine: {difference}")
 
 
 def warn_of_foreign_table(policy: Policy) -> None:

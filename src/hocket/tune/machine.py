@@ -32,7 +32,7 @@ class Machine:
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 return f"its {words} is {theirs!r}, here it is {mine!r}"
-        for name in self.backends.keys() & other.backends.keys():
+        for name in sorted(self.backends.keys() & other.backends.keys()):  # the same first one on all ranks
             if self.backends[name] != other.backends[name]:
                 return f"its {name} is {other.backends[name]!r}, here it is {self.backends[name]!r}"
         return None

@@ -60,7 +60,7 @@ class TablePolicy(Policy):
         reason = f"the fastest of those measured in {self.table.path}"
         if len(candidates) > 1 and (best := candidates[0].seconds) and (second := candidates[1].seconds):
             reason = f"{second / best:.2f} times as fast as the second in {self.table.path}"
-            if second < best * (1 + _LEAST_GAIN):
+            if not _is_faster(rows[candidates[0].backend], rows[candidates[1].backend]):
                 reason = f"as fast as the second in {self.table.path}, within the noise"
         if measured_size != size:
             reason += f"; measured between {measured_size} ranks, there are no times for {size}"
@@ -123,7 +123,11 @@ class TablePolicy(Policy):
         return 0.0 if busy is None else round(busy.seconds / row.seconds / (2 * _LEAST_GAIN))
 
     def _nearest(self, size: int, op: str, dtypes: str) -> tuple[int, Mapping[int, Mapping[str, Row]]]:
-        """The measured number of ranks next to this one, and the rows by size."""
+        """The measured number of ranks next to this one, and the rows by size.
+
+        A message has one time, that of "send": its two ends have to choose alike.
+        """
+        op = "send" if op == "recv" else op
         measured = {
             num_ranks: sizes
             for (each_op, each_dtypes, num_ranks, busy), sizes in self.table.cells.items()
@@ -142,7 +146,7 @@ def _is_faster(row: Row, other: Row) -> bool:
 
 def _border(nbytes: int, following: int) -> int:
     """Up to where a measured size stands for others: the geometric mean with the next one."""
-    return int(math.sqrt(max(1, nbytes) * following))
+    return math.isqrt(nbytes * following)
 
 
 def _nearest_size(sizes: Sequence[int], nbytes: int) -> int:

@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -81,9 +81,17 @@ class Table:
         return cells
 
     def merged(self, other: Table) -> Table:
-        """Add the rows of another table of the same machine; of equal cells the other's count."""
+        """Add the rows of another table of the same machine; of equal cells the other's count.
+
+        Raises:
+            TableError: it is of another machine.
+        """
+        difference = other.machine.difference(self.machine)
+        if difference is not None:
+            raise TableError(f"{self.path} is of another machine than {other.path}: {difference}")
         rows = {_key(row): row for row in self.rows} | {_key(row): row for row in other.rows}
-        return Table(other.machine, tuple(rows.values()), other.path)
+        machine = replace(other.machine, backends={**self.machine.backends, **other.machine.backends})
+        return Table(machine, tuple(rows.values()), other.path)
 
 
 def save_table(table: Table, path: str | Path) -> None:
@@ -93,8 +101,11 @@ def save_table(table: Table, path: str | Path) -> None:
     rows = ",\n".join(f"  {json.dumps(_as_json(row))}" for row in table.rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(f'{head},\n "rows": [\n{rows}\n ]\n}}\n')
-    part.replace(path)
+    try:
+        part.write_text(f'{head},\n "rows": [\n{rows}\n ]\n}}\n')
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def load_table(path: str | Path) -> Table:
@@ -112,18 +123,40 @@ def load_table(path: str | Path) -> Table:
         raise TableError(f"{path}: not a text file") from None
     except json.JSONDecodeError as error:
         raise TableError(f"{path}, line {error.lineno}: {error.msg}") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, nesting without end
+        raise TableError(f"{path}: {error}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise TableError(f"{path}, line 1: not a {FORMAT}")
-    try:
-        machine = Machine(**content["machine"])
-        rows = content["rows"]
-        if not isinstance(rows, list):
-            raise TypeError("rows must be a list")
-    except (KeyError, TypeError) as error:
-        raise TableError(f"{path}: the machine or the rows are missing or malformed: {error}") from None
-    lines = _lines_of_rows(text)
-    checked = tuple(_read_row(row, f"{path}, line {line}") for row, line in zip(rows, lines, strict=True))
-    return Table(machine, checked, str(path))
+    machine = _read_machine(content.get("machine"), str(path))
+    rows = content.get("rows")
+    if not isinstance(rows, list):
+        raise TableError(f"{path}: there is no list of rows")
+    seen: dict[tuple[object, ...], int] = {}
+    checked = []
+    for content, line in zip(rows, _lines_of_rows(text), strict=True):
+        row = _read_row(content, f"{path}, line {line}")
+        if row.backend not in machine.backends:
+            raise TableError(f"{path}, line {line}: the machine has no backend {row.backend!r}")
+        first = seen.setdefault(_key(row), line)
+        if first != line:
+            raise TableError(f"{path}, line {line}: the same is said on line {first} already")
+        checked.append(row)
+    return Table(machine, tuple(checked), str(path))
+
+
+def _read_machine(content: Any, path: str) -> Machine:
+    names = {field.name for field in fields(Machine)}
+    if not isinstance(content, dict) or set(content) != names:
+        raise TableError(f"{path}: the machine has {', '.join(sorted(names))}, not {content!r}")
+    backends = content["backends"]
+    if not isinstance(backends, dict) or not all(isinstance(each, str) for each in backends.values()):
+        raise TableError(f"{path}: the machine's backends must be descriptions by name, not {backends!r}")
+    if not isinstance(content["processor"], str):
+        raise TableError(f"{path}: the machine's processor must be a name, not {content['processor']!r}")
+    for name in ("num_cpus", "num_hosts"):
+        if not _is_count(1)(content[name]):
+            raise TableError(f"{path}: the machine's {name} must be a number of 1 or more, not {content[name]!r}")
+    return Machine(**content)
 
 
 def _as_json(row: Row) -> dict[str, object]:
@@ -152,7 +185,7 @@ def _is_time(value: object) -> bool:
 
 
 def _is_count(least: int) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value < 1 << 63
 
 
 def _one_of(names: Sequence[str]) -> Callable[[object], bool]:
@@ -179,4 +212,6 @@ def _read_row(row: Any, place: str) -> Row:
     for name, (rule, words) in _RULES.items():
         if not rule(row[name]):
             raise TableError(f"{place}: {name} must be {words}, not {row[name]!r}")
+    if not row["low"] <= row["seconds"] <= row["high"]:
+        raise TableError(f"{place}: seconds must lie between low and high")
     return Row(**row)

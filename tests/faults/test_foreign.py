@@ -1,0 +1,123 @@
+"""Faults while an operation is inside of MPI or gloo: hocket watches where the library would wait for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+
+START = """
+import importlib
+if sys.argv[1] == "gloo":
+    importlib.import_module("torch").set_num_threads(1)
+comm = hk.init(backends=["shm", sys.argv[1]], timeout=30, progress="caller")
+x = np.ones(1 << 20, np.float32)  # beyond what any library sends without the other's help
+comm.all_reduce(x, backend=sys.argv[1])
+comm.barrier(backend="shm")
+"""
+
+DEATHS = {
+    "before it takes part": """
+if RANK == 1:
+    note("dead")
+    os.kill(os.getpid(), signal.SIGKILL)
+""",
+    "inside of the operation": """
+if RANK == 1:
+    comm.all_reduce(x, backend=sys.argv[1], async_op=True)
+    wait_until(lambda: os.path.exists("told-issued"))
+    note("dead")
+    os.kill(os.getpid(), signal.SIGKILL)
+""",
+    "before it sends": """
+if RANK == 1:
+    await_told("issued")
+    note("dead")
+    os.kill(os.getpid(), signal.SIGKILL)
+""",
+}
+
+SURVIVOR = """
+if RANK == 0:
+    call = (lambda: comm.irecv(x, 1, backend=sys.argv[1])) if sys.argv[2] == "message" else (
+        lambda: comm.all_reduce(x, backend=sys.argv[1], async_op=True))
+    work = call()
+    for _ in range(1000):
+        work.done or comm.records()
+    tell("issued")
+    error = caught(work.wait)
+    assert isinstance(error, (hk.PeerFailure, hk.Aborted)), error
+    later = caught(comm.all_reduce, x, backend="shm")
+    assert isinstance(later, (hk.PeerFailure, hk.Aborted)), later
+    note("over")
+"""
+
+
+@pytest.mark.parametrize("death", DEATHS)
+@pytest.mark.parametrize("backend", ["mpi", "gloo"])
+def test_death_is_noticed_inside_of_a_library(run_job: Callable[..., Any], backend: str, death: str) -> None:
+    kind = "message" if "sends" in death else "collective"
+    job = run_job(START + DEATHS[death] + SURVIVOR, 2, backend, kind)
+    (dead,), (over,) = job.notes("dead"), job.notes("over")
+    (first, _) = job.notes("error")
+    assert first["type"] == "PeerFailure" and first["ranks"] == [1], first
+    assert first["time_s"] - dead["time_s"] < 2, first
+    assert over["time_s"] - dead["time_s"] < 3
+
+
+@pytest.mark.parametrize("backend", ["mpi", "gloo"])
+def test_deadline_holds_inside_of_a_library(run_job: Callable[..., Any], backend: str) -> None:
+    script = """
+if RANK == 0:
+    error = caught(comm.all_reduce, x, backend=sys.argv[1], timeout=1.0)
+    assert isinstance(error, hk.CommTimeout) and error.ranks == (1,), error
+    assert isinstance(caught(comm.barrier), hk.Aborted)
+    tell("over")
+else:
+    await_told("over")
+    assert isinstance(caught(comm.all_reduce, x, backend=sys.argv[1]), hk.Aborted)
+"""
+    job = run_job(START + script, 2, backend)
+    assert job.return_code == 0, job.stderr
+
+
+@pytest.mark.parametrize("backend", ["mpi", "gloo"])
+def test_interrupt_leaves_the_operation_pending(run_job: Callable[..., Any], backend: str) -> None:
+    script = """
+if RANK == 0:
+    def interrupt():
+        time.sleep(0.3)
+        note("sent")
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=interrupt).start()
+    work = comm.all_reduce(x, backend=sys.argv[1], async_op=True)
+    assert isinstance(caught(work.wait), KeyboardInterrupt) and not work.done
+    tell("interrupted")
+    work.wait()
+else:
+    await_told("interrupted")
+    comm.all_reduce(x, backend=sys.argv[1])
+assert (x == SIZE**2).all()
+comm.barrier(backend=sys.argv[1])
+"""
+    job = run_job(START + script, 2, backend)
+    assert job.return_code == 0, job.stderr
+    assert job.notes("error")[0]["time_s"] - job.notes("sent")[0]["time_s"] < 2
+
+
+@pytest.mark.parametrize("backend", ["mpi", "gloo"])
+def test_mismatch_does_not_reach_the_library(run_job: Callable[..., Any], backend: str) -> None:
+    script = """
+for turn in range(20):
+    own = np.ones(1000 + (RANK if turn % 3 == 0 else 0), np.float32)
+    error = caught(comm.all_reduce, own, backend=sys.argv[1])
+    assert (type(error) is hk.CollectiveMismatch) == (turn % 3 == 0), error
+    assert (own == (1 if error else SIZE)).all()
+comm.all_reduce(x, backend=sys.argv[1])
+assert (x == SIZE**2).all()
+"""
+    job = run_job(START + script, 2, backend)
+    assert job.return_code == 0, job.stderr
