@@ -154,3 +154,10 @@ def test_own_variables_are_read_by_default(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("MASTER_PORT", "1")
     assert read_world().rank == 1
+
+
+def test_rank_without_a_number_of_ranks_is_no_world_of_one() -> None:
+    """Open MPI's prterun says no more than that, unless it is asked to speak as mpirun does."""
+    with pytest.raises(BootstrapMismatch, match="--personality ompi"):
+        read_world({"PMIX_RANK": "1", "PMIX_NAMESPACE": "prterun-a-1@1"})
+    assert read_world({**OPEN_MPI, "PMIX_RANK": "3"}).rank == 3

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -55,8 +55,8 @@ def random_program(seed: int, backends: list[str], communicators: list[list[int]
     """
     rng = random.Random(seed)
     steps: list[Step] = []
-    in_place: dict[int, Step] = {}  # the last all_reduce or broadcast of a communicator
-    for number in range(num_steps):
+    in_place: dict[int, Step] = {}  # of a communicator: its last all_reduce or broadcast
+    for _ in range(num_steps):
         communicator = rng.randrange(len(communicators))
         size = len(communicators[communicator])
         backend = rng.choice([*backends, None])
@@ -76,7 +76,6 @@ def random_program(seed: int, backends: list[str], communicators: list[list[int]
                 step = Step(kind, communicator, backend, last.dtype, last.count, step.root, chained=True, deps=deps)
             in_place[communicator] = step
         steps.append(step)
-        del number
     return steps
 
 
@@ -101,8 +100,6 @@ class Runner:
     communicators: list[hk.Communicator | None]
     members: list[list[int]]
     rank: int
-    slow: bool = True
-    pending: dict[int, hk.Work] = field(default_factory=dict)
 
     def run(self, steps: list[Step], seed: int) -> None:
         """Run a program and raise AssertionError if a result is wrong."""
@@ -120,7 +117,7 @@ class Runner:
                 if work is not None:
                     works[number] = work
                     waiting.append(number)
-            if self.slow and own.random() < 0.03:
+            if own.random() < 0.03:
                 time.sleep(own.random() * 0.003)
             while waiting and own.random() < 0.3:
                 self._wait(own, works, waiting)
@@ -160,11 +157,11 @@ class Runner:
             given = data.integers(-50, 50, step.count).astype(step.dtype)
             if rank == step.source:
                 arrays.append(given)
-                return comm.isend(given, step.root, step.tag, backend=_of_messages(step))
+                return comm.isend(given, step.root, step.tag, backend=step.backend)
             if rank == step.root:
                 out = np.empty_like(given)
                 checks.append((number, out, given))
-                return comm.irecv(out, step.source, step.tag, backend=_of_messages(step))
+                return comm.irecv(out, step.source, step.tag, backend=step.backend)
             return None
         how: dict[str, Any] = {
             "backend": step.backend,
@@ -204,10 +201,6 @@ class Runner:
             return comm.reduce_scatter(out, x, **how)
         checks.append((number, out, np.concatenate([each[mine] for each in given])))
         return comm.all_to_all(out, x, **how)
-
-
-def _of_messages(step: Step) -> str | None:
-    return step.backend
 
 
 def make_communicators(world: hk.Communicator) -> tuple[list[hk.Communicator | None], list[list[int]]]:

@@ -61,6 +61,11 @@ def read_world(environ: Environ | None = None) -> World:
     for family in _FAMILIES:
         if family.applies(environ) and (family.rank in environ or family.size in environ):
             return _read_family(family, environ)
+    if "PMIX_RANK" in environ:
+        raise BootstrapMismatch(
+            "PMIX_RANK is set, but nothing says how many ranks there are: start the job with mpirun, or with "
+            "prterun --personality ompi"
+        )
     pid = os.getpid()
     return World(rank=0, size=1, local_rank=0, local_size=1, job=_digest("alone", str(pid), _start_time(pid)))
 
