@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
 
@@ -16,11 +15,6 @@ from .counter_examples import CounterExample, counter_examples
 
 NUM_ITEMS = 1 << 18  # 1 MiB of float32: every library needs the other side for it
 MIXES = [("shm", "mpi"), ("mpi", "gloo"), ("gloo", "shm")]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _functions_travel_by_value(request: pytest.FixtureRequest) -> None:
-    cloudpickle.register_pickle_by_value(request.module)
 
 
 Plain = tuple[str, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
