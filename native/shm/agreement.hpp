@@ -35,7 +35,10 @@ class Agreement {
   // Publishes this member's line; its payload is there already. A refusal says why this member cannot take part.
   void begin(const Operation& op, std::optional<Error> refusal = std::nullopt) {
     HeaderLine& line = region_->line(lane_, round_, region_->rank);
-    line.fingerprint = refusal ? kRefused : fingerprint(op);
+    // Where a round was undone, a member may still look at this line for its sake: who reads the new fingerprint sees
+    // at least the zero.
+    line.seq.store(0, std::memory_order_relaxed);
+    line.fingerprint.store(refusal ? kRefused : fingerprint(op), std::memory_order_release);
     line.seq.store(op.seq, std::memory_order_release);
     region_->ring_peers();
     phase_ = Phase::lines;
@@ -48,11 +51,13 @@ class Agreement {
   // CollectiveMismatch, or what a member's refusal says; the round is over then.
   Progress look(const Operation& op) {
     if (phase_ != Phase::lines) return look_at_details(op);
-    const uint64_t mine = region_->line(lane_, round_, region_->rank).fingerprint;
+    const uint64_t mine = region_->line(lane_, round_, region_->rank).fingerprint.load(std::memory_order_relaxed);
     for (; next_line_ < region_->size; ++next_line_) {
       const HeaderLine& line = region_->line(lane_, round_, next_line_);
       if (line.seq.load(std::memory_order_acquire) != op.seq) return look_for_stray(op);
-      if (line.fingerprint != mine) agree_ = false;
+      const uint64_t theirs = line.fingerprint.load(std::memory_order_acquire);
+      if (line.seq.load(std::memory_order_relaxed) != op.seq) return look_for_stray(op);
+      if (theirs != mine) agree_ = false;
     }
     return agree_ ? Progress::done : look_at_details(op);
   }

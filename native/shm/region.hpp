@@ -36,7 +36,7 @@ constexpr size_t chunk_bytes_for(int size) { return size <= 2 ? 1 << 20 : size <
 // Written by its rank: payload and fingerprint first, then seq with release.
 struct alignas(64) HeaderLine {
   std::byte payload[kInlineBytes];
-  uint64_t fingerprint;
+  std::atomic<uint64_t> fingerprint;
   std::atomic<uint64_t> seq;
 };
 static_assert(sizeof(HeaderLine) == 64);

@@ -28,6 +28,7 @@ if RANK == 1:
     "inside of the operation": """
 if RANK == 1:
     comm.all_reduce(x, backend=sys.argv[1], async_op=True)
+    tell("first")  # all agree only when the other one issues, and this rank drives nothing any more
     wait_until(lambda: os.path.exists("told-issued"))
     note("dead")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -42,6 +43,8 @@ if RANK == 1:
 
 SURVIVOR = """
 if RANK == 0:
+    if sys.argv[2] == "inside":
+        await_told("first")
     call = (lambda: comm.irecv(x, 1, backend=sys.argv[1])) if sys.argv[2] == "message" else (
         lambda: comm.all_reduce(x, backend=sys.argv[1], async_op=True))
     work = call()
@@ -59,8 +62,9 @@ if RANK == 0:
 @pytest.mark.parametrize("death", DEATHS)
 @pytest.mark.parametrize("backend", ["mpi", "gloo"])
 def test_death_is_noticed_inside_of_a_library(run_job: Callable[..., Any], backend: str, death: str) -> None:
-    kind = "message" if "sends" in death else "collective"
+    kind = "message" if "sends" in death else "inside" if "inside" in death else "before"
     job = run_job(START + DEATHS[death] + SURVIVOR, 2, backend, kind)
+    assert len(job.notes("over")) == 1, job.stderr
     (dead,), (over,) = job.notes("dead"), job.notes("over")
     (first, _) = job.notes("error")
     assert first["type"] == "PeerFailure" and first["ranks"] == [1], first
