@@ -23,12 +23,12 @@ def test_default_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_path() == tmp_path / "cache" / "hocket" / "table.json"
     assert default_path(3) == tmp_path / "cache" / "hocket" / "table-3-hosts.json"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert default_path() == Path("/home/somebody/.cache/hocket/table.json")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert default_path() == tmp_path / "home" / ".cache" / "hocket" / "table.json"
     monkeypatch.setenv("HOCKET_TABLE", "mine.json")
     assert default_path() == default_path(3) == Path("mine.json")
     monkeypatch.setenv("HOCKET_TABLE", "")
-    assert default_path() == Path("/home/somebody/.cache/hocket/table.json")
+    assert default_path() == tmp_path / "home" / ".cache" / "hocket" / "table.json"
 
 
 def test_find_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,8 @@ def init(
         BackendUnavailable: a backend asked for by name is not there, or the job spans several hosts.
         BootstrapMismatch: the launcher's variables, or the ranks, contradict each other.
         CommTimeout: some rank never arrived; the error names it.
+        TableError: the tuning table of some rank is malformed.
+        TableMismatch: the ranks have different tuning tables.
     """
     wanted = _read_backends(backends)
     _check_arguments(policy, timeout, progress, deterministic)

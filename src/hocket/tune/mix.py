@@ -112,11 +112,10 @@ def predicted_seconds(table: Table, traffic: Traffic, backends: Sequence[str], v
     Returns:
         Seconds; None if something was not measured.
     """
-    tuned = TablePolicy(table)
+    tuned, policy = TablePolicy(table), policies(table, backends)[variant]
     total = 0.0
     for step in traffic.steps:
         dtypes = dtype_class(step.kind, step.dtype)
-        policy = policies(table, backends)[variant]
         backend = policy.explain(traffic.num_ranks, backends, step.kind, dtypes, step.nbytes)[1][0].backend
         seconds = tuned.expected_seconds(traffic.num_ranks, backend, step.kind, dtypes, step.nbytes)
         if seconds is None:
