@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +10,8 @@ import pytest
 
 from hocket.comm.policy import CHOOSABLE
 from hocket.tune import Row, Table, save_table, this_machine
+
+from .command import hocket
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -26,20 +25,6 @@ TABLE = Table(
         Row("all_reduce", "half", 2, 16, "mpi", False, 1e-6, 1e-6, 1e-6),
     ),
 )
-
-
-def hocket(folder: Path, *arguments: str, table: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environ = {name: value for name, value in os.environ.items() if name != "HOCKET_TABLE"}
-    if table is not None:
-        environ["HOCKET_TABLE"] = str(table)
-    return subprocess.run(
-        [sys.executable, "-c", "from hocket.cli import main; main()", *arguments],
-        cwd=folder,
-        env={**environ, "COLUMNS": "100", "XDG_CACHE_HOME": str(folder / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=40,
-    )
 
 
 @pytest.fixture

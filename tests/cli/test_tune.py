@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from hocket.tune import Machine, Row, Table, load_table, save_table
+
+from .command import hocket
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -29,18 +29,6 @@ TABLE = Table(
         Row("barrier", "moved", 4, 0, "mpi", False, 0.125, 0.1, 0.2),
     ),
 )
-
-
-def hocket(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environ = {name: value for name, value in os.environ.items() if name != "HOCKET_TABLE"}
-    return subprocess.run(
-        [sys.executable, "-c", "from hocket.cli import main; main()", *arguments],
-        cwd=folder,
-        env={**environ, "COLUMNS": "100", "XDG_CACHE_HOME": str(folder / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
 
 
 @pytest.fixture
