@@ -10,8 +10,10 @@
 #include "bind/gil.hpp"
 #include "bind/methods.hpp"
 #include "core/process.hpp"
+#include "hosts/remote_lane.hpp"
 #include "shm/agreed_lane.hpp"
 #include "shm/collective_lane.hpp"
+#include "shm/point_to_point_lane.hpp"
 #include "shm/watched_lane.hpp"
 
 namespace hocket {
@@ -24,21 +26,35 @@ PyCommunicator::PyCommunicator(const PyHost& host, std::vector<int> members, int
     region_ = Region::open(host.host, std::move(members), rank, key, std::move(backends), open_timeout_s, hooks);
   }
   core_ = std::make_shared<Communicator>(rank, region_->size, static_cast<uint32_t>(key), std::move(label));
-  auto point_to_point = std::make_unique<PointToPointLane>(region_);
-  point_to_point_ = point_to_point.get();
-  core_->add_backend(std::make_unique<CollectiveLane>(region_), std::move(point_to_point));
+  core_->add_backend(std::make_unique<CollectiveLane>(region_), std::make_unique<PointToPointLane>(region_));
   if (region_->num_lanes > 1)
     core_->set_issue_log([region = region_](const Operation& op) { region->note_issued(op); });
   const ProgressGuard guard;
   Engine::instance().attach(core_);
 }
 
-void PyCommunicator::add_backend(PyLane& collective, PyLane& point_to_point) {
-  const size_t backend = core_->num_backends();
-  auto agreed = std::make_unique<AgreedLane>(region_, backend, std::move(collective.lane));
-  auto watched = std::make_unique<WatchedLane>(region_, std::move(point_to_point.lane));
+PyCommunicator::PyCommunicator(const PyControl& control, std::vector<int> members, int rank, uint64_t key,
+                               std::string label, std::vector<std::string> backends, double timeout)
+    : timeout_s(timeout), names_(backends) {
+  remote_peers_ = std::make_shared<RemotePeers>(control.control, std::move(members), rank, key, std::move(backends));
+  core_ = std::make_shared<Communicator>(rank, remote_peers_->size, static_cast<uint32_t>(key), std::move(label));
+  core_->set_issue_log([peers = remote_peers_](const Operation& op) { peers->note_issued(op); });
   const ProgressGuard guard;
-  core_->add_backend(std::move(agreed), std::move(watched));
+  Engine::instance().attach(core_);
+}
+
+void PyCommunicator::add_backend(PyLane& collective, PyLane& point_to_point) {
+  std::unique_ptr<Lane> collectives;
+  std::unique_ptr<Lane> messages;
+  if (region_) {
+    collectives = std::make_unique<AgreedLane>(region_, core_->num_backends(), std::move(collective.lane));
+    messages = std::make_unique<WatchedLane>(region_, std::move(point_to_point.lane));
+  } else {
+    collectives = std::make_unique<RemoteLane>(remote_peers_, std::move(collective.lane));
+    messages = std::make_unique<RemoteLane>(remote_peers_, std::move(point_to_point.lane));
+  }
+  const ProgressGuard guard;
+  core_->add_backend(std::move(collectives), std::move(messages));
 }
 
 void PyCommunicator::set_allowed(const std::vector<std::string>& names) {
@@ -89,6 +105,7 @@ void PyCommunicator::close(double drain_timeout_s) {
                  {}});
   core_->close();
   region_.reset();
+  remote_peers_.reset();
   engine.detach(*core_);
 }
 
@@ -174,6 +191,9 @@ void bind_communicator(nb::module_& module) {
                     double>(),
            nb::arg("host"), nb::arg("members"), nb::arg("rank"), nb::arg("key"), nb::arg("label"), nb::arg("backends"),
            nb::arg("timeout"), nb::arg("open_timeout"))
+      .def(nb::init<const PyControl&, std::vector<int>, int, uint64_t, std::string, std::vector<std::string>, double>(),
+           nb::arg("control"), nb::arg("members"), nb::arg("rank"), nb::arg("key"), nb::arg("label"),
+           nb::arg("backends"), nb::arg("timeout"))
       .def("_add_backend", &PyCommunicator::add_backend, nb::arg("collective"), nb::arg("point_to_point"))
       .def("_set_allowed", &PyCommunicator::set_allowed, nb::arg("backends"))
       .def("_set_left_out", &PyCommunicator::set_left_out, nb::arg("reasons"))

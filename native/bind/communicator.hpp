@@ -11,7 +11,7 @@
 #include "bind/errors.hpp"
 #include "bind/lanes.hpp"
 #include "core/communicator.hpp"
-#include "shm/point_to_point_lane.hpp"
+#include "hosts/remote_peers.hpp"
 #include "shm/region.hpp"
 
 namespace hocket {
@@ -20,19 +20,26 @@ struct PyHost {
   std::shared_ptr<Host> host;
 };
 
+struct PyControl {
+  std::shared_ptr<Control> control;
+};
+
 class PyCommunicator {
  public:
-  // members: host ranks in order of the new communicator's ranks.
-  // backends: names of all, "shm" first; the lanes of the others are added before the first operation.
+  // members: in order of the new communicator's ranks; host ranks of a communicator of one host, job ranks of one that
+  // spans hosts.
+  // backends: names of all; "shm" is the first on one host, and none between hosts. The lanes of the others are added
+  // before the first operation.
   PyCommunicator(const PyHost& host, std::vector<int> members, int rank, uint64_t key, std::string label,
                  std::vector<std::string> backends, double timeout_s, double open_timeout_s);
+  PyCommunicator(const PyControl& control, std::vector<int> members, int rank, uint64_t key, std::string label,
+                 std::vector<std::string> backends, double timeout_s);
   ~PyCommunicator();
   PyCommunicator(const PyCommunicator&) = delete;
   PyCommunicator& operator=(const PyCommunicator&) = delete;
 
   Communicator& core() { return *core_; }
   const std::shared_ptr<Communicator>& shared_core() const { return core_; }
-  const PointToPointLane& point_to_point() const { return *point_to_point_; }
 
   void add_backend(PyLane& collective, PyLane& point_to_point);
   // Which backends operations may use; shm carries what the communicator needs for itself in any case.
@@ -51,10 +58,11 @@ class PyCommunicator {
 
  private:
   std::shared_ptr<Communicator> core_;
-  std::shared_ptr<Region> region_;  // null once closed: the last one to hold it tells the others that we left
+  // One of the two; null once closed: the last one to hold it tells the others that we left.
+  std::shared_ptr<Region> region_;
+  std::shared_ptr<RemotePeers> remote_peers_;
   const std::vector<std::string> names_;
   std::map<std::string, std::string> left_out_;
-  const PointToPointLane* point_to_point_;
 };
 
 struct PyWork {
@@ -63,6 +71,7 @@ struct PyWork {
 };
 
 void bind_communicator(nb::module_& module);
+void bind_control(nb::module_& module);
 void bind_work(nb::module_& module);
 
 // Sets the exception of a failed operation and tells communicator.on_failure.

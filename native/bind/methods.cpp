@@ -186,7 +186,7 @@ PyObject* all_to_all(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
 bool expects_from_self(const Entry& entry, int tag) {
   const ProgressGuard guard;  // the progress thread may be at the lane
   // If it failed or was closed meanwhile, that is what run() says.
-  return entry.core().failure() || entry.communicator().point_to_point().expects_from_self(tag);
+  return entry.core().failure() || entry.core().expects_from_self(tag);
 }
 
 PyObject* send_as(PyObject* self, bool is_async, PyObject* x, PyObject* dst, PyObject* tag, PyObject* backend,

@@ -28,6 +28,7 @@ NB_MODULE(_native, module) {
   });
   // Operations in flight at the end of the process keep their objects; that is no error of the binding.
   nb::set_leak_warnings(false);
+  bind_control(module);
   bind_communicator(module);
   bind_work(module);
   bind_lanes(module);

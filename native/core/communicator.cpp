@@ -250,6 +250,17 @@ Communicator::LaneQueue* Communicator::queue_of(const Work& work, size_t* positi
   return nullptr;
 }
 
+bool Communicator::expects_from_self(int tag) const {
+  int expected = 0;
+  for (const LaneQueue& queue : queues_)
+    for (const WorkPtr& work : queue.works) {
+      const Operation& op = work->op;
+      if (!is_point_to_point(op.kind) || op.root != rank || op.tag != tag) continue;
+      expected += op.kind == OpKind::recv ? 1 : -1;
+    }
+  return expected > 0;
+}
+
 std::vector<int> Communicator::missing(const Work& work) {
   size_t position;
   const LaneQueue* queue = queue_of(work, &position);

@@ -68,6 +68,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Nothing more can be done with this communicator: pending operations fail, later ones raise.
   void fail(const Error& error);
   const std::optional<Error>& failure() const { return failure_; }
+  // Whether a receive of a message of this rank to itself waits for one more.
+  bool expects_from_self(int tag) const;
   // Who is waited for, as text; for stall reports.
   std::string waiting_text(const Work& work);
   std::vector<int> missing(const Work& work);

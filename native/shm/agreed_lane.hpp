@@ -7,30 +7,24 @@
 #include <memory>
 #include <vector>
 
-#include "core/lane.hpp"
+#include "core/late_reason.hpp"
+#include "core/library_lane.hpp"
 #include "shm/agreement.hpp"
-#include "shm/late_reason.hpp"
 
 namespace hocket {
 
-class AgreedLane final : public Lane {
+class AgreedLane final : public LibraryLane {
  public:
   // backend: place among those of the region.
   AgreedLane(std::shared_ptr<Region> region, size_t backend, std::unique_ptr<Lane> library)
-      : region_(region), agreement_(region, backend), late_(std::move(region)), library_(std::move(library)) {}
+      : LibraryLane(std::move(library)), region_(region), agreement_(region, backend), late_(std::move(region)) {}
 
-  const char* backend() const override { return library_->backend(); }
-  size_t depth() const override { return library_->depth(); }
   Progress post(Operation& op) override;
   Progress test(Operation& op) override;
   std::vector<int> missing(const Operation& op) const override;
   bool cancel(Operation& op) noexcept override;
   std::optional<Error> health() override;
   void abandon(const Error& error) noexcept override;
-  std::optional<std::string> refuses(const Operation& op) const override { return library_->refuses(op); }
-  // Before it is posted to the library an operation waits for peers, who ring.
-  Polling polling() const override { return library_->polling(); }
-  bool keeps_arrays() const override { return library_->keeps_arrays(); }
 
  private:
   // One operation: queued -> agreeing -> in the library. The first that is not in the library yet is agreeing.
@@ -47,7 +41,6 @@ class AgreedLane final : public Lane {
   std::shared_ptr<Region> region_;
   Agreement agreement_;
   LateReason late_;
-  std::unique_ptr<Lane> library_;
   Passages passages_;
   std::list<Passage*> waiting_;  // those not in the library, in issue order
 };

@@ -302,9 +302,4 @@ bool PointToPointLane::cancel(Operation& op) noexcept {
   return unnoticed;
 }
 
-bool PointToPointLane::expects_from_self(int tag) const {
-  return std::any_of(in_[rank_].transfers.begin(), in_[rank_].transfers.end(),
-                     [&](const Transfer& transfer) { return transfer.in_ring_queue && transfer.op.tag == tag; });
-}
-
 }  // namespace hocket

@@ -37,9 +37,6 @@ class PointToPointLane final : public Lane {
   std::optional<Error> health() override { return region_->look_at_peers(); }
   void abandon(const Error& error) noexcept override { region_->post_abort(error); }
 
-  // Whether a receive from this rank itself with that tag is waiting: without one a blocking send to itself never ends.
-  bool expects_from_self(int tag) const;
-
  private:
   struct Envelope {
     uint64_t nbytes;

@@ -16,7 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "core/lane.hpp"
+#include "core/operation.hpp"
+#include "core/peers.hpp"
 #include "shm/host.hpp"
 
 namespace hocket {
@@ -80,7 +81,7 @@ struct PipeControl {
 };
 inline constexpr uint64_t kRefused = 1ull << 63;
 
-class Region {
+class Region final : public Peers {
  public:
   // members: ranks of the host, in order of the communicator's ranks. Returns when all members are there; throws
   // CommTimeout naming who is not. Drives the engine meanwhile.
@@ -91,7 +92,7 @@ class Region {
   // Of a range that is mapped already: of which several regions of one process may share the mapping.
   Region(std::shared_ptr<Host> host, std::vector<int> members, int rank, uint64_t key, Host::Range range,
          std::shared_ptr<Mapping> mapping, std::vector<std::string> backends = {"shm"});
-  ~Region();
+  ~Region() override;
 
   const int rank;
   const int size;
@@ -135,9 +136,9 @@ class Region {
   std::vector<int> left() const;
   std::optional<Error> failure_of(const std::vector<int>& left, const std::vector<int>& waited_for) const;
   // The first abort wins; every member finds it.
-  void post_abort(const Error& error) const;
+  void post_abort(const Error& error) const override;
   std::optional<Error> find_abort() const;
-  std::optional<Error> look_at_peers() const;
+  std::optional<Error> look_at_peers() const override;
 
  private:
   struct Abort;

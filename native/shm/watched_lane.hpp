@@ -1,23 +1,21 @@
-// A foreign library's messages between ranks of one host: what the library does not know about its peers, the region
+// A foreign library's messages between ranks of one host: what the library does not know about its peers, shared memory
 // does.
 #pragma once
 
 #include <memory>
 #include <vector>
 
-#include "core/lane.hpp"
-#include "shm/late_reason.hpp"
-#include "shm/region.hpp"
+#include "core/late_reason.hpp"
+#include "core/library_lane.hpp"
+#include "core/peers.hpp"
 
 namespace hocket {
 
-class WatchedLane final : public Lane {
+class WatchedLane final : public LibraryLane {
  public:
-  WatchedLane(std::shared_ptr<Region> region, std::unique_ptr<Lane> library)
-      : region_(region), late_(std::move(region)), library_(std::move(library)) {}
+  WatchedLane(std::shared_ptr<const Peers> peers, std::unique_ptr<Lane> library)
+      : LibraryLane(std::move(library)), peers_(peers), late_(std::move(peers)) {}
 
-  const char* backend() const override { return library_->backend(); }
-  size_t depth() const override { return library_->depth(); }
   Progress post(Operation& op) override {
     return late_.guard(op, [&] { return library_->post(op); });
   }
@@ -34,21 +32,17 @@ class WatchedLane final : public Lane {
     return false;
   }
   std::optional<Error> health() override {
-    if (std::optional<Error> error = region_->look_at_peers()) return error;
+    if (std::optional<Error> error = peers_->look_at_peers()) return error;
     return library_->health();
   }
   void abandon(const Error& error) noexcept override {
-    region_->post_abort(error);
+    peers_->post_abort(error);
     library_->abandon(error);
   }
-  std::optional<std::string> refuses(const Operation& op) const override { return library_->refuses(op); }
-  Polling polling() const override { return library_->polling(); }
-  bool keeps_arrays() const override { return library_->keeps_arrays(); }
 
  private:
-  std::shared_ptr<Region> region_;
+  const std::shared_ptr<const Peers> peers_;
   LateReason late_;
-  std::unique_ptr<Lane> library_;
 };
 
 }  // namespace hocket

@@ -61,7 +61,7 @@ def test_report_survives_the_file(tmp_path: Path) -> None:
     report = make_report(1, error, error.__traceback__)
     write_report(tmp_path, report)
     (tmp_path / "rank-0.json").write_text("{half")
-    assert read_reports(tmp_path, 3) == {1: report}
+    assert read_reports(tmp_path, range(3)) == {1: report}
     assert report.one_line == "ValueError: bad ö"
     assert report.where.endswith("in raised")
     assert report.traceback.startswith("Traceback (most recent call last):\n")

@@ -90,12 +90,19 @@ class Jobs:
             command = [sys.executable, "-c", "from hocket.cli import main; main()", "run", "-n", str(num_ranks)]
         return self._start(script, [(command, {})], args, env)
 
+    def start_on_hosts(self, script: str, num_local: int, *args: str, num_hosts: int = 2, **env: str) -> Job:
+        """Start a script on some hosts, which are this machine under other names: `num_local` ranks on each."""
+        port = _free_port()
+        command = [sys.executable, "-c", "from hocket.cli import main; main()", "run", "-n", str(num_local)]
+        command += ["--nnodes", str(num_hosts), "--master-addr", "127.0.0.1", "--master-port", str(port)]
+        starts = [
+            ([*command, "--node-rank", str(host)], {"HOCKET_HOST": f"host-{host}"}) for host in range(num_hosts)
+        ]
+        return self._start(script, starts, args, env)
+
     def start_ranks(self, script: str, places: Sequence[tuple[int, int]], *args: str, **env: str) -> Job:
         """Start one process for each (rank, world size) without any launcher."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
-        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "HOCKET_JOB": uuid.uuid4().hex}
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "HOCKET_JOB": uuid.uuid4().hex}
         starts = [([sys.executable], {**common, "RANK": str(rank), "WORLD_SIZE": str(size)}) for rank, size in places]
         return self._start(script, starts, args, env)
 
@@ -155,6 +162,12 @@ class Jobs:
                 os.kill(pid, signal.SIGKILL)
 
 
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def _processes_of(job: Job) -> list[int]:
     """Every process that has inherited the job's mark, whoever its parent is now."""
     mark = f"HOCKET_TEST_MARK={job.mark}".encode()
@@ -193,3 +206,9 @@ def jobs(tmp_path: Path) -> Iterator[Jobs]:
 def run_job(jobs: Jobs) -> Callable[..., Job]:
     """Return run(script, num_ranks, *args, torchrun=False, **environment) -> Job, which has ended."""
     return jobs.run
+
+
+@pytest.fixture
+def run_on_hosts(jobs: Jobs) -> Callable[..., Job]:
+    """Return run(script, num_local, *args, num_hosts=2, **environment) -> Job, which has ended."""
+    return lambda *args, **options: jobs.start_on_hosts(*args, **options).finish()

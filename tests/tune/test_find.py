@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hocket.comm.policy import Group
 from hocket.errors import TableError
 from hocket.tune import ModelPolicy, TablePolicy, automatic_policy, find_table, save_table
 from hocket.tune.find import default_path, warn_of_foreign_table
@@ -72,7 +73,7 @@ def test_foreign_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy, word = automatic_policy(MACHINE)
     assert isinstance(policy, ModelPolicy)
     assert "its processor is 'another one', here it is 'a processor'" in word and word != "no table"
-    assert policy.explain(2, ["shm"], "barrier", "moved", 0)[0] == f"a model decides, as {policy.reason}"
+    assert policy.explain(Group(2, ["shm"]), "barrier", "moved", 0)[0] == f"a model decides, as {policy.reason}"
     with pytest.warns(UserWarning, match="hocket tune run") as warned:
         warn_of_foreign_table(policy)
     (warning,) = warned

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hocket import _native
-from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Candidate, Choices, Policy
+from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Candidate, Choices, Group, Policy
 from hocket.errors import InvalidArgument
 from hocket.tune import ModelPolicy, Row, TablePolicy
 
@@ -30,7 +30,7 @@ def ranking_at(choices: Choices, op: str, nbytes: int, dtypes: str = "moved") ->
 
 
 def best(policy: Policy, op: str, nbytes: int, dtypes: str = "moved", backends: Sequence[str] = ("shm", "mpi")) -> str:
-    return ranking_at(policy.choices(2, backends), op, nbytes, dtypes)[0]
+    return ranking_at(policy.choices(Group(2, backends)), op, nbytes, dtypes)[0]
 
 
 def of_two(
@@ -45,7 +45,7 @@ def of_two(
 def test_every_operation_has_an_open_range() -> None:
     policies: list[Policy] = [TablePolicy(table()), TablePolicy(table(*of_two(1, 2))), ModelPolicy()]
     for policy in policies:
-        choices = policy.choices(2, BACKENDS)
+        choices = policy.choices(Group(2, BACKENDS))
         assert set(choices) == set(KINDS)
         for ranges in choices.values():
             assert ranges[-1].most_nbytes == LARGEST_NBYTES
@@ -60,7 +60,7 @@ def test_border_is_the_geometric_mean() -> None:
             row("broadcast", "shm", 1_000_000, 1e-4), row("broadcast", "mpi", 1_000_000, 2e-4),
         )
     )  # fmt: skip
-    ranges = policy.choices(2, ["shm", "mpi"])["broadcast", "moved"]
+    ranges = policy.choices(Group(2, ["shm", "mpi"]))["broadcast", "moved"]
     assert [(each.most_nbytes, each.ranking[0]) for each in ranges] == [
         (1000, "shm"), (100_000, "mpi"), (LARGEST_NBYTES, "shm"),
     ]  # fmt: skip
@@ -71,7 +71,7 @@ def test_border_is_the_geometric_mean() -> None:
 
 def test_equal_ranges_become_one() -> None:
     rows = [row("broadcast", name, nbytes, s) for nbytes in (16, 64, 256) for name, s in (("shm", 1.0), ("mpi", 2.0))]
-    (only,) = TablePolicy(table(*rows)).choices(2, ["shm", "mpi"])["broadcast", "moved"]
+    (only,) = TablePolicy(table(*rows)).choices(Group(2, ["shm", "mpi"]))["broadcast", "moved"]
     assert (only.most_nbytes, only.ranking) == (LARGEST_NBYTES, ("shm", "mpi"))
 
 
@@ -106,26 +106,26 @@ def test_classes_of_types_are_chosen_for_apart() -> None:
 def test_the_first_stays_unless_another_is_faster(rows: tuple[Row, ...], order: list[str], chosen: str) -> None:
     policy = TablePolicy(table(*rows))
     assert best(policy, "broadcast", 64, backends=order) == chosen
-    assert policy.explain(2, order, "broadcast", "moved", 64)[1][0].backend == chosen
+    assert policy.explain(Group(2, order), "broadcast", "moved", 64)[1][0].backend == chosen
 
 
 def test_backends_that_were_not_measured_are_last() -> None:
     policy = TablePolicy(table(row("broadcast", "gloo", 64, 9.0), row("broadcast", "mpi", 64, 1.0)))
-    assert ranking_at(policy.choices(2, ["ucx", *BACKENDS]), "broadcast", 64) == ("mpi", "gloo", "ucx", "shm")
-    _, candidates = policy.explain(2, ["ucx", *BACKENDS], "broadcast", "moved", 64)
+    assert ranking_at(policy.choices(Group(2, ["ucx", *BACKENDS])), "broadcast", 64) == ("mpi", "gloo", "ucx", "shm")
+    _, candidates = policy.explain(Group(2, ["ucx", *BACKENDS]), "broadcast", "moved", 64)
     assert candidates[-1] == Candidate("shm", None, "not measured")
     assert candidates[0] == Candidate("mpi", 1.0, "measured at 64 B")
     # and those that this communicator does not have are not there
-    assert ranking_at(policy.choices(2, ["shm", "gloo"]), "broadcast", 64) == ("gloo", "shm")
+    assert ranking_at(policy.choices(Group(2, ["shm", "gloo"])), "broadcast", 64) == ("gloo", "shm")
 
 
 def test_reasons() -> None:
     policy = TablePolicy(table(row("broadcast", "shm", 64, 1e-6), row("broadcast", "mpi", 64, 2.5e-6)))
-    reason, _ = policy.explain(2, ["shm", "mpi"], "broadcast", "moved", 64)
+    reason, _ = policy.explain(Group(2, ["shm", "mpi"]), "broadcast", "moved", 64)
     assert reason == "2.50 times as fast as the second in a table in memory"
-    reason, _ = policy.explain(2, ["shm"], "broadcast", "moved", 64)
+    reason, _ = policy.explain(Group(2, ["shm"]), "broadcast", "moved", 64)
     assert reason == "the fastest of those measured in a table in memory"
-    reason, _ = TablePolicy(table(*of_two(1.02, 1.0))).explain(2, ["shm", "mpi"], "broadcast", "moved", 64)
+    reason, _ = TablePolicy(table(*of_two(1.02, 1.0))).explain(Group(2, ["shm", "mpi"]), "broadcast", "moved", 64)
     assert reason == "as fast as the second in a table in memory, within the noise"
 
 
@@ -133,8 +133,8 @@ def test_operation_without_rows_is_the_models() -> None:
     policy = TablePolicy(table(*of_two(2.0, 1.0), row("barrier", "gloo", 0, 1.0, busy=True)))
     backends = ["gloo", "mpi", "shm"]
     for op in ("barrier", "all_to_all"):
-        assert ranking_at(policy.choices(2, backends), op, 64) == ("shm", "mpi", "gloo")
-        reason, candidates = policy.explain(2, backends, op, "moved", 64)
+        assert ranking_at(policy.choices(Group(2, backends)), op, 64) == ("shm", "mpi", "gloo")
+        reason, candidates = policy.explain(Group(2, backends), op, "moved", 64)
         assert f"has no {op} of that kind" in reason and "model" in reason
         assert [each.source for each in candidates] == ["modelled"] * 3
 
@@ -146,8 +146,10 @@ def test_nearest_number_of_ranks(size: int, measured: int) -> None:
         row("broadcast", "shm", 64, 2.0, num_ranks=8), row("broadcast", "mpi", 64, 1.0, num_ranks=8),
     ]  # fmt: skip
     policy = TablePolicy(table(*rows))
-    assert ranking_at(policy.choices(size, ["shm", "mpi"]), "broadcast", 64)[0] == ("shm" if measured == 2 else "mpi")
-    reason, _ = policy.explain(size, ["shm", "mpi"], "broadcast", "moved", 64)
+    assert ranking_at(policy.choices(Group(size, ["shm", "mpi"])), "broadcast", 64)[0] == (
+        "shm" if measured == 2 else "mpi"
+    )
+    reason, _ = policy.explain(Group(size, ["shm", "mpi"]), "broadcast", "moved", 64)
     words = f"; measured between {measured} ranks, there are no times for {size}"
     assert reason.endswith(words) if size != measured else "measured between" not in reason
 
@@ -163,16 +165,16 @@ MESSAGES = [
 @pytest.mark.parametrize("op", ["send", "recv"])
 def test_one_choice_for_messages_of_all_sizes(op: str) -> None:
     policy = TablePolicy(table(*MESSAGES))
-    (only,) = policy.choices(2, ["shm", "mpi"])[op, "moved"]
+    (only,) = policy.choices(Group(2, ["shm", "mpi"]))[op, "moved"]
     assert (only.most_nbytes, only.ranking) == (LARGEST_NBYTES, ("mpi", "shm"))
     for nbytes in (0, 16, 1 << 30):
-        reason, candidates = policy.explain(2, ["shm", "mpi"], op, "moved", nbytes)
+        reason, candidates = policy.explain(Group(2, ["shm", "mpi"]), op, "moved", nbytes)
         assert candidates[0].backend == "mpi"
         assert "; one choice for all messages" in reason
 
 
 def test_sender_and_receiver_choose_alike() -> None:
-    choices = TablePolicy(table(*(each for each in MESSAGES if each.op == "send"))).choices(2, ["shm", "mpi"])
+    choices = TablePolicy(table(*(each for each in MESSAGES if each.op == "send"))).choices(Group(2, ["shm", "mpi"]))
     assert ranking_at(choices, "recv", 16) == ranking_at(choices, "send", 16) == ("mpi", "shm")
 
 
@@ -203,16 +205,16 @@ def test_explanations_tell_what_is_chosen(seed: int, backends: list[str], size: 
     shuffled = list(rows)
     rng.shuffle(shuffled)
     policy, again = TablePolicy(table(*rows)), TablePolicy(table(*shuffled))
-    choices = policy.choices(size, backends)
-    assert choices == again.choices(size, backends) == policy.choices(size, backends)
+    choices = policy.choices(Group(size, backends))
+    assert choices == again.choices(Group(size, backends)) == policy.choices(Group(size, backends))
     for op, dtypes in KINDS:
         most = [each.most_nbytes for each in choices[op, dtypes]]
         assert most == sorted(set(most))
         borders = [nbytes + more for nbytes in most[:-1] for more in (-1, 0, 1) if nbytes + more >= 0]
         for nbytes in (*SIZES, *borders, any_nbytes):
-            reason, candidates = policy.explain(size, backends, op, dtypes, nbytes)
+            reason, candidates = policy.explain(Group(size, backends), op, dtypes, nbytes)
             assert tuple(each.backend for each in candidates) == ranking_at(choices, op, nbytes, dtypes)
-            assert (reason, candidates) == again.explain(size, backends, op, dtypes, nbytes)
+            assert (reason, candidates) == again.explain(Group(size, backends), op, dtypes, nbytes)
 
 
 def expected(policy: TablePolicy, nbytes: int, backend: str = "mpi", size: int = 2) -> float:
@@ -259,36 +261,36 @@ def test_expected_seconds_far_away() -> None:
 def test_model(op: str, dtypes: str, size: int) -> None:
     policy = ModelPolicy()
     backends = ["gloo", "other", "mpi", "shm"]
-    (only,) = policy.choices(size, backends)[op, dtypes]
+    (only,) = policy.choices(Group(size, backends))[op, dtypes]
     assert only.ranking == ("shm", "mpi", "gloo", "other")
     for nbytes in (0, 1 << 10, 1 << 30):
-        reason, candidates = policy.explain(size, backends, op, dtypes, nbytes)
+        reason, candidates = policy.explain(Group(size, backends), op, dtypes, nbytes)
         assert reason == "a model decides, as no table was measured here"
         assert tuple(each.backend for each in candidates) == only.ranking
         assert all(each.source == "modelled" and each.seconds for each in candidates)
 
 
 def test_model_says_why_it_decides() -> None:
-    reason, _ = ModelPolicy("the table is of the moon").explain(2, BACKENDS, "barrier", "moved", 0)
+    reason, _ = ModelPolicy("the table is of the moon").explain(Group(2, BACKENDS), "barrier", "moved", 0)
     assert reason == "a model decides, as the table is of the moon"
 
 
 def test_fixed() -> None:
     policy = Policy.fixed({"all_to_all": "mpi", "*": "gloo"})
-    choices = policy.choices(2, BACKENDS)
+    choices = policy.choices(Group(2, BACKENDS))
     assert set(choices) == set(KINDS)
     for op, dtypes in KINDS:
         name = "mpi" if op == "all_to_all" else "gloo"
         assert [(each.most_nbytes, each.ranking) for each in choices[op, dtypes]] == [(LARGEST_NBYTES, (name,))]
-        reason, candidates = policy.explain(2, BACKENDS, op, dtypes, 64)
+        reason, candidates = policy.explain(Group(2, BACKENDS), op, dtypes, 64)
         assert (reason, candidates[0]) == ("the policy names it", Candidate(name, None, "fixed"))
         assert sorted(each.backend for each in candidates) == sorted(BACKENDS)
 
 
 def test_fixed_without_a_rest() -> None:
     policy = Policy.fixed({"send": "mpi"})
-    assert {op for op, _ in policy.choices(2, BACKENDS)} == {"send"}
-    reason, candidates = policy.explain(2, BACKENDS, "recv", "moved", 64)
+    assert {op for op, _ in policy.choices(Group(2, BACKENDS))} == {"send"}
+    reason, candidates = policy.explain(Group(2, BACKENDS), "recv", "moved", 64)
     assert reason == "the policy names no backend for recv"
     assert candidates == [Candidate(each, None, "in order") for each in BACKENDS]
 
@@ -297,7 +299,7 @@ def test_fixed_is_not_changed_from_outside() -> None:
     names = {"*": "mpi"}
     policy = Policy.fixed(names)
     names["*"] = "gloo"
-    assert ranking_at(policy.choices(2, BACKENDS), "barrier", 0) == ("mpi",)
+    assert ranking_at(policy.choices(Group(2, BACKENDS)), "barrier", 0) == ("mpi",)
 
 
 @pytest.mark.parametrize("op", ["all_reduction", "split", ""])
@@ -308,4 +310,4 @@ def test_fixed_refuses_unknown_operations(op: str) -> None:
 
 def test_fixed_refuses_unknown_backends() -> None:
     with pytest.raises(InvalidArgument, match="'nccl' for all_reduce, but there are shm, mpi"):
-        Policy.fixed({"all_reduce": "nccl"}).choices(2, ["shm", "mpi"])
+        Policy.fixed({"all_reduce": "nccl"}).choices(Group(2, ["shm", "mpi"]))

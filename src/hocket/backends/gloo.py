@@ -28,7 +28,7 @@ class GlooBackend(Backend):
 
     @classmethod
     def find_reason_against(cls, job: Job) -> str | None:
-        if "torch" not in sys.modules:
+        if "torch" not in sys.modules and job.local_size == job.size:  # between hosts it is needed
             return "torch was not imported before hocket.init()"
         return super().find_reason_against(job)
 

@@ -23,6 +23,7 @@ from hocket import _native
 from hocket.backends.base import Backend, Job, LanePair, call_driving
 from hocket.errors import BackendUnavailable, BootstrapMismatch, CommTimeout
 
+_FLUSH_S = 2.0
 _LIBRARIES = {"mpich": "libmpi.so.12", "openmpi": "libmpi.so.40"}
 _DATATYPES = {
     "float16": "UINT16_T", "bfloat16": "UINT16_T", "float32": "FLOAT", "float64": "DOUBLE", "int8": "INT8_T",
@@ -133,18 +134,21 @@ class _Started:
     """The MPI of this process: it can be started once, and stays until the process ends.
 
     Args:
-        needs_finalize: whether somebody would miss MPI_Finalize: a launcher of MPI's, or another host to which messages
-            are under way. Where neither is, ranks leave without it, for it waits until the last one calls it.
+        finalize_s: how long to wait in MPI_Finalize at the end of the process, in seconds. A launcher of MPI's would miss
+            it; other hosts need only the moment in which MPI sends them what is still under way. On one host under no
+            launcher of MPI's nobody misses it (0), and it would wait for the last rank.
+        is_missed: whether somebody misses it.
     """
 
-    def __init__(self, mpi: Any, path: str, job: Job, *, needs_finalize: bool) -> None:
+    def __init__(self, mpi: Any, path: str, job: Job, *, finalize_s: float, is_missed: bool) -> None:
         self.mpi = mpi
         self.path = path
         self.size = job.size
         self.rank = job.rank
         self.is_broken = False
-        self._timeout = job.timeout
-        if needs_finalize:
+        self._finalize_s = finalize_s
+        self._is_missed = is_missed
+        if finalize_s > 0:
             atexit.register(self._finalize)
 
     def is_for(self, job: Job) -> bool:
@@ -155,9 +159,10 @@ class _Started:
         if self.is_broken or _native.is_forked_child() or self.mpi.Is_finalized():
             return
         try:
-            call_driving("MPI_Finalize", ctypes.CDLL(self.path).MPI_Finalize, self._timeout)
+            call_driving("MPI_Finalize", ctypes.CDLL(self.path).MPI_Finalize, self._finalize_s)
         except CommTimeout as error:
-            print(f"hocket: {error}; leaving without it", file=sys.stderr)
+            if self._is_missed:
+                print(f"hocket: {error}; leaving without it", file=sys.stderr)
 
 
 _started: _Started | None = None
@@ -167,7 +172,7 @@ def _join(job: Job) -> _Started:
     """Use the MPI that the program has initialised; who did that finalizes it."""
     from mpi4py import MPI
 
-    return _Started(MPI, _loaded_library(), job, needs_finalize=False)
+    return _Started(MPI, _loaded_library(), job, finalize_s=0.0, is_missed=False)
 
 
 def _start(job: Job) -> _Started:
@@ -189,7 +194,9 @@ def _start(job: Job) -> _Started:
     _unlink_shared_memory()
     if code != 0:
         raise BackendUnavailable(f"MPI_Init_thread failed with code {code}")
-    return _Started(mpi, path, job, needs_finalize=under_launcher or job.local_size < job.size)
+    spans_hosts = job.local_size < job.size
+    finalize_s = job.timeout if under_launcher else _FLUSH_S if spans_hosts else 0.0
+    return _Started(mpi, path, job, finalize_s=finalize_s, is_missed=under_launcher)
 
 
 def _load() -> tuple[Any, str]:

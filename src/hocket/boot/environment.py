@@ -23,7 +23,9 @@ class World:
         size: processes of the job.
         local_rank: number of this process among those of its host, 0 to local_size - 1.
         local_size: processes of the job on this host.
-        job: hexadecimal name of the job; the same on all its processes, different for two jobs that run at once.
+        job: hexadecimal name of the job; the same on all its processes of this host, different for two jobs that run
+            at once.
+        job_of_all_hosts: the same of what the launchers of all hosts are told alike.
     """
 
     rank: int
@@ -31,6 +33,7 @@ class World:
     local_rank: int
     local_size: int
     job: str
+    job_of_all_hosts: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,11 @@ def meeting_name(world: World, generation: int = 0) -> str:
     return "hocket-" + _digest(str(os.getuid()), world.job, str(generation))
 
 
+def derive_name(name: str, host: str) -> str:
+    """Make the name for one of several hosts that may share a machine."""
+    return f"hocket-{_digest(name, host)}"
+
+
 def _read_family(family: _LauncherVariables, environ: Environ) -> World:
     size = _number(environ, family.size, needed_by=family.rank)
     rank = _number(environ, family.rank, needed_by=family.size)
@@ -92,12 +100,13 @@ def _read_family(family: _LauncherVariables, environ: Environ) -> World:
     if rank >= size:
         raise BootstrapMismatch(f"{family.rank}={rank} must be less than {family.size}={size}")
     local_rank, local_size = _read_local(family, environ, rank, size)
-    job = _digest(*(f"{name}={environ.get(name, '')}" for name in _JOB_VARIABLES), family.identity(environ))
+    told = [f"{name}={environ.get(name, '')}" for name in _JOB_VARIABLES]
+    job = _digest(*told, family.identity(environ))
     if size > 1 and family.rank == "RANK" and not any(name in environ for name in _JOB_VARIABLES):
         raise BootstrapMismatch(
             "RANK and WORLD_SIZE are set but MASTER_PORT is not: set MASTER_ADDR and MASTER_PORT, equal on all ranks"
         )
-    return World(rank, size, local_rank, local_size, job)
+    return World(rank, size, local_rank, local_size, job, _digest(*told))
 
 
 def _read_local(family: _LauncherVariables, environ: Environ, rank: int, size: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hocket.boot.guardian import Guardian
 from hocket.boot.job_result import JobResult
+from hocket.boot.nodes import Nodes
 from hocket.boot.rank_process import RankProcess, job_environment, rank_environment
 from hocket.boot.report import read_reports
 from hocket.boot.signals import SignalInbox
@@ -46,6 +47,7 @@ def run_job(
     tag_output: bool = False,
     patience: Patience | None = None,
     record_dir: Path | None = None,
+    nodes: Nodes | None = None,
 ) -> JobResult:
     """Run `command` as `num_ranks` processes and wait for all of them, however they end.
 
@@ -55,12 +57,13 @@ def run_job(
 
     Args:
         command: program and arguments; `rank_process.runner_command` makes one that leaves reports.
-        num_ranks: processes to start, at least 1.
+        num_ranks: processes to start here, at least 1.
         env: variables instead of this process's own.
         tag_output: put "[rank] " before each line of output, by way of pipes.
         patience: when to end the other ranks after a failure, and the job as a whole.
         record_dir: where ranks write the records of their last operations when they fail; by default
             $HOCKET_RECORD_DIR, else hocket-records/<job> in the working directory.
+        nodes: all hosts of the job, each with a launcher like this one; this one alone by default.
 
     Raises:
         InvalidArgument: `num_ranks` is less than 1.
@@ -75,15 +78,16 @@ def run_job(
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         guardian = Guardian(folder)
         cleanup.callback(guardian.dismiss)
-        shared = job_environment(num_ranks, folder, env)
+        nodes = nodes or Nodes()
+        shared = job_environment(num_ranks, folder, env, nodes)
         if record_dir is not None:
             shared["HOCKET_RECORD_DIR"] = str(record_dir.absolute())
         if tag_output:
             shared.setdefault("PYTHONUNBUFFERED", "1")  # a line should come when it is printed, as on a terminal
         ranks: list[RankProcess] = []
         cleanup.callback(_close_all, ranks)
-        for rank in range(num_ranks):
-            ranks.append(RankProcess(rank, command, rank_environment(rank, shared), piped=tag_output))
+        for local_rank, rank in enumerate(nodes.ranks(num_ranks)):
+            ranks.append(RankProcess(rank, command, rank_environment(rank, local_rank, shared), piped=tag_output))
             guardian.watch(ranks[-1].pid)
         outputs = [
             (pipe.fileno(), TaggedOutput(rank.rank, pipe, target_fd))
@@ -96,7 +100,7 @@ def run_job(
             output.finish()
         return JobResult(
             outcomes,
-            read_reports(folder, num_ranks),
+            read_reports(folder, nodes.ranks(num_ranks)),
             time.monotonic() - started_s,
             shared["HOCKET_RECORD_DIR"],
             supervisor.interrupted_by,

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+from hocket.boot.nodes import Nodes
 from hocket.errors import LaunchError
 
 _PR_SET_PDEATHSIG = 1
@@ -106,24 +107,29 @@ def runner_command(arguments: list[str]) -> list[str]:
     return [sys.executable, "-m", "hocket.boot.runner", *arguments]
 
 
-def job_environment(num_ranks: int, report_folder: Path, env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Make the variables that all ranks of a new local job share.
+def job_environment(
+    num_ranks: int, report_folder: Path, env: Mapping[str, str] | None = None, nodes: Nodes | None = None
+) -> dict[str, str]:
+    """Make the variables that all ranks of a new job share on this host.
 
     Args:
-        num_ranks: ranks of the job, all on this host.
+        num_ranks: ranks on this host.
         report_folder: where the ranks leave their failures.
         env: the variables to start from; those of this process by default.
+        nodes: all hosts of the job; this one alone by default.
     """
+    nodes = nodes or Nodes()
     base = os.environ if env is None else env
     # A job inside of a torchrun rank: torch would take the outer agent's store for this job's.
     variables = {name: value for name, value in base.items() if not name.startswith("TORCHELASTIC_")}
     job = secrets.token_hex(16)
     variables |= {
-        "WORLD_SIZE": str(num_ranks),
+        "WORLD_SIZE": str(num_ranks * nodes.num_nodes),
         "LOCAL_WORLD_SIZE": str(num_ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
-        "HOCKET_JOB": job,
+        "MASTER_ADDR": nodes.master_addr,
+        "MASTER_PORT": str(nodes.master_port or _free_port()),
+        # What all launchers of the job know alike; two jobs cannot have one port at the same time.
+        "HOCKET_JOB": job if nodes.num_nodes == 1 else f"{nodes.master_addr}:{nodes.master_port}",
         "HOCKET_REPORT_DIR": str(report_folder),
     }
     cpus = len(os.sched_getaffinity(0))
@@ -132,9 +138,9 @@ def job_environment(num_ranks: int, report_folder: Path, env: Mapping[str, str] 
     return variables
 
 
-def rank_environment(rank: int, shared: Mapping[str, str]) -> dict[str, str]:
-    """Add to the variables that all ranks share those of one local rank."""
-    return {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+def rank_environment(rank: int, local_rank: int, shared: Mapping[str, str]) -> dict[str, str]:
+    """Add to the variables that all ranks of this host share those of one of them."""
+    return {**shared, "RANK": str(rank), "LOCAL_RANK": str(local_rank)}
 
 
 def _free_port() -> int:

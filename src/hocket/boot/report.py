@@ -6,6 +6,7 @@ import json
 import os
 import time
 import traceback
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -76,10 +77,10 @@ def write_report(folder: Path, report: Report) -> None:
     os.replace(temporary, folder / f"rank-{report.rank}.json")
 
 
-def read_reports(folder: Path, num_ranks: int) -> dict[int, Report]:
-    """Read the reports of those of `num_ranks` ranks that have left one, by rank."""
+def read_reports(folder: Path, ranks: Iterable[int]) -> dict[int, Report]:
+    """Read the reports of those of some ranks that have left one, by rank."""
     reports = {}
-    for rank in range(num_ranks):
+    for rank in ranks:
         try:
             reports[rank] = Report(**json.loads((folder / f"rank-{rank}.json").read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -16,22 +17,24 @@ from hocket.tune.table import load_table, save_table
 
 
 def main(options: dict[str, Any]) -> None:
-    """Measure, and write the table on rank 0."""
+    """Measure, and write the table on every host."""
     installed = [name for name, adapter in find_backends().items() if adapter.find_obstacle() is None]
     # Not by the table that is about to be replaced.
-    comm = init(backends=options["backends"] or ["shm", *installed], policy=DefaultPolicy(), timeout=120.0)
+    names = options["backends"] or ["shm", *installed]
+    comm = init(backends=names, policy=DefaultPolicy(), timeout=120.0)
     sweep = Sweep(**options["sweep"])
-    if comm.rank == 0:
-        with progress(f"tuning {', '.join(comm.backends)}") as on_round:
-            table = measure_table(comm, sweep, on_round=on_round)
+    show = progress(f"tuning {', '.join(comm.backends)}") if comm.rank == 0 else contextlib.nullcontext()
+    with show as on_round:
+        table = measure_table(comm, sweep, on_round=on_round)
+    if comm.local_rank == 0:  # each host has a table
         path = options["output"]
         if options["merge"] and os.path.exists(path):
             table = load_table(path).merged(table)  # of the same machine, or TableError
         save_table(table, path)
+    if comm.rank == 0:
         for name, reason in comm.backends.left_out.items():
             print(f"left out {name}: {reason}", file=sys.stderr)
-    else:
-        measure_table(comm, sweep)
+    comm.barrier()
     comm.finalize()
 
 

@@ -11,11 +11,11 @@ import typer
 
 from hocket import _native
 from hocket.cli._sizes import read_size
-from hocket.comm.policy import CHOOSABLE, Explanation, Policy, dtype_class
+from hocket.comm.policy import CHOOSABLE, Explanation, Group, Policy, dtype_class
 from hocket.errors import InvalidArgument
 from hocket.tune.find import find_table, foreign_table
 from hocket.tune.machine import this_machine
-from hocket.tune.model import LINKS, ModelPolicy
+from hocket.tune.model import LINKS, LINKS_BETWEEN_HOSTS, ModelPolicy
 from hocket.tune.policy import TablePolicy
 from hocket.tune.table import load_table
 
@@ -40,6 +40,7 @@ def explain(
         str, typer.Argument(metavar="SIZE", help="Of the array; of one block for gathers and exchanges.")
     ] = "0",
     num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="Ranks of the communicator.")] = 2,
+    num_hosts: Annotated[int, typer.Option("--hosts", metavar="N", help="Hosts that the ranks are on.")] = 1,
     dtype: Annotated[str, typer.Option(metavar="TYPE", help="Type of the elements.")] = "float32",
     table: Annotated[
         Path | None, typer.Option(metavar="TABLE", show_default=False, help="Instead of the user's.")
@@ -53,16 +54,19 @@ def explain(
         raise InvalidArgument(f"there is no type {dtype!r}; there are {', '.join(_native.DTYPE_NAMES)}")
     if num_ranks < 1:
         raise InvalidArgument(f"-n must be 1 or more, not {num_ranks}")
+    if not 1 <= num_hosts <= num_ranks:
+        raise InvalidArgument(f"--hosts must be a number from 1 to that of the ranks, not {num_hosts}")
     policy: Policy = ModelPolicy()
-    backends = list(LINKS)
-    if (path := table or find_table()) is not None:
+    backends = list(LINKS if num_hosts == 1 else LINKS_BETWEEN_HOSTS)
+    if (path := table or find_table(num_hosts)) is not None:
         loaded = load_table(path)
         # As hocket.init does; what versions of libraries are here, only init knows.
-        difference = None if table else this_machine({}, loaded.machine.num_hosts).difference(loaded.machine)
+        difference = None if table else this_machine({}, num_hosts).difference(loaded.machine)
         policy = TablePolicy(loaded) if difference is None else foreign_table(path, difference)
         backends = list(loaded.machine.backends)
     nbytes = read_size(size)
-    reason, candidates = policy.explain(num_ranks, backends, op, dtype_class(op, dtype), nbytes)
+    group = Group(num_ranks, backends, num_hosts)
+    reason, candidates = policy.explain(group, op, dtype_class(op, dtype), nbytes)
     explanation = Explanation(op, nbytes, dtype, num_ranks, candidates[0].backend, reason, tuple(candidates), {})
     print(json.dumps(asdict(explanation)) if as_json else explanation)
     return 0

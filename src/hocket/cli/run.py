@@ -1,4 +1,4 @@
-"""`hocket run`: start a script as several ranks on this machine."""
+"""`hocket run`: start a script as several ranks on this machine, or on each of several."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import typer
 
 from hocket.boot.job_result import JobResult
 from hocket.boot.launcher import run_job
+from hocket.boot.nodes import Nodes
 from hocket.boot.rank_process import runner_command
 from hocket.boot.summary import summarise
+from hocket.cli._nodes import MasterAddr, MasterPort, NodeRank, NumNodes
 from hocket.errors import InvalidArgument
 
 _HELP = """Start a Python script as N processes (ranks) on this machine and wait for all of them.
@@ -30,7 +32,9 @@ _EXAMPLES = """\b
 Examples:
   hocket run -n 4 train.py --epochs 3
   hocket run -n 2 --tag-output -m my_package.train
-  hocket run -n 2 -- train.py --help"""
+  hocket run -n 2 -- train.py --help
+  hocket run -n 4 --nnodes 2 --node-rank 0 --master-addr node0 --master-port 29500 train.py   (on node0)
+  hocket run -n 4 --nnodes 2 --node-rank 1 --master-addr node0 --master-port 29500 train.py   (on node1)"""
 
 
 def register(application: typer.Typer) -> None:
@@ -57,15 +61,21 @@ def run(
     as_json: Annotated[
         bool, typer.Option("--json", help="At the end print one line of JSON: each rank's exit code and time.")
     ] = False,
+    num_nodes: NumNodes = 1,
+    node_rank: NodeRank = 0,
+    master_addr: MasterAddr = "127.0.0.1",
+    master_port: MasterPort = None,
 ) -> int:
     """Check the arguments, run the job and tell how it ended; see `_HELP`."""
     if num_ranks < 1:
         raise InvalidArgument(f"-n must be 1 or more, not {num_ranks}, as in: hocket run -n 2 train.py")
+    nodes = Nodes(num_nodes, node_rank, master_addr, master_port)
     if module:
         _check_module(script[0])
     else:
         _check_script(script[0])
-    result = run_job(runner_command([*(["-m"] if module else []), *script]), num_ranks, tag_output=tag_output)
+    command = runner_command([*(["-m"] if module else []), *script])
+    result = run_job(command, num_ranks, tag_output=tag_output, nodes=nodes)
     sys.stderr.write(summarise(result))
     sys.stderr.flush()
     if as_json:

@@ -14,12 +14,14 @@ from typing import Annotated
 import typer
 
 from hocket.boot.launcher import run_job
+from hocket.boot.nodes import Nodes
 from hocket.boot.rank_process import runner_command
 from hocket.boot.summary import summarise
 from hocket.cli._compare import EXAMPLES as COMPARE_EXAMPLES
 from hocket.cli._compare import HELP as COMPARE_HELP
 from hocket.cli._compare import compare
 from hocket.cli._names import read_backends
+from hocket.cli._nodes import MasterAddr, MasterPort, NodeRank, NumNodes
 from hocket.cli._sizes import read_size
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
@@ -54,7 +56,7 @@ def register(application: typer.Typer) -> None:
 
 
 def run(
-    num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="How many ranks.")] = 2,
+    num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="How many ranks on this host.")] = 2,
     backends: Annotated[
         str | None, typer.Option(metavar="A,B", show_default=False, help="Default: all there are.")
     ] = None,
@@ -69,15 +71,20 @@ def run(
         bool, typer.Option("--merge", help="Keep rows of the old table that are not measured again.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the path and the number of rows as JSON.")] = False,
+    num_nodes: NumNodes = 1,
+    node_rank: NodeRank = 0,
+    master_addr: MasterAddr = "127.0.0.1",
+    master_port: MasterPort = None,
 ) -> int:
     """Check the arguments and run the ranks that measure."""
-    if num_ranks < 2:
+    nodes = Nodes(num_nodes, node_rank, master_addr, master_port)
+    if num_ranks * num_nodes < 2:
         raise InvalidArgument(f"-n must be 2 or more, not {num_ranks}: one rank has nobody to talk to")
     sweep = {"rounds": rounds, "sizes": [read_size(each) for each in sizes.split(",")] if sizes else list(SIZES)}
     if ops:
         sweep["ops"] = ops.split(",")
     Sweep(**sweep)  # type: ignore[arg-type]  # says what is wrong before anything starts
-    path = output or default_path()
+    path = output or default_path(num_nodes)
     names = read_backends(backends)
     if path.is_dir():
         raise InvalidArgument(f"{path} is a folder; name a file for the table")
@@ -90,7 +97,8 @@ def run(
         "merge": merge,
     }
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the ranks: one thread each
-    result = run_job(runner_command(["-m", "hocket.cli._tune_rank", json.dumps(options)]), num_ranks)
+    command = runner_command(["-m", "hocket.cli._tune_rank", json.dumps(options)])
+    result = run_job(command, num_ranks, nodes=nodes)
     sys.stderr.write(summarise(result))
     if result.exit_code == 0:
         table = load_table(path)

@@ -1,7 +1,7 @@
 """The communicator: a group of ranks, their operations, and how groups are made from groups."""
 
 from hocket.comm.communicator import Communicator
-from hocket.comm.fabric import Backends, Fabric
+from hocket.comm.fabric import Backends, Fabric, Layout
 from hocket.comm.policy import Policy
 
-__all__ = ["Backends", "Communicator", "Fabric", "Policy"]
+__all__ = ["Backends", "Communicator", "Fabric", "Layout", "Policy"]

@@ -14,7 +14,7 @@ from typing import SupportsIndex
 
 from hocket import _native
 from hocket.comm.fabric import Backends, Fabric
-from hocket.comm.policy import CHOOSABLE, Explanation, Policy, dtype_class
+from hocket.comm.policy import CHOOSABLE, Explanation, Group, Policy, dtype_class
 from hocket.errors import HocketError, InvalidArgument, InvalidState, InvalidType
 from hocket.trace import Record, decode_events
 
@@ -53,7 +53,13 @@ class Communicator(_native.Communicator):
         timeout: float,
         open_timeout: float,
     ) -> None:
-        super().__init__(fabric.host, members, rank, key, label, fabric.names, timeout, open_timeout)
+        self._names, self._backends = fabric.backends_between(members)
+        if fabric.layout.num_hosts(members) == 1:
+            local = [fabric.layout.local_ranks[member] for member in members]
+            super().__init__(fabric.host, local, rank, key, label, self._names, timeout, open_timeout)
+        else:
+            assert fabric.control is not None
+            super().__init__(fabric.control, members, rank, key, label, self._names, timeout)
         self._fabric = fabric
         self._members = members
         self._key = key
@@ -61,8 +67,8 @@ class Communicator(_native.Communicator):
         for library in fabric.libraries:
             lanes = library.open_lanes(members, key, open_timeout)
             self._add_backend(lanes.collective, lanes.point_to_point)
-        self._set_allowed(list(fabric.allowed))
-        self._set_left_out(dict(fabric.left_out))
+        self._set_allowed(list(self._backends))
+        self._set_left_out(self._backends.left_out)
         self.policy = fabric.policy
         self._num_splits = 0
         self._groups_made: Counter[tuple[int, ...]] = Counter()
@@ -72,12 +78,17 @@ class Communicator(_native.Communicator):
     @property
     def local_rank(self) -> int:
         """Number of this process among the members on its host."""
-        return self.rank
+        return self._ranks_of_host.index(self.rank)
 
     @property
     def local_size(self) -> int:
         """Members on this host."""
-        return self.size
+        return len(self._ranks_of_host)
+
+    @property
+    def num_hosts(self) -> int:
+        """Hosts that the members are on."""
+        return self._fabric.layout.num_hosts(self._members)
 
     @property
     def backends(self) -> Backends:
@@ -85,7 +96,7 @@ class Communicator(_native.Communicator):
 
         Its attribute `left_out` says of the others why they are not there.
         """
-        return self._fabric.describe()
+        return Backends(self._backends, self._backends.left_out)
 
     @property
     def policy(self) -> Policy:
@@ -95,9 +106,8 @@ class Communicator(_native.Communicator):
 
     @policy.setter
     def policy(self, policy: Policy) -> None:
-        allowed = self._fabric.allowed
-        choices = policy.choices(self.size, allowed)
-        numbers = {name: number for number, name in enumerate(self._fabric.names)}
+        choices = policy.choices(self._group)
+        numbers = {name: number for number, name in enumerate(self._names)}
         for kind in CHOOSABLE:
             for dtypes in _native.DTYPE_CLASS_NAMES:
                 ranges = choices.get((kind, dtypes), ())
@@ -105,7 +115,7 @@ class Communicator(_native.Communicator):
                     kind,
                     dtypes,
                     [
-                        (each.most_nbytes, [numbers[name] for name in each.ranking if name in allowed])
+                        (each.most_nbytes, [numbers[name] for name in each.ranking if name in self._backends])
                         for each in ranges
                     ],
                 )
@@ -128,13 +138,12 @@ class Communicator(_native.Communicator):
             raise InvalidArgument(f"there is no operation {op!r}; there are {', '.join(CHOOSABLE)}")
         dtypes = dtype_class(op, dtype)
         chosen = self._choose(op, dtype, reduction if dtypes != "moved" else None, nbytes)
-        allowed = list(self._fabric.allowed)
         refused = {}
-        for name in allowed:
+        for name in self._backends:
             reason = self._refuses(name, op, dtype, reduction if dtypes != "moved" else None, nbytes)
             if reason is not None:
                 refused[name] = reason
-        reason, candidates = self._policy.explain(self.size, allowed, op, dtypes, nbytes)
+        reason, candidates = self._policy.explain(self._group, op, dtypes, nbytes)
         able = [candidate for candidate in candidates if candidate.backend not in refused]
         if refused:
             reason += f"; {', '.join(refused)} cannot carry it"
@@ -142,7 +151,7 @@ class Communicator(_native.Communicator):
 
     def records(self) -> list[Record]:
         """Return the latest operations (at most 4096), oldest first, those in flight included."""
-        return decode_events(self._records(), self._fabric.names)
+        return decode_events(self._records(), self._names)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Divide the communicator; called by all members.
@@ -233,6 +242,15 @@ class Communicator(_native.Communicator):
     def __repr__(self) -> str:
         state = ", finalized" if self._closed else ""
         return f"<hocket.Communicator {self._label}: rank {self.rank} of {self.size}{state}>"
+
+    @property
+    def _group(self) -> Group:
+        return Group(self.size, list(self._backends), self.num_hosts)
+
+    @property
+    def _ranks_of_host(self) -> list[int]:
+        hosts = [self._fabric.layout.hosts[member] for member in self._members]
+        return [rank for rank, host in enumerate(hosts) if host == hosts[self.rank]]
 
     def _gather_ints(self, kind: str, values: tuple[int, int]) -> list[tuple[int, int]]:
         gathered = array("q", bytes(16 * self.size))

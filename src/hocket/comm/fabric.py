@@ -30,11 +30,33 @@ def describe_shared_memory() -> str:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """Where the ranks of a job are.
+
+    Args:
+        hosts: by rank, the number of its host.
+        local_ranks: by rank, its number among those of its host.
+    """
+
+    hosts: Sequence[int]
+    local_ranks: Sequence[int]
+
+    @staticmethod
+    def on_one_host(size: int) -> Layout:
+        return Layout([0] * size, range(size))
+
+    def num_hosts(self, ranks: Sequence[int]) -> int:
+        return len({self.hosts[rank] for rank in ranks})
+
+
+@dataclass(frozen=True)
 class Fabric:
     """What every communicator of a job shares.
 
     Args:
         host: the ranks of this host.
+        layout: where all ranks are.
+        control: what connects several hosts besides the libraries; None where there is one.
         libraries: those that are up besides shared memory, in the same order on all ranks.
         allowed: names of the backends that operations may use.
         left_out: why other backends are not there, by name.
@@ -43,18 +65,25 @@ class Fabric:
     """
 
     host: _native.Host
+    layout: Layout
+    control: _native.Control | None = None
     libraries: Sequence[Backend] = ()
     allowed: Sequence[str] = ("shm",)
     left_out: Mapping[str, str] = field(default_factory=dict)
     policy: Policy = field(default_factory=DefaultPolicy)
     on_failure: Callable[[Communicator, BaseException], object] | None = None
 
-    @property
-    def names(self) -> list[str]:
-        """The names of all backends, in the order in which communicators number them."""
-        return ["shm", *(library.name for library in self.libraries)]
+    def backends_between(self, ranks: Sequence[int]) -> tuple[list[str], Backends]:
+        """Return what connects some ranks of the job.
 
-    def describe(self) -> Backends:
-        words = {"shm": describe_shared_memory()}
+        Returns:
+            The names of all backends, in the order in which communicators number them, and those of them that
+            operations may use.
+        """
+        num_hosts = self.layout.num_hosts(ranks)
+        words = {"shm": describe_shared_memory()} if num_hosts == 1 else {}
         words |= {library.name: library.description for library in self.libraries}
-        return Backends({name: words[name] for name in self.allowed}, self.left_out)
+        left_out = dict(self.left_out)
+        if num_hosts > 1 and "shm" in self.allowed:
+            left_out["shm"] = f"the ranks are on {num_hosts} hosts"
+        return list(words), Backends({name: words[name] for name in self.allowed if name in words}, left_out)

@@ -108,6 +108,21 @@ def format_nbytes(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
+@dataclass(frozen=True)
+class Group:
+    """The facts about a communicator by which backends are chosen, equal on all its members (rule R8).
+
+    Args:
+        size: its ranks.
+        backends: names of those that operations may use.
+        num_hosts: that its ranks are on.
+    """
+
+    size: int
+    backends: Sequence[str]
+    num_hosts: int = 1
+
+
 Choices = Mapping[tuple[str, str], Sequence[Range]]
 """By (operation, class of types): ranges in order of size, the last of them open."""
 
@@ -126,22 +141,15 @@ class Policy(ABC):
         return _FixedPolicy(dict(backends))
 
     @abstractmethod
-    def choices(self, size: int, backends: Sequence[str]) -> Choices:
-        """Return what to choose for a communicator.
-
-        Args:
-            size: ranks of the communicator.
-            backends: names of those it has.
-        """
+    def choices(self, group: Group) -> Choices:
+        """Return what to choose for a communicator."""
 
     @abstractmethod
-    def explain(
-        self, size: int, backends: Sequence[str], op: str, dtypes: str, nbytes: int
-    ) -> tuple[str, list[Candidate]]:
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
         """Return why `choices` says what it says for an operation: in words, and what is known of each backend.
 
         Args:
-            size, backends: as for `choices`.
+            group: as for `choices`.
             op: name of the operation.
             dtypes: class of types.
             nbytes: as in `Record.nbytes`.
@@ -154,13 +162,13 @@ class Policy(ABC):
 class DefaultPolicy(Policy):
     """The backends in their own order."""
 
-    def choices(self, size: int, backends: Sequence[str]) -> Choices:
+    def choices(self, group: Group) -> Choices:
         return {}
 
-    def explain(
-        self, size: int, backends: Sequence[str], op: str, dtypes: str, nbytes: int
-    ) -> tuple[str, list[Candidate]]:
-        return "the first of the communicator's backends", [Candidate(name, None, "in order") for name in backends]
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
+        return "the first of the communicator's backends", [
+            Candidate(name, None, "in order") for name in group.backends
+        ]
 
 
 class _FixedPolicy(Policy):
@@ -172,10 +180,12 @@ class _FixedPolicy(Policy):
                 )
         self._backends = dict(backends)
 
-    def choices(self, size: int, backends: Sequence[str]) -> Choices:
+    def choices(self, group: Group) -> Choices:
         for kind, name in self._backends.items():
-            if name not in backends:
-                raise InvalidArgument(f"the policy names {name!r} for {kind}, but there are {', '.join(backends)}")
+            if name not in group.backends:
+                raise InvalidArgument(
+                    f"the policy names {name!r} for {kind}, but there are {', '.join(group.backends)}"
+                )
         named = {kind: self._backends.get(kind, self._backends.get("*")) for kind in CHOOSABLE}
         return {
             (kind, dtypes): [Range(LARGEST_NBYTES, (name,))]
@@ -184,10 +194,8 @@ class _FixedPolicy(Policy):
             for dtypes in _native.DTYPE_CLASS_NAMES
         }
 
-    def explain(
-        self, size: int, backends: Sequence[str], op: str, dtypes: str, nbytes: int
-    ) -> tuple[str, list[Candidate]]:
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
         name = self._backends.get(op, self._backends.get("*"))
-        order = backends if name is None else [name, *(each for each in backends if each != name)]
+        order = group.backends if name is None else [name, *(each for each in group.backends if each != name)]
         reason = f"the policy names no backend for {op}" if name is None else "the policy names it"
         return reason, [Candidate(each, None, "fixed" if each == name else "in order") for each in order]

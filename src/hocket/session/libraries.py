@@ -53,8 +53,13 @@ def bring_up(job: Job, wanted: Sequence[str] | None) -> Libraries:
     return libraries
 
 
-def agree_on_policy(job: Job, libraries: Libraries) -> Policy:
+def agree_on_policy(job: Job, libraries: Libraries, num_hosts: int) -> Policy:
     """Settle what policy "auto" stands for; called by all ranks.
+
+    Args:
+        job: whose ranks agree.
+        libraries: that are up.
+        num_hosts: that the ranks are on.
 
     Raises:
         TableError: a rank's table is malformed; raised on all of them.
@@ -64,7 +69,7 @@ def agree_on_policy(job: Job, libraries: Libraries) -> Policy:
     policy: Policy | None = None
     failure: TableError | None = None
     try:
-        policy, word = automatic_policy(this_machine(words))
+        policy, word = automatic_policy(this_machine(words, num_hosts))
     except TableError as error:
         failure, word = error, f"error {error}"
     of_ranks = job.exchange(word)

@@ -6,14 +6,18 @@ import atexit
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from types import NoneType
 from typing import Literal
 
 from hocket import _native
 from hocket.backends import Backend, Job, find_backends
-from hocket.boot.environment import World, meeting_name, read_world
-from hocket.comm import Communicator, Fabric, Policy
+from hocket.boot.control import ControlConnection, connect
+from hocket.boot.environment import World, derive_name, meeting_name, read_world
+from hocket.comm import Communicator, Fabric, Layout, Policy
 from hocket.comm.communicator import derive_key
 from hocket.comm.policy import DefaultPolicy
 from hocket.errors import (
@@ -52,13 +56,13 @@ def init(
 ) -> Communicator:
     """Join the job that this process was started in and return the world communicator.
 
-    Works under ``hocket run``, torchrun, mpirun, mpiexec and srun, and alone as a world of one. May be called again
-    after ``comm.finalize()``.
+    Works under ``hocket run``, torchrun, mpirun, mpiexec and srun, on one host and several, and alone as a world of
+    one. May be called again after ``comm.finalize()``.
 
     Args:
         backends: names of libraries that must be there, and that operations may use: of "shm", "gloo" and "mpi". None:
-            shm, gloo if torch is imported already, and mpi if it is installed; ``comm.backends.left_out`` says why one
-            is not there.
+            shm, gloo if torch is imported already or the job spans hosts, and mpi if it is installed;
+            ``comm.backends.left_out`` says why one is not there.
         policy: how a library is chosen for an operation that names none: "auto", or a `Policy`.
         timeout: seconds after which an operation, or this call, gives up.
         progress: who drives asynchronous operations: "caller" (every call into hocket does), "thread" (a native thread
@@ -68,7 +72,7 @@ def init(
     Raises:
         InvalidArgument: an argument has no known meaning.
         InvalidState: there is a world already.
-        BackendUnavailable: a backend asked for by name is not there, or the job spans several hosts.
+        BackendUnavailable: a backend asked for by name is not there, or the job spans hosts and nothing connects them.
         BootstrapMismatch: the launcher's variables, or the ranks, contradict each other.
         CommTimeout: some rank never arrived; the error names it.
         TableError: the tuning table of some rank is malformed.
@@ -79,23 +83,20 @@ def init(
     if _session.world is not None:
         raise InvalidState("hocket.init() was called already; use that communicator, or finalize() it first")
     world = read_world()
-    if world.local_size != world.size:
-        raise BackendUnavailable(
-            f"this job has {world.size} ranks, only {world.local_size} of them on this host; "
-            "the shm backend connects the ranks of one host"
-        )
-    host = _connect(meeting_name(world, _session.generation), world.rank, world.size, timeout)
-    _session.generation += 1
-    libraries = _bring_up(host, world, wanted, policy, timeout)
+    job = _meet(world, wanted, timeout)
+    host = job.host
+    libraries = _bring_up(job, world, wanted, policy, timeout)
     fabric = Fabric(
         host,
+        job.layout,
+        None if job.control is None else job.control.native,
         libraries.up,
         allowed=[name for name in ("shm", *(each.name for each in libraries.up)) if wanted is None or name in wanted],
         left_out=libraries.left_out,
         policy=libraries.policy,
         on_failure=_FailureRecorder(world, libraries.up).on_failure,
     )
-    communicator = _make_root(fabric, world.rank, world.size, timeout)
+    communicator = _make_root(fabric, world.rank, world.size, timeout, job.control)
     if progress == "thread" or (progress == "auto" and world.local_size < host.num_cpus):
         _native.start_progress_thread()
     leave = communicator._on_finalize
@@ -122,7 +123,8 @@ def connect_host(name: str, rank: int, size: int, *, timeout: float, job: str) -
     """
     host = _connect(name, rank, size, timeout)
     failures = _FailureRecorder(World(rank, size, rank, size, job))
-    return _make_root(Fabric(host, on_failure=failures.on_failure), rank, size, timeout)
+    fabric = Fabric(host, Layout.on_one_host(size), on_failure=failures.on_failure)
+    return _make_root(fabric, rank, size, timeout)
 
 
 def _connect(name: str, rank: int, size: int, timeout: float) -> _native.Host:
@@ -132,28 +134,93 @@ def _connect(name: str, rank: int, size: int, timeout: float) -> _native.Host:
     return host
 
 
+@dataclass(frozen=True)
+class _Meeting:
+    """The ranks of this host, and how the ranks of all hosts hear of each other; no control where there is one host."""
+
+    host: _native.Host
+    layout: Layout
+    control: ControlConnection | None = None
+
+
+def _meet(world: World, wanted: Sequence[str] | None, timeout: float) -> _Meeting:
+    generation = _session.generation
+    name = meeting_name(world, generation)
+    if world.local_size == world.size:
+        host = _connect(name, world.rank, world.size, timeout)
+        _session.generation += 1
+        return _Meeting(host, Layout.on_one_host(world.size))
+    if wanted == ["shm"]:
+        raise BackendUnavailable(
+            f"backend 'shm' connects the ranks of one host, and only {world.local_size} of {world.size} are on this one"
+        )
+    control = connect(world, generation, timeout, version("hocket"))
+    try:
+        # Several "hosts" may share a machine, and with it the names of sockets (HOCKET_HOST).
+        own_host = control.members[world.rank].host
+        host = _connect(derive_name(name, own_host), world.local_rank, world.local_size, timeout)
+    except BaseException:
+        control.close()
+        raise
+    _session.generation += 1
+    numbers = {each: number for number, each in enumerate(dict.fromkeys(member.host for member in control.members))}
+    layout = Layout(
+        [numbers[member.host] for member in control.members], [member.local_rank for member in control.members]
+    )
+    return _Meeting(host, layout, control)
+
+
 def _bring_up(
-    host: _native.Host, world: World, wanted: Sequence[str] | None, policy: str | Policy, timeout: float
+    meeting: _Meeting, world: World, wanted: Sequence[str] | None, policy: str | Policy, timeout: float
 ) -> Libraries:
-    """Start libraries and settle the policy while the ranks agree over a communicator of shared memory alone."""
+    """Start libraries and settle the policy while the ranks agree: over a communicator of shared memory alone, or over
+    the control connection."""
+    if meeting.control is not None:
+        control = meeting.control
+        own = control.members[world.rank].address
+        job = Job(*_place(world), own, timeout, partial(control.exchange, timeout=timeout))
+        try:
+            libraries = _start_libraries(job, wanted, policy, meeting.layout.num_hosts(range(world.size)))
+            if not libraries.up:
+                reasons = "; ".join(f"{name}: {reason}" for name, reason in libraries.left_out.items())
+                raise BackendUnavailable(f"this job spans several hosts, and no library connects them: {reasons}")
+        except BaseException:
+            control.close()
+            raise
+        return libraries
     if wanted == ["shm"]:
         left_out = dict.fromkeys(find_backends(), "not among the backends asked for")
         return Libraries(left_out=left_out, policy=policy if isinstance(policy, Policy) else DefaultPolicy())
-    control = Communicator(
-        Fabric(host), list(range(world.size)), world.rank, derive_key("control"), "start-up", timeout, timeout
+    start_up = Communicator(
+        Fabric(meeting.host, meeting.layout),
+        list(range(world.size)),
+        world.rank,
+        derive_key("control"),
+        "start-up",
+        timeout,
+        timeout,
     )
     try:
-        exchange = exchange_over(control)
-        job = Job(world.rank, world.size, world.local_rank, world.local_size, "127.0.0.1", timeout, exchange)
-        libraries = bring_up(job, wanted)
-        libraries.policy = policy if isinstance(policy, Policy) else agree_on_policy(job, libraries)
-        return libraries
+        job = Job(*_place(world), "127.0.0.1", timeout, exchange_over(start_up))
+        return _start_libraries(job, wanted, policy, 1)
     finally:
-        control._leave(0.0)
+        start_up._leave(0.0)
 
 
-def _make_root(fabric: Fabric, rank: int, size: int, timeout: float) -> Communicator:
-    """Make a communicator of all ranks of the host that lives until it is finalized or the process ends."""
+def _place(world: World) -> tuple[int, int, int, int]:
+    return world.rank, world.size, world.local_rank, world.local_size
+
+
+def _start_libraries(job: Job, wanted: Sequence[str] | None, policy: str | Policy, num_hosts: int) -> Libraries:
+    libraries = bring_up(job, wanted)
+    libraries.policy = policy if isinstance(policy, Policy) else agree_on_policy(job, libraries, num_hosts)
+    return libraries
+
+
+def _make_root(
+    fabric: Fabric, rank: int, size: int, timeout: float, control: ControlConnection | None = None
+) -> Communicator:
+    """Make a communicator of all ranks that lives until it is finalized or the process ends."""
     communicator = Communicator(fabric, list(range(size)), rank, _WORLD_KEY, "world", timeout, timeout)
     if not _session.open:
         atexit.register(_finalize_all)
@@ -163,6 +230,8 @@ def _make_root(fabric: Fabric, rank: int, size: int, timeout: float) -> Communic
         for library in reversed(fabric.libraries):
             library.close(is_broken=False)
         fabric.host.set_finalized()
+        if control is not None:
+            control.close()
         _session.open.remove(communicator)
         if not _session.open:
             _native.set_oversubscribed(False)

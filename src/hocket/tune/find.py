@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
-from hocket.comm.policy import Policy
+from hocket.comm.policy import Candidate, Choices, Group, Policy
 from hocket.tune.machine import Machine
 from hocket.tune.model import ModelPolicy
 from hocket.tune.policy import TablePolicy
@@ -33,6 +34,23 @@ def find_table(num_hosts: int = 1) -> Path | None:
         return None
 
 
+class PolicyByHosts(Policy):
+    """One policy for communicators within a host, another one for those that span hosts."""
+
+    def __init__(self, one_host: Policy, several_hosts: Policy) -> None:
+        self.one_host = one_host
+        self.several_hosts = several_hosts
+
+    def choices(self, group: Group) -> Choices:
+        return self._for(group).choices(group)
+
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
+        return self._for(group).explain(group, op, dtypes, nbytes)
+
+    def _for(self, group: Group) -> Policy:
+        return self.one_host if group.num_hosts == 1 else self.several_hosts
+
+
 def automatic_policy(machine: Machine) -> tuple[Policy, str]:
     """Return the policy "auto", and a word that is equal on ranks that choose alike.
 
@@ -42,6 +60,14 @@ def automatic_policy(machine: Machine) -> tuple[Policy, str]:
     Raises:
         TableError: there is a table, and it is malformed.
     """
+    policy, word = _policy_of_table(machine)
+    if machine.num_hosts == 1:
+        return policy, word
+    one_host, one_word = _policy_of_table(replace(machine, num_hosts=1))
+    return PolicyByHosts(one_host, policy), f"{word}; on one host: {one_word}"
+
+
+def _policy_of_table(machine: Machine) -> tuple[Policy, str]:
     path = find_table(machine.num_hosts)
     if path is None:
         return ModelPolicy(), "no table"
@@ -59,6 +85,8 @@ def foreign_table(path: Path, difference: str) -> ModelPolicy:
 
 def warn_of_foreign_table(policy: Policy) -> None:
     """Say once that a table was not used."""
+    if isinstance(policy, PolicyByHosts):
+        policy = policy.several_hosts
     if isinstance(policy, ModelPolicy) and policy.reason != ModelPolicy().reason:
         warnings.warn(
             f"hocket: {policy.reason}; choosing by a model. `hocket tune run` measures a new one", stacklevel=3

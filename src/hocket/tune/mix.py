@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import repeat
 
 from hocket.comm import Communicator
-from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Candidate, Choices, Policy, Range, dtype_class
+from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Candidate, Choices, Group, Policy, Range, dtype_class
 from hocket.comm.replay import Replay
+from hocket.errors import InvalidState
 from hocket.measure import Contender
 from hocket.trace.traffic import Traffic
 from hocket.tune.policy import TablePolicy
@@ -24,13 +25,13 @@ class CoarsePolicy(Policy):
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def best(self, size: int, backends: Sequence[str]) -> Mapping[tuple[str, str], str]:
+    def best(self, group: Group) -> Mapping[tuple[str, str], str]:
         """Return the backend by (operation, class of types), for those that were measured between so many ranks."""
         best = {}
         for (op, dtypes, num_ranks, busy), sizes in self._table.cells.items():
-            if num_ranks != size or busy:
+            if num_ranks != group.size or busy:
                 continue
-            losses: dict[str, list[float]] = {name: [] for name in backends}
+            losses: dict[str, list[float]] = {name: [] for name in group.backends}
             for rows in sizes.values():
                 fastest = min(row.seconds for name, row in rows.items() if name in losses)
                 for name in rows.keys() & losses.keys():
@@ -38,17 +39,15 @@ class CoarsePolicy(Policy):
             best[op, dtypes] = min((sum(each) / len(each), name) for name, each in losses.items() if each)[1]
         return best
 
-    def choices(self, size: int, backends: Sequence[str]) -> Choices:
+    def choices(self, group: Group) -> Choices:
         return {
-            key: [Range(LARGEST_NBYTES, (name, *(each for each in backends if each != name)))]
-            for key, name in self.best(size, backends).items()
+            key: [Range(LARGEST_NBYTES, (name, *(each for each in group.backends if each != name)))]
+            for key, name in self.best(group).items()
             if key[0] in CHOOSABLE
         }
 
-    def explain(
-        self, size: int, backends: Sequence[str], op: str, dtypes: str, nbytes: int
-    ) -> tuple[str, list[Candidate]]:
-        name = self.best(size, backends)[op, dtypes]
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
+        name = self.best(group)[op, dtypes]
         return "it loses least over all sizes", [Candidate(name, None, "measured")]
 
 
@@ -83,7 +82,7 @@ def mix_contenders(comm: Communicator, table: Table, traffics: Sequence[Traffic]
     Each policy has a communicator of its own, as to change one takes its time; all of them use the same arrays.
 
     Raises:
-        AssertionError: the records of a replay show another backend than `explain` says.
+        InvalidState: the records of a replay show another backend than `explain` says.
     """
     backends = list(comm.backends)
     communicators = {}
@@ -113,10 +112,11 @@ def predicted_seconds(table: Table, traffic: Traffic, backends: Sequence[str], v
         Seconds; None if something was not measured.
     """
     tuned, policy = TablePolicy(table), policies(table, backends)[variant]
+    group = Group(traffic.num_ranks, backends, table.machine.num_hosts)
     total = 0.0
     for step in traffic.steps:
         dtypes = dtype_class(step.kind, step.dtype)
-        backend = policy.explain(traffic.num_ranks, backends, step.kind, dtypes, step.nbytes)[1][0].backend
+        backend = policy.explain(group, step.kind, dtypes, step.nbytes)[1][0].backend
         seconds = tuned.expected_seconds(traffic.num_ranks, backend, step.kind, dtypes, step.nbytes)
         if seconds is None:
             return None
@@ -127,13 +127,14 @@ def predicted_seconds(table: Table, traffic: Traffic, backends: Sequence[str], v
 def chosen(table: Table, traffic: Traffic, backends: Sequence[str]) -> list[Chosen]:
     """Return what the mix chooses for each kind of operation of a step, in the order of their first use."""
     tuned = TablePolicy(table)
+    group = Group(traffic.num_ranks, backends, table.machine.num_hosts)
     counts: dict[tuple[str, int, str], int] = {}
     for step in traffic.steps:
         counts[step.kind, step.nbytes, step.dtype] = counts.get((step.kind, step.nbytes, step.dtype), 0) + 1
     return [
         Chosen(
             *(op, nbytes, dtype, count),
-            tuned.explain(traffic.num_ranks, backends, op, dtype_class(op, dtype), nbytes)[1][0].backend,
+            tuned.explain(group, op, dtype_class(op, dtype), nbytes)[1][0].backend,
         )
         for (op, nbytes, dtype), count in counts.items()
     ]
@@ -151,4 +152,5 @@ def _check_explained(comm: Communicator, replay: Replay) -> None:
     replay()
     for record in comm.records()[-len(replay.traffic.steps) :]:
         explained = comm.explain(record.op, record.nbytes, record.dtype, record.reduction or "sum")
-        assert record.backend == explained.chosen, f"{record} against {explained}"
+        if record.backend != explained.chosen:
+            raise InvalidState(f"explain() says something else than what was used: {record} against {explained}")

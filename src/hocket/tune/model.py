@@ -8,10 +8,10 @@ off one machine with two cores and are good for an order only: shared memory bef
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Candidate, Choices, Policy, Range
+from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Candidate, Choices, Group, Policy, Range
 
 from hocket import _native  # isort: skip
 
@@ -30,6 +30,7 @@ class Link:
 
 
 LINKS = {"shm": Link(0.15e-6, 8.0), "mpi": Link(1e-6, 5.0), "gloo": Link(100e-6, 1.0)}
+LINKS_BETWEEN_HOSTS = {"mpi": Link(50e-6, 1.0), "gloo": Link(200e-6, 0.9)}
 _UNKNOWN = Link(1e-3, 0.1)
 
 # Name -> (rounds, traffic in units of Record.nbytes) between so many ranks.
@@ -46,16 +47,17 @@ _COSTS: dict[str, Callable[[int], tuple[float, float]]] = {
 }
 
 
-def predict_seconds(backend: str, op: str, num_ranks: int, nbytes: int) -> float:
+def predict_seconds(backend: str, op: str, group: Group, nbytes: int) -> float:
     """Return the modelled time of an operation in seconds."""
-    link = LINKS.get(backend, _UNKNOWN)
-    rounds, traffic = _COSTS[op](max(2, num_ranks))
+    links = LINKS if group.num_hosts == 1 else LINKS_BETWEEN_HOSTS
+    link = links.get(backend, _UNKNOWN)
+    rounds, traffic = _COSTS[op](max(2, group.size))
     return rounds * link.latency_s + traffic * nbytes / (link.bandwidth_gb_s * 1e9)
 
 
-def rank_by_model(backends: Sequence[str], op: str, num_ranks: int, nbytes: int) -> list[Candidate]:
+def rank_by_model(group: Group, op: str, nbytes: int) -> list[Candidate]:
     """Return the backends from best to worst."""
-    candidates = [Candidate(name, predict_seconds(name, op, num_ranks, nbytes), "modelled") for name in backends]
+    candidates = [Candidate(name, predict_seconds(name, op, group, nbytes), "modelled") for name in group.backends]
     return sorted(candidates, key=lambda each: each.seconds or math.inf)
 
 
@@ -69,15 +71,13 @@ class ModelPolicy(Policy):
     def __init__(self, reason: str = "no table was measured here") -> None:
         self.reason = reason
 
-    def choices(self, size: int, backends: Sequence[str]) -> Choices:
+    def choices(self, group: Group) -> Choices:
         # Latency and bandwidth order the backends alike, so one size stands for all.
         return {
-            (op, dtypes): [Range(LARGEST_NBYTES, tuple(each.backend for each in rank_by_model(backends, op, size, 1)))]
+            (op, dtypes): [Range(LARGEST_NBYTES, tuple(each.backend for each in rank_by_model(group, op, 1)))]
             for op in CHOOSABLE
             for dtypes in _native.DTYPE_CLASS_NAMES
         }
 
-    def explain(
-        self, size: int, backends: Sequence[str], op: str, dtypes: str, nbytes: int
-    ) -> tuple[str, list[Candidate]]:
-        return f"a model decides, as {self.reason}", rank_by_model(backends, op, size, nbytes)
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
+        return f"a model decides, as {self.reason}", rank_by_model(group, op, nbytes)

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 from hocket import _native
-from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Candidate, Choices, Policy, Range
+from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Candidate, Choices, Group, Policy, Range
 from hocket.tune.model import rank_by_model
 from hocket.tune.table import Row, Table
 
@@ -31,26 +31,20 @@ class TablePolicy(Policy):
     def __init__(self, table: Table) -> None:
         self.table = table
 
-    def choices(self, size: int, backends: Sequence[str]) -> Choices:
+    def choices(self, group: Group) -> Choices:
         return {
-            (op, dtypes): self._ranges(size, backends, op, dtypes)
-            for op in CHOOSABLE
-            for dtypes in _native.DTYPE_CLASS_NAMES
+            (op, dtypes): self._ranges(group, op, dtypes) for op in CHOOSABLE for dtypes in _native.DTYPE_CLASS_NAMES
         }
 
-    def explain(
-        self, size: int, backends: Sequence[str], op: str, dtypes: str, nbytes: int
-    ) -> tuple[str, list[Candidate]]:
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
         if op in _ONE_CHOICE:
             nbytes = _MESSAGE_NBYTES
-        measured_size, sizes = self._nearest(size, op, dtypes)
+        measured_size, sizes = self._nearest(group.size, op, dtypes)
         if not sizes:
-            return f"{self.table.path} has no {op} of that kind, a model decides", rank_by_model(
-                backends, op, size, nbytes
-            )
+            return f"{self.table.path} has no {op} of that kind, a model decides", rank_by_model(group, op, nbytes)
         nearest = _nearest_size(list(sizes), nbytes)
         rows = sizes[nearest]
-        order = self._order(rows, backends, op, dtypes, size)
+        order = self._order(rows, group.backends)
         candidates = [
             Candidate(name, rows[name].seconds, f"measured at {nearest} B")
             if name in rows
@@ -62,8 +56,8 @@ class TablePolicy(Policy):
             reason = f"{second / best:.2f} times as fast as the second in {self.table.path}"
             if not _is_faster(rows[candidates[0].backend], rows[candidates[1].backend]):
                 reason = f"as fast as the second in {self.table.path}, within the noise"
-        if measured_size != size:
-            reason += f"; measured between {measured_size} ranks, there are no times for {size}"
+        if measured_size != group.size:
+            reason += f"; measured between {measured_size} ranks, there are no times for {group.size}"
         if op in _ONE_CHOICE:
             reason += f"; one choice for all messages, made at {_MESSAGE_NBYTES} B"
         return reason, candidates
@@ -84,28 +78,26 @@ class TablePolicy(Policy):
         share = (math.log1p(nbytes) - math.log1p(x0)) / (math.log1p(x1) - math.log1p(x0))
         return math.exp(math.log(y0) + share * (math.log(y1) - math.log(y0)))
 
-    def _ranges(self, size: int, backends: Sequence[str], op: str, dtypes: str) -> list[Range]:
-        _, sizes = self._nearest(size, op, dtypes)
+    def _ranges(self, group: Group, op: str, dtypes: str) -> list[Range]:
+        _, sizes = self._nearest(group.size, op, dtypes)
         if not sizes:
-            order = tuple(each.backend for each in rank_by_model(backends, op, size, 1))
+            order = tuple(each.backend for each in rank_by_model(group, op, 1))
             return [Range(LARGEST_NBYTES, order)]
         if op in _ONE_CHOICE:
             rows = sizes[_nearest_size(list(sizes), _MESSAGE_NBYTES)]
-            return [Range(LARGEST_NBYTES, self._order(rows, backends, op, dtypes, size))]
+            return [Range(LARGEST_NBYTES, self._order(rows, group.backends))]
         ranges: list[Range] = []
         measured = list(sizes)
         for nbytes, following in zip(measured, [*measured[1:], None], strict=True):
             most = LARGEST_NBYTES if following is None else _border(nbytes, following)
-            order = self._order(sizes[nbytes], backends, op, dtypes, size)
+            order = self._order(sizes[nbytes], group.backends)
             if ranges and ranges[-1].ranking == order:
                 ranges[-1] = Range(most, order)
             else:
                 ranges.append(Range(most, order))
         return ranges
 
-    def _order(
-        self, rows: Mapping[str, Row], backends: Sequence[str], op: str, dtypes: str, size: int
-    ) -> tuple[str, ...]:
+    def _order(self, rows: Mapping[str, Row], backends: Sequence[str]) -> tuple[str, ...]:
         """Best first; those that were not measured last."""
         left = [name for name in backends if name in rows]
         order: list[str] = []

@@ -82,7 +82,7 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
     measured = measure(team, settings, on_round=on_round)
     control.finalize()
     rows = tuple(_row(comm.size, cell, key, measured) for key, cell in cells.items())
-    return Table(this_machine(comm.backends), rows)
+    return Table(this_machine(comm.backends, comm.num_hosts), rows)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@
 
 #include "core/clock.hpp"
 #include "core/lane.hpp"
-#include "shm/region.hpp"
+#include "core/peers.hpp"
 
 namespace hocket {
 
 class LateReason {
  public:
-  explicit LateReason(std::shared_ptr<Region> region) : region_(std::move(region)) {}
+  explicit LateReason(std::shared_ptr<const Peers> peers) : peers_(std::move(peers)) {}
 
   // Calls the library; what it fails with becomes the operation's state here, if a death may be behind it.
   template <typename Call>
@@ -34,7 +34,7 @@ class LateReason {
   Progress look(Operation& op) {
     constexpr int64_t kMomentNs = 500'000'000;
     const Held& held = *static_cast<Held*>(op.token);
-    const std::optional<Error> reason = region_->look_at_peers();
+    const std::optional<Error> reason = peers_->look_at_peers();
     if (!reason && now_ns() - held.since_ns < kMomentNs) return Progress::waiting;
     const Error error = reason ? *reason : held.error;
     drop(op);
@@ -50,7 +50,7 @@ class LateReason {
     Error error;
     int64_t since_ns;
   };
-  std::shared_ptr<Region> region_;
+  std::shared_ptr<const Peers> peers_;
   std::list<Held> held_;
 };
 

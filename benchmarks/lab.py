@@ -1,0 +1,287 @@
+"""A laboratory of two hosts on one machine: what crosses between them crosses a network of a given speed.
+
+Each host is a set of namespaces: its own network, name, /dev/shm, /sys and System V memory, so that libraries find no
+way around the link. A
+veth pair joins them, shaped by a token bucket to the rate asked for. The namespaces live as long as the laboratory's
+own processes do; nothing is left behind, however it ends. Needs root, and Debian's iproute2.
+
+    python benchmarks/lab.py run --rate 1 -n 1 -- script.py args     # ranks on both hosts, as by `hocket run`
+    python benchmarks/lab.py up --rate 10                            # until Enter; prints how to get in
+    python benchmarks/lab.py speed --rate 10                         # what the link carries
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+NUM_HOSTS = 2
+_NETWORK = "10.77.0"
+_TIMEOUT_S = 20.0
+_MASTER_PORT = 29500
+# Read by a host's first process: sets the host up and keeps it until its input ends.
+_KEEPER = """
+set -e
+hostname "$1"
+mount -t tmpfs -o size=4g tmpfs /dev/shm
+mount -t sysfs sysfs /sys
+ip link set lo up
+echo ready
+read -r _ || true
+"""
+
+
+class LabError(RuntimeError):
+    """The laboratory cannot be set up; the message says what is missing."""
+
+
+class Host:
+    """One host of the laboratory.
+
+    Args:
+        number: 0 or 1.
+        keeper: the process whose namespaces it is.
+    """
+
+    def __init__(self, number: int, keeper: subprocess.Popen[str]) -> None:
+        self.number = number
+        self.address = f"{_NETWORK}.{number + 1}"
+        self.keeper = keeper
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """The command that runs another one on this host."""
+        return [
+            "nsenter",
+            "-t",
+            str(self.keeper.pid),
+            "--net",
+            "--uts",
+            "--mount",
+            "--ipc",
+            f"--wd={os.getcwd()}",
+            *argv,
+        ]
+
+    def run(self, *argv: str) -> str:
+        """Run a command here and return its output."""
+        done = subprocess.run(self.command(argv), capture_output=True, text=True, timeout=_TIMEOUT_S)
+        if done.returncode != 0:
+            raise LabError(f"{' '.join(argv)} failed on host {self.number}: {done.stderr.strip()}")
+        return done.stdout
+
+
+class Lab:
+    """Two hosts and the link between them; a context manager.
+
+    Args:
+        rate_gbit_s: of the link, in each direction.
+
+    Raises:
+        LabError: this user may not, or a tool is missing.
+    """
+
+    def __init__(self, rate_gbit_s: float) -> None:
+        self.rate_gbit_s = rate_gbit_s
+        self.hosts: list[Host] = []
+
+    def __enter__(self) -> Lab:
+        reason = find_obstacle()
+        if reason is not None:
+            raise LabError(reason)
+        try:
+            for number in range(NUM_HOSTS):
+                self.hosts.append(_start_host(number))
+            first, second = self.hosts
+            peer = ("peer", "name", "eth0", "netns", str(second.keeper.pid))
+            first.run("ip", "link", "add", "eth0", "type", "veth", *peer)
+            for host in self.hosts:
+                host.run("ip", "addr", "add", f"{host.address}/24", "dev", "eth0")
+                host.run("ip", "link", "set", "eth0", "up")
+                # A burst is what leaves within a millisecond, but not less than the largest segment the kernel makes.
+                burst = max(65536 * 2, int(self.rate_gbit_s * 1e9 / 8 / 1000))
+                host.run(
+                    *("tc", "qdisc", "add", "dev", "eth0", "root", "tbf"),
+                    *("rate", f"{self.rate_gbit_s:g}gbit", "burst", str(burst), "latency", "50ms"),
+                )
+            self._await_link()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _await_link(self) -> None:
+        """Wait until the kernel says that both ends are running: libraries leave out a device that is not."""
+        deadline = time.monotonic() + _TIMEOUT_S
+        while any(host.run("cat", "/sys/class/net/eth0/operstate") != "up\n" for host in self.hosts):
+            if time.monotonic() > deadline:
+                raise LabError("the link between the hosts does not come up")
+            time.sleep(0.01)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End whatever still runs on the hosts, and the hosts."""
+        for host in self.hosts:
+            for pid in _processes_in(host.keeper.pid):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+        for host in self.hosts:
+            host.keeper.communicate(timeout=_TIMEOUT_S)
+        self.hosts = []
+
+    def bytes_sent(self, number: int) -> int:
+        """Bytes that a host has sent over the link, headers included."""
+        return int(self.hosts[number].run("cat", "/sys/class/net/eth0/statistics/tx_bytes"))
+
+    def launchers(self, argv: Sequence[str], num_local: int) -> list[list[str]]:
+        """The commands, one per host, that run a script as ranks of one job: `num_local` on each."""
+        run = [sys.executable, "-m", "hocket.cli", "run", "-n", str(num_local), "--nnodes", str(NUM_HOSTS)]
+        run += ["--master-addr", self.hosts[0].address, "--master-port", str(_MASTER_PORT)]
+        return [host.command([*run, "--node-rank", str(host.number), *argv]) for host in self.hosts]
+
+    def rank_commands(self, argv: Sequence[str], num_local: int) -> list[tuple[list[str], Mapping[str, str]]]:
+        """The same without a launcher: for each rank its command and its variables."""
+        world = {
+            "WORLD_SIZE": str(NUM_HOSTS * num_local),
+            "LOCAL_WORLD_SIZE": str(num_local),
+            "MASTER_ADDR": self.hosts[0].address,
+            "MASTER_PORT": str(_MASTER_PORT),
+        }
+        return [
+            (host.command(argv), {**world, "RANK": str(host.number * num_local + local), "LOCAL_RANK": str(local)})
+            for host in self.hosts
+            for local in range(num_local)
+        ]
+
+
+def find_obstacle() -> str | None:
+    """Return why there can be no laboratory here, or None."""
+    missing = [tool for tool in ("ip", "tc", "nsenter", "unshare", "mount") if shutil.which(tool) is None]
+    if missing:
+        return f"{', '.join(missing)} not found; Debian's packages iproute2 and util-linux have them"
+    if os.geteuid() != 0:
+        return "the laboratory needs root, to make network namespaces"
+    return None
+
+
+def _start_host(number: int) -> Host:
+    keeper = subprocess.Popen(
+        ["unshare", "--net", "--uts", "--mount", "--ipc", "sh", "-c", _KEEPER, "sh", f"lab{number}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for those who use the laboratory
+    )
+    assert keeper.stdout is not None
+    if keeper.stdout.readline() != "ready\n":
+        _, error = keeper.communicate(timeout=_TIMEOUT_S)
+        raise LabError(f"a host could not be set up: {error.strip()}")
+    return Host(number, keeper)
+
+
+def _processes_in(keeper: int) -> list[int]:
+    """All processes of a host but its keeper, by their network namespace."""
+    own = os.readlink(f"/proc/{keeper}/ns/net")
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == keeper:
+            continue
+        try:
+            if os.readlink(entry / "ns/net") == own:
+                found.append(int(entry.name))
+        except OSError:  # it has ended, or is a zombie
+            continue
+    return found
+
+
+def _run(lab: Lab, argv: Sequence[str], num_local: int) -> int:
+    processes = [subprocess.Popen(command) for command in lab.launchers(argv, num_local)]
+    while True:
+        try:
+            return max(abs(process.wait()) for process in processes)
+        except KeyboardInterrupt:  # the launchers had it too, and pass it on; a second one kills
+            continue
+
+
+_SEND = """
+import socket, sys, time
+data = bytes(1 << 20)
+with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as connection:
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline:
+        connection.sendall(data)
+"""
+_RECEIVE = """
+import socket, sys, time
+with socket.create_server(("", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    connection = server.accept()[0]
+begin, total, buffer = time.monotonic(), 0, bytearray(1 << 20)
+while count := connection.recv_into(buffer):
+    total += count
+print(total * 8e-9 / (time.monotonic() - begin), flush=True)
+"""
+
+
+def speed_gbit_s(lab: Lab) -> float:
+    """What one TCP connection carries over the link."""
+    sender, receiver = lab.hosts
+    with subprocess.Popen(
+        receiver.command([sys.executable, "-c", _RECEIVE]), stdout=subprocess.PIPE, text=True
+    ) as receiving:
+        assert receiving.stdout is not None
+        port = receiving.stdout.readline().strip()
+        sender.run(sys.executable, "-c", _SEND, receiver.address, port)
+        return float(receiving.stdout.readline())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb, words in (
+        ("run", "run a script as ranks on both hosts"),
+        ("up", "set it up, and tear it down at Enter or Ctrl-C"),
+        ("speed", "measure the link"),
+    ):
+        each = verbs.add_parser(verb, help=words)
+        each.add_argument("--rate", type=float, default=1.0, metavar="GBIT", help="Gbit/s of the link (1)")
+        if verb == "run":
+            each.add_argument("-n", type=int, default=1, metavar="N", help="ranks on each host (1)")
+            each.add_argument("command", nargs=argparse.REMAINDER, metavar="SCRIPT", help="script and its arguments")
+    options = parser.parse_args()
+    try:
+        with Lab(options.rate) as lab:
+            if options.verb == "run":
+                argv = options.command[1:] if options.command[:1] == ["--"] else options.command
+                return _run(lab, argv, options.n)
+            if options.verb == "speed":
+                print(f"{speed_gbit_s(lab):.2f} Gbit/s over a link of {options.rate:g}")
+                return 0
+            for host in lab.hosts:
+                print(f"host {host.number}, {host.address}: {' '.join(host.command(['sh']))}")
+            try:
+                input("Enter ends it. ")
+            except (KeyboardInterrupt, EOFError):
+                print()
+            return 0
+    except LabError as error:
+        print(f"lab: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

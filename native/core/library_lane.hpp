@@ -1,0 +1,27 @@
+// A foreign library's lane with something around it: what the library says of itself is handed on.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "core/lane.hpp"
+
+namespace hocket {
+
+class LibraryLane : public Lane {
+ public:
+  explicit LibraryLane(std::unique_ptr<Lane> library) : library_(std::move(library)) {}
+
+  const char* backend() const override { return library_->backend(); }
+  size_t depth() const override { return library_->depth(); }
+  std::optional<std::string> refuses(const Operation& op) const override { return library_->refuses(op); }
+  Polling polling() const override { return library_->polling(); }
+  bool keeps_arrays() const override { return library_->keeps_arrays(); }
+
+ protected:
+  const std::unique_ptr<Lane> library_;
+};
+
+}  // namespace hocket

@@ -1,0 +1,90 @@
+#include "hosts/control.hpp"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/clock.hpp"
+
+namespace hocket {
+
+Control::Control(std::vector<std::string> places)
+    : places_(std::move(places)), fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), dead_(places_.size()) {
+  if (fd_ < 0) throw Failure(ErrorCode::resource_exhausted, std::string("eventfd: ") + std::strerror(errno));
+}
+
+Control::~Control() { ::close(fd_); }
+
+void Control::send(Notice notice) {
+  notices_.push_back(std::move(notice));
+  const uint64_t one = 1;
+  // It fails only where the counter is full, and then it is readable already.
+  [[maybe_unused]] const ssize_t written = ::write(fd_, &one, sizeof one);
+}
+
+std::vector<Notice> Control::take_notices() {
+  const std::lock_guard guard(mutex_);
+  uint64_t count;
+  [[maybe_unused]] const ssize_t read = ::read(fd_, &count, sizeof count);
+  std::vector<Notice> taken(std::make_move_iterator(notices_.begin()), std::make_move_iterator(notices_.end()));
+  notices_.clear();
+  return taken;
+}
+
+void Control::note_death(int job_rank) {
+  const std::lock_guard guard(mutex_);
+  if (static_cast<size_t>(job_rank) < dead_.size()) dead_[static_cast<size_t>(job_rank)] = true;
+}
+
+void Control::note_lost(std::string why) {
+  const std::lock_guard guard(mutex_);
+  if (!lost_) lost_ = Error{ErrorCode::aborted, std::move(why)};
+}
+
+void Control::note_left(uint64_t key, int rank, uint64_t seq) {
+  const std::lock_guard guard(mutex_);
+  groups_[key].left.try_emplace(rank, Left{seq, now_ns()});
+  forget_if_over(key);
+}
+
+void Control::note_abort(uint64_t key, Error error) {
+  const std::lock_guard guard(mutex_);
+  Group& group = groups_[key];
+  if (!group.failure) group.failure = std::move(error);
+}
+
+void Control::note_verdict(uint64_t key, uint64_t seq, std::vector<int> behind, std::string mismatch) {
+  const std::lock_guard guard(mutex_);
+  const auto found = groups_.find(key);
+  if (found == groups_.end() || found->second.is_closed) return;
+  Group& group = found->second;
+  group.stalled_seq = seq;
+  group.behind = std::move(behind);
+  if (!mismatch.empty() && !group.failure) group.failure = Error{ErrorCode::collective_mismatch, std::move(mismatch)};
+}
+
+std::optional<Control::Report> Control::report(uint64_t key, uint64_t seq) {
+  const std::lock_guard guard(mutex_);
+  const auto found = groups_.find(key);
+  if (found == groups_.end() || found->second.num_members == 0) return std::nullopt;
+  const Group& group = found->second;
+  Report report{group.last, 0, ""};
+  const Operation& op = group.log[seq % kLogged];
+  if (op.seq == seq) {
+    report.fingerprint = fingerprint(op);
+    report.text = describe(op) + " on " + group.backends[op.backend];
+    if (op.site) report.text += std::string(" at ") + op.site;
+  }
+  return report;
+}
+
+// When all members have left, nobody speaks of it any more.
+void Control::forget_if_over(uint64_t key) {
+  const auto found = groups_.find(key);
+  const Group& group = found->second;
+  if (group.is_closed && group.left.size() + 1 >= group.num_members) groups_.erase(found);
+}
+
+}  // namespace hocket

@@ -1,0 +1,45 @@
+// A foreign library's lane between ranks on several hosts. What shared memory would show at once is learned over the
+// control connection: who died, who left, and, of an operation that takes long, who is behind and whether all members
+// issued the same.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "core/late_reason.hpp"
+#include "core/library_lane.hpp"
+#include "hosts/remote_peers.hpp"
+
+namespace hocket {
+
+class RemoteLane final : public LibraryLane {
+ public:
+  RemoteLane(std::shared_ptr<const RemotePeers> peers, std::unique_ptr<Lane> library)
+      : LibraryLane(std::move(library)), peers_(peers), late_(std::move(peers)) {}
+
+  Progress post(Operation& op) override;
+  Progress test(Operation& op) override;
+  std::vector<int> missing(const Operation& op) const override;
+  bool cancel(Operation& op) noexcept override;
+  std::optional<Error> health() override;
+  void abandon(const Error& error) noexcept override;
+
+ private:
+  struct Posted {
+    Operation op;  // as it was posted; for what the peers have to be asked about
+    int64_t next_report_ns;
+  };
+  using Key = std::tuple<OpKind, int32_t, uint64_t>;
+  // Messages are numbered per peer and direction.
+  static Key key_of(const Operation& op) { return {op.kind, op.root, op.seq}; }
+  Progress forget_if_over(const Operation& op, Progress state);
+
+  const std::shared_ptr<const RemotePeers> peers_;
+  LateReason late_;
+  std::map<Key, Posted> posted_;
+};
+
+}  // namespace hocket

@@ -1,0 +1,97 @@
+#include "hosts/remote_peers.hpp"
+
+#include <algorithm>
+
+#include "core/clock.hpp"
+#include "core/process.hpp"
+
+namespace hocket {
+
+RemotePeers::RemotePeers(std::shared_ptr<Control> control, std::vector<int> members, int rank_, uint64_t key,
+                         std::vector<std::string> backends)
+    : rank(rank_),
+      size(static_cast<int>(members.size())),
+      control_(std::move(control)),
+      members_(std::move(members)),
+      key_(key) {
+  const std::lock_guard guard(control_->mutex_);
+  Control::Group& group = control_->groups_[key_];
+  group.num_members = members_.size();
+  group.backends = std::move(backends);
+}
+
+RemotePeers::~RemotePeers() {
+  if (g_forked_child.load(std::memory_order_relaxed)) return;  // its parent has not left
+  const std::lock_guard guard(control_->mutex_);
+  Control::Group& group = control_->groups_[key_];
+  control_->send({.kind = Notice::Kind::left, .key = key_, .seq = group.last, .members = members_});
+  group.is_closed = true;
+  control_->forget_if_over(key_);
+}
+
+Error RemotePeers::peer_failure(const std::vector<int>& ranks, const char* what) const {
+  std::string text;
+  for (const int peer : ranks) {
+    if (!text.empty()) text += "; ";
+    const auto job_rank = static_cast<size_t>(members_[static_cast<size_t>(peer)]);
+    text += "rank " + std::to_string(peer) + " (" + control_->places_[job_rank] + ") " + what;
+  }
+  return {ErrorCode::peer_failure, text, ranks};
+}
+
+std::optional<Error> RemotePeers::look_at_peers() const {
+  const std::lock_guard guard(control_->mutex_);
+  if (std::optional<Error> error = control_->groups_[key_].failure) {
+    // Who was waited for has not timed out itself.
+    const bool it_is_me = std::find(error->ranks.begin(), error->ranks.end(), rank) != error->ranks.end();
+    if (error->code == ErrorCode::comm_timeout && it_is_me) error->code = ErrorCode::aborted;
+    return error;
+  }
+  std::vector<int> dead;
+  for (int peer = 0; peer < size; ++peer)
+    if (control_->dead_[static_cast<size_t>(members_[static_cast<size_t>(peer)])]) dead.push_back(peer);
+  if (!dead.empty()) return peer_failure(dead, "died");
+  return control_->lost_;
+}
+
+void RemotePeers::post_abort(const Error& error) const {
+  const std::lock_guard guard(control_->mutex_);
+  Control::Group& group = control_->groups_[key_];
+  if (group.failure) return;  // all members hear of it already
+  group.failure = error;
+  control_->send({.kind = Notice::Kind::aborted, .key = key_, .error = error, .members = members_});
+}
+
+void RemotePeers::note_issued(const Operation& op) const {
+  const std::lock_guard guard(control_->mutex_);
+  Control::Group& group = control_->groups_[key_];
+  group.log[op.seq % Control::kLogged] = op;
+  group.last = op.seq;
+}
+
+std::optional<Error> RemotePeers::find_left(const Operation& op) const {
+  // What a member sent before it left may still be under way; what it had not issued will never come.
+  constexpr int64_t kUnderWayNs = 2'000'000'000;
+  const std::lock_guard guard(control_->mutex_);
+  std::vector<int> gone;
+  for (const auto& [peer, left] : control_->groups_[key_].left) {
+    const bool owes =
+        is_point_to_point(op.kind) ? op.root == peer && now_ns() - left.noted_ns > kUnderWayNs : op.seq > left.seq;
+    if (owes) gone.push_back(peer);
+  }
+  if (gone.empty()) return std::nullopt;
+  return peer_failure(gone, "left the communicator before taking part");
+}
+
+void RemotePeers::report_stall(const Operation& op) const {
+  const std::lock_guard guard(control_->mutex_);
+  control_->send({.kind = Notice::Kind::stalled, .key = key_, .seq = op.seq, .members = members_});
+}
+
+std::vector<int> RemotePeers::behind(const Operation& op) const {
+  const std::lock_guard guard(control_->mutex_);
+  const Control::Group& group = control_->groups_[key_];
+  return group.stalled_seq == op.seq ? group.behind : std::vector<int>{};
+}
+
+}  // namespace hocket

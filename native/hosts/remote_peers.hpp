@@ -1,0 +1,46 @@
+// The members of a communicator that spans hosts.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/peers.hpp"
+#include "hosts/control.hpp"
+
+namespace hocket {
+
+class RemotePeers final : public Peers {
+ public:
+  // members: job ranks, in order of the communicator's ranks. backends: their names, in order of the communicator's.
+  RemotePeers(std::shared_ptr<Control> control, std::vector<int> members, int rank, uint64_t key,
+              std::vector<std::string> backends);
+  ~RemotePeers() override;  // tells the others that this member has left
+  RemotePeers(const RemotePeers&) = delete;
+  RemotePeers& operator=(const RemotePeers&) = delete;
+
+  std::optional<Error> look_at_peers() const override;
+  void post_abort(const Error& error) const override;
+
+  void note_issued(const Operation& op) const;
+  // Members that left without a part in an operation that waits for them.
+  std::optional<Error> find_left(const Operation& op) const;
+  // Asks who is behind in an operation that takes long, and whether all members issued the same.
+  void report_stall(const Operation& op) const;
+  // What the last answer was.
+  std::vector<int> behind(const Operation& op) const;
+
+  const int rank;
+  const int size;
+
+ private:
+  Error peer_failure(const std::vector<int>& ranks, const char* what) const;
+
+  const std::shared_ptr<Control> control_;
+  const std::vector<int> members_;
+  const uint64_t key_;
+};
+
+}  // namespace hocket

@@ -1,0 +1,178 @@
+"""Faults in a job on two hosts, where ranks hear of each other over a connection and not through shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+
+START = """
+import importlib
+if sys.argv[1] == "gloo":
+    importlib.import_module("torch").set_num_threads(1)
+comm = hk.init(backends=[sys.argv[1]], timeout=30)
+assert comm.num_hosts == 2 and comm.local_size == SIZE // 2, (comm.num_hosts, comm.local_size)
+x = np.ones(1 << 18, np.float32)
+comm.all_reduce(x)
+assert (x == SIZE).all()
+comm.barrier()
+"""
+BOTH = pytest.mark.parametrize("backend", ["mpi", "gloo"])
+
+
+@BOTH
+@pytest.mark.parametrize("victim", [0, 3])
+def test_death(run_on_hosts: Callable[..., Any], backend: str, victim: int) -> None:
+    script = f"""
+victim = {victim}
+if RANK == victim:
+    tell("ready")
+    await_told(*(f"issued-{{rank}}" for rank in range(SIZE) if rank != victim))
+    note("dead")
+    os.kill(os.getpid(), signal.SIGKILL)
+work = comm.all_reduce(x, async_op=True)
+tell(f"issued-{{RANK}}")
+error = caught(work.wait)
+assert isinstance(error, hk.PeerFailure) and error.ranks == (victim,), error
+assert isinstance(caught(comm.barrier), (hk.PeerFailure, hk.Aborted))
+note("over")
+"""
+    job = run_on_hosts(START + script, 2, backend)
+    assert len(job.notes("over")) == 3, job.stderr
+    (dead,) = job.notes("dead")
+    errors = {note["rank"]: note for note in reversed(job.notes("error"))}
+    for rank, first in errors.items():
+        assert f"rank {victim}" in first["text"] and "died" in first["text"], (rank, first)
+        assert first["time_s"] - dead["time_s"] < 2, first
+
+
+@BOTH
+def test_leaving(run_on_hosts: Callable[..., Any], backend: str) -> None:
+    """Who finalizes took part in all that was issued before; what comes after fails by name, and at once."""
+    script = """
+if RANK == 0:
+    comm.finalize()
+    note("left")
+    tell("left")
+    await_told("over")
+else:
+    await_told("left")
+    error = caught(comm.all_reduce, x)
+    assert isinstance(error, hk.PeerFailure) and error.ranks == (0,), error
+    assert "left" in str(error), error
+    tell("over")
+"""
+    job = run_on_hosts(START + script, 1, backend)
+    assert job.return_codes == [0, 0], job.stderr
+    (left,), (error,) = job.notes("left"), job.notes("error")
+    assert error["time_s"] - max(left["time_s"], error["entered_s"]) < 2
+
+
+@BOTH
+def test_deadline_names_who_is_missing(run_on_hosts: Callable[..., Any], backend: str) -> None:
+    script = """
+if RANK == 2:
+    await_told("over-0", "over-1", "over-3")
+    assert isinstance(caught(comm.all_reduce, x), hk.Aborted)
+else:
+    error = caught(comm.all_reduce, x, timeout=2.0)
+    # Whose time is over first tells the others, who wait for the same.
+    assert isinstance(error, hk.CommTimeout) and error.ranks == (2,), (error, error.ranks)
+    tell(f"over-{RANK}")
+"""
+    job = run_on_hosts(START + script, 2, backend)
+    assert job.return_codes == [0, 0], job.stderr
+
+
+@BOTH
+def test_mismatch_is_named(run_on_hosts: Callable[..., Any], backend: str) -> None:
+    """Neither library would notice: one rank reduces, the other one waits in a barrier."""
+    script = """
+error = caught(comm.all_reduce, x) if RANK == 0 else caught(comm.all_to_all, np.empty(2000), np.ones(2000))
+assert type(error) is hk.CollectiveMismatch, error
+for word in ("rank 0: all_reduce(sum) of 1048576 bytes float32", "rank 1: all_to_all of 8000 bytes float64", "prelude.py:"):
+    assert word in str(error), error
+assert caught(comm.barrier) is not None
+"""
+    job = run_on_hosts(START + script, 1, backend)
+    assert job.return_codes == [0, 0], job.stderr
+
+
+@BOTH
+def test_uncaught_exception(run_on_hosts: Callable[..., Any], backend: str) -> None:
+    script = """
+if RANK == 1:
+    raise RuntimeError("this rank has had enough")
+error = caught(comm.all_reduce, x)
+assert isinstance(error, (hk.PeerFailure, hk.Aborted)), error
+assert "1" in str(error), error
+"""
+    job = run_on_hosts(START + script, 1, backend)
+    assert sorted(job.return_codes) == [0, 1], job.stderr
+    assert "this rank has had enough" in job.stderr
+
+
+def test_again_after_finalize(run_on_hosts: Callable[..., Any]) -> None:
+    script = """
+for turn in range(3):
+    comm.finalize()
+    comm = hk.init(backends=[sys.argv[1]], timeout=30)
+    comm.all_reduce(x)
+"""
+    job = run_on_hosts(START + script, 2, "gloo")
+    assert job.return_codes == [0, 0], job.stderr
+
+
+def test_forked_children_keep_no_connection(run_on_hosts: Callable[..., Any]) -> None:
+    """A data loader's worker that lives on does not hide the death of its rank."""
+    script = """
+if RANK == 1:
+    child = os.fork()
+    if child == 0:
+        await_told("over")
+        os._exit(0)
+    tell("forked")
+    os.kill(os.getpid(), signal.SIGKILL)
+await_told("forked")
+error = caught(comm.all_reduce, x)
+tell("over")
+assert isinstance(error, hk.PeerFailure) and "died" in str(error), error
+"""
+    job = run_on_hosts(START + script, 1, "gloo")
+    assert 0 in job.return_codes, job.stderr
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_who_never_arrives_is_named(run_on_hosts: Callable[..., Any], rank: int) -> None:
+    script = """
+if RANK == int(sys.argv[1]):
+    await_told("over")
+    sys.exit()
+error = caught(hk.init, backends=["gloo"], timeout=2.0)
+assert isinstance(error, hk.CommTimeout) and error.ranks == (int(sys.argv[1]),), error
+tell("over")
+"""
+    job = run_on_hosts(script, 1, str(rank))
+    assert job.return_codes == [0, 0], job.stderr
+
+
+def test_contradictions(run_on_hosts: Callable[..., Any]) -> None:
+    script = """
+if RANK == 1:
+    os.environ["HOCKET_HOST"] = "host-0"
+error = caught(hk.init, backends=["gloo"], timeout=20.0)
+assert type(error) is hk.BootstrapMismatch and "LOCAL_WORLD_SIZE" in str(error), error
+del os.environ["MASTER_ADDR"]
+error = caught(hk.init, backends=["gloo"], timeout=20.0)
+assert type(error) is hk.BootstrapMismatch and "MASTER_ADDR" in str(error), error
+os.environ["HOCKET_CONTROL"] = "nowhere"
+error = caught(hk.init, backends=["gloo"], timeout=20.0)
+assert type(error) is hk.BootstrapMismatch and "HOST:PORT" in str(error), error
+error = caught(hk.init, backends="shm", timeout=20.0)
+assert type(error) is hk.BackendUnavailable and "one host" in str(error), error
+"""
+    job = run_on_hosts(script, 1)
+    assert job.return_codes == [0, 0], job.stderr
