@@ -13,7 +13,7 @@ namespace hocket {
 
 namespace {
 
-constexpr const char* kNoticeNames[] = {"aborted", "left", "stalled"};
+constexpr const char* kNoticeNames[] = {"aborted", "left", "stalled", "issued"};
 
 nb::list take_notices(PyControl& self) {
   nb::list notices;
@@ -22,6 +22,7 @@ nb::list take_notices(PyControl& self) {
     notice["what"] = kNoticeNames[static_cast<size_t>(each.kind)];
     notice["key"] = each.key;
     notice["seq"] = each.seq;
+    notice["history"] = each.history;
     notice["members"] = each.members;
     if (each.kind == Notice::Kind::aborted) {
       notice["code"] = static_cast<int>(each.error.code);
@@ -65,8 +66,10 @@ void bind_control(nb::module_& module) {
           nb::arg("why"))
       .def(
           "note_left",
-          [](PyControl& self, uint64_t key, int rank, uint64_t seq) { self.control->note_left(key, rank, seq); },
-          nb::arg("key"), nb::arg("rank"), nb::arg("seq"))
+          [](PyControl& self, uint64_t key, int rank, uint64_t seq, uint64_t history) {
+            self.control->note_left(key, rank, seq, history);
+          },
+          nb::arg("key"), nb::arg("rank"), nb::arg("seq"), nb::arg("history"))
       .def("note_abort", &note_abort, nb::arg("key"), nb::arg("code"), nb::arg("text"), nb::arg("ranks"))
       .def(
           "note_verdict",
@@ -74,6 +77,9 @@ void bind_control(nb::module_& module) {
             self.control->note_verdict(key, seq, std::move(behind), std::move(mismatch));
           },
           nb::arg("key"), nb::arg("seq"), nb::arg("behind"), nb::arg("mismatch"))
+      .def(
+          "histories", [](PyControl& self, uint64_t key, uint64_t seq) { return self.control->histories(key, seq); },
+          nb::arg("key"), nb::arg("seq"))
       .def("report", &report, nb::arg("key"), nb::arg("seq"));
 }
 

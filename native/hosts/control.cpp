@@ -43,9 +43,9 @@ void Control::note_lost(std::string why) {
   if (!lost_) lost_ = Error{ErrorCode::aborted, std::move(why)};
 }
 
-void Control::note_left(uint64_t key, int rank, uint64_t seq) {
+void Control::note_left(uint64_t key, int rank, uint64_t seq, uint64_t history) {
   const std::lock_guard guard(mutex_);
-  groups_[key].left.try_emplace(rank, Left{seq, now_ns()});
+  groups_[key].left.try_emplace(rank, Left{seq, history, now_ns()});
   forget_if_over(key);
 }
 
@@ -71,13 +71,24 @@ std::optional<Control::Report> Control::report(uint64_t key, uint64_t seq) {
   if (found == groups_.end() || found->second.num_members == 0) return std::nullopt;
   const Group& group = found->second;
   Report report{group.last, 0, ""};
-  const Operation& op = group.log[seq % kLogged];
+  const Operation& op = group.log[seq % kLogged].op;
   if (op.seq == seq) {
     report.fingerprint = fingerprint(op);
     report.text = describe(op) + " on " + group.backends[op.backend];
     if (op.site) report.text += std::string(" at ") + op.site;
   }
   return report;
+}
+
+std::vector<uint64_t> Control::histories(uint64_t key, uint64_t seq) {
+  const std::lock_guard guard(mutex_);
+  std::vector<uint64_t> histories;
+  const auto found = groups_.find(key);
+  for (uint64_t each = seq - kIssuedPeriod + 1; each <= seq; ++each) {
+    const Logged* logged = found == groups_.end() ? nullptr : &found->second.log[each % kLogged];
+    histories.push_back(logged && logged->op.seq == each ? logged->history : 0);
+  }
+  return histories;
 }
 
 // When all members have left, nobody speaks of it any more.

@@ -21,13 +21,14 @@ namespace hocket {
 // From a rank to all others.
 struct Notice {
   // aborted: this rank gives the communicator up. left: it finalized it after operation `seq`. stalled: operation `seq`
-  // takes long, who is behind? Asked of the members, job ranks.
-  enum class Kind : uint8_t { aborted, left, stalled };
+  // takes long, who is behind? issued: up to `seq` it issued what `history` stands for, did the others, too?
+  enum class Kind : uint8_t { aborted, left, stalled, issued };
   Kind kind;
-  uint64_t key;  // of the communicator
+  uint64_t key;              // of the communicator
+  std::vector<int> members;  // job ranks, in order of the communicator's
   uint64_t seq = 0;
+  uint64_t history = 0;
   Error error = {};
-  std::vector<int> members = {};
 };
 
 class Control {
@@ -46,7 +47,7 @@ class Control {
   void note_death(int job_rank);
   // Nothing will be heard any more.
   void note_lost(std::string why);
-  void note_left(uint64_t key, int rank, uint64_t seq);
+  void note_left(uint64_t key, int rank, uint64_t seq, uint64_t history);
   void note_abort(uint64_t key, Error error);
   void note_verdict(uint64_t key, uint64_t seq, std::vector<int> behind, std::string mismatch);
   // What this rank can say about an operation of a communicator; nothing if it does not know the communicator (any
@@ -57,13 +58,21 @@ class Control {
     std::string text;
   };
   std::optional<Report> report(uint64_t key, uint64_t seq);
+  // Of the operations of the last period up to `seq`; zero for one that is forgotten.
+  std::vector<uint64_t> histories(uint64_t key, uint64_t seq);
 
  private:
   friend class RemotePeers;
-  static constexpr size_t kLogged = 256;
+  static constexpr size_t kLogged = 1024;
+  static constexpr uint64_t kIssuedPeriod = 256;
   struct Left {
     uint64_t seq;
+    uint64_t history;
     int64_t noted_ns;
+  };
+  struct Logged {
+    Operation op;
+    uint64_t history;  // a hash of the fingerprints up to this one
   };
   // One communicator; made by whoever speaks of it first.
   struct Group {
@@ -74,8 +83,9 @@ class Control {
     uint64_t stalled_seq = 0;
     std::vector<int> behind;  // in stalled_seq, as the last verdict said
     std::vector<std::string> backends;
-    std::array<Operation, kLogged> log;  // by number
+    std::array<Logged, kLogged> log;  // by number
     uint64_t last = 0;
+    uint64_t history = 0;
   };
   void send(Notice notice);
   void forget_if_over(uint64_t key);

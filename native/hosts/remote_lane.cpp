@@ -31,6 +31,10 @@ Progress RemoteLane::post(Operation& op) {
 Progress RemoteLane::test(Operation& op) {
   try {
     if (late_.holds(op)) {
+      if (std::optional<Error> error = peers_->find_left(op)) {
+        late_.drop(op);
+        throw Failure(*error);
+      }
       if (const auto found = posted_.find(key_of(op)); found != posted_.end()) {
         // A library that fails may have been given something else by another member: no need to wait before asking.
         if (!is_point_to_point(op.kind)) peers_->report_stall(op);

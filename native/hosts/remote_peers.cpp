@@ -24,7 +24,8 @@ RemotePeers::~RemotePeers() {
   if (g_forked_child.load(std::memory_order_relaxed)) return;  // its parent has not left
   const std::lock_guard guard(control_->mutex_);
   Control::Group& group = control_->groups_[key_];
-  control_->send({.kind = Notice::Kind::left, .key = key_, .seq = group.last, .members = members_});
+  control_->send(
+      {.kind = Notice::Kind::left, .key = key_, .members = members_, .seq = group.last, .history = group.history});
   group.is_closed = true;
   control_->forget_if_over(key_);
 }
@@ -41,7 +42,17 @@ Error RemotePeers::peer_failure(const std::vector<int>& ranks, const char* what)
 
 std::optional<Error> RemotePeers::look_at_peers() const {
   const std::lock_guard guard(control_->mutex_);
-  if (std::optional<Error> error = control_->groups_[key_].failure) {
+  Control::Group& group = control_->groups_[key_];
+  // Before anyone is waited for in vain: did those that left do what this rank did up to there?
+  for (const auto& [peer, left] : group.left) {
+    const Control::Logged& own = group.log[left.seq % Control::kLogged];
+    if (group.failure || own.op.seq != left.seq || own.history == left.history) continue;
+    group.failure = Error{ErrorCode::collective_mismatch,
+                          "rank " + std::to_string(peer) + " left the communicator after operation number " +
+                              std::to_string(left.seq) + ", and had not issued the same operations as rank " +
+                              std::to_string(rank) + " up to there"};
+  }
+  if (std::optional<Error> error = group.failure) {
     // Who was waited for has not timed out itself.
     const bool it_is_me = std::find(error->ranks.begin(), error->ranks.end(), rank) != error->ranks.end();
     if (error->code == ErrorCode::comm_timeout && it_is_me) error->code = ErrorCode::aborted;
@@ -59,14 +70,19 @@ void RemotePeers::post_abort(const Error& error) const {
   Control::Group& group = control_->groups_[key_];
   if (group.failure) return;  // all members hear of it already
   group.failure = error;
-  control_->send({.kind = Notice::Kind::aborted, .key = key_, .error = error, .members = members_});
+  control_->send({.kind = Notice::Kind::aborted, .key = key_, .members = members_, .error = error});
 }
 
 void RemotePeers::note_issued(const Operation& op) const {
   const std::lock_guard guard(control_->mutex_);
   Control::Group& group = control_->groups_[key_];
-  group.log[op.seq % Control::kLogged] = op;
   group.last = op.seq;
+  group.history = (group.history ^ fingerprint(op)) * 0x9E3779B97F4A7C15ull;
+  group.history ^= group.history >> 31;
+  group.log[op.seq % Control::kLogged] = {op, group.history};
+  if (op.seq % Control::kIssuedPeriod == 0)
+    control_->send(
+        {.kind = Notice::Kind::issued, .key = key_, .members = members_, .seq = op.seq, .history = group.history});
 }
 
 std::optional<Error> RemotePeers::find_left(const Operation& op) const {
@@ -85,7 +101,7 @@ std::optional<Error> RemotePeers::find_left(const Operation& op) const {
 
 void RemotePeers::report_stall(const Operation& op) const {
   const std::lock_guard guard(control_->mutex_);
-  control_->send({.kind = Notice::Kind::stalled, .key = key_, .seq = op.seq, .members = members_});
+  control_->send({.kind = Notice::Kind::stalled, .key = key_, .members = members_, .seq = op.seq});
 }
 
 std::vector<int> RemotePeers::behind(const Operation& op) const {

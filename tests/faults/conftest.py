@@ -95,9 +95,7 @@ class Jobs:
         port = _free_port()
         command = [sys.executable, "-c", "from hocket.cli import main; main()", "run", "-n", str(num_local)]
         command += ["--nnodes", str(num_hosts), "--master-addr", "127.0.0.1", "--master-port", str(port)]
-        starts = [
-            ([*command, "--node-rank", str(host)], {"HOCKET_HOST": f"host-{host}"}) for host in range(num_hosts)
-        ]
+        starts = [([*command, "--node-rank", str(host)], {"HOCKET_HOST": f"host-{host}"}) for host in range(num_hosts)]
         return self._start(script, starts, args, env)
 
     def start_ranks(self, script: str, places: Sequence[tuple[int, int]], *args: str, **env: str) -> Job:

@@ -134,9 +134,9 @@ class _Started:
     """The MPI of this process: it can be started once, and stays until the process ends.
 
     Args:
-        finalize_s: how long to wait in MPI_Finalize at the end of the process, in seconds. A launcher of MPI's would miss
-            it; other hosts need only the moment in which MPI sends them what is still under way. On one host under no
-            launcher of MPI's nobody misses it (0), and it would wait for the last rank.
+        finalize_s: how long to wait in MPI_Finalize at the end of the process, in seconds. A launcher of MPI's would
+            miss it; other hosts need only the moment in which MPI sends them what is still under way. On one host
+            under no launcher of MPI's nobody misses it (0), and it would wait for the last rank.
         is_missed: whether somebody misses it.
     """
 

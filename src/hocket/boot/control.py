@@ -137,12 +137,14 @@ class ControlConnection:
                 self._dead.append(content)
                 self.native.note_death(content)
             case "left":
-                self.native.note_left(content["key"], content["rank"], content["seq"])
+                self.native.note_left(content["key"], content["rank"], content["seq"], content["history"])
             case "aborted":
                 self.native.note_abort(content["key"], content["code"], content["text"], content["ranks"])
             case "tell":
                 last, fingerprint, text = self.native.report(content["key"], content["seq"]) or (0, 0, "")
                 self._send({"report": {**content, "last": last, "fingerprint": fingerprint, "text": text}})
+            case "trace":
+                self._send({"traced": {**content, "histories": self.native.histories(content["key"], content["seq"])}})
             case "verdict":
                 self.native.note_verdict(content["key"], content["seq"], content["behind"], content["mismatch"])
 

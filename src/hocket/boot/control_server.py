@@ -4,8 +4,8 @@ Run as a program, ``python control_server.py FD SIZE JOB TIMEOUT``: serves SIZE 
 all of them have gone. It is a process of its own because it has to outlive every rank, rank 0 too.
 
 The protocol is one JSON object a line, with one key that says what it is. From a rank: hello, exchange, aborted, left,
-stalled, report, bye. To a rank: hello (with the name of the job that this is the server of), refused, missing, welcome,
-exchange, gone, aborted, left, tell, verdict. A connection that ends without bye is a death.
+stalled, issued, report, traced, bye. To a rank: hello (with the name of the job that this is the server of), refused,
+missing, welcome, exchange, gone, aborted, left, tell, trace, verdict. A connection that ends without bye is a death.
 """
 
 from __future__ import annotations
@@ -64,6 +64,15 @@ class _Question:
         return {"verdict": {"key": self.key, "seq": self.seq, "behind": behind, "mismatch": mismatch}}
 
 
+@dataclass
+class _Trace:
+    """Where did the members of a communicator begin to differ, before operation `seq`?"""
+
+    seq: int
+    members: list[int]
+    histories: dict[int, list[int]] = field(default_factory=dict)
+
+
 class ControlServer:
     """The state of one job.
 
@@ -81,6 +90,8 @@ class ControlServer:
         self._is_complete = False
         self._questions: dict[tuple[int, int], _Question] = {}
         self._aborted: set[int] = set()
+        self._traces: dict[int, _Trace] = {}
+        self._histories: dict[tuple[int, int], dict[int, int]] = {}  # by communicator and place in its issue order
 
     def serve(self, listener: socket.socket) -> None:
         """Serve until every rank that came has gone, or not all of them came in time."""
@@ -172,7 +183,7 @@ class ControlServer:
 
     def _on_left(self, rank: _Rank, notice: Mapping[str, Any]) -> None:
         member = notice["members"].index(rank.number)
-        left = {"key": notice["key"], "seq": notice["seq"], "rank": member}
+        left = {"key": notice["key"], "seq": notice["seq"], "history": notice["history"], "rank": member}
         self._send_others(rank, notice["members"], {"left": left})
 
     def _on_stalled(self, rank: _Rank, notice: Mapping[str, Any]) -> None:
@@ -181,6 +192,36 @@ class ControlServer:
             return
         self._questions[key, seq] = _Question(key, seq, members, time.monotonic() + _ANSWER_S)
         self._send_others(None, members, {"tell": {"key": key, "seq": seq}})
+
+    def _on_issued(self, rank: _Rank, notice: Mapping[str, Any]) -> None:
+        """Compare what the members issued up to a place; libraries may do wrong sums for a while before they stall."""
+        key, seq, members = notice["key"], notice["seq"], notice["members"]
+        histories = self._histories.setdefault((key, seq), {})
+        histories[members.index(rank.number)] = notice["history"]
+        if len(histories) < len(members):
+            return
+        del self._histories[key, seq]
+        if len(set(histories.values())) > 1:
+            self._traces[key] = _Trace(seq, members)
+            self._send_others(None, members, {"trace": {"key": key, "seq": seq}})
+
+    def _on_traced(self, rank: _Rank, traced: Mapping[str, Any]) -> None:
+        """Find the first operation that was not the same, and ask what it was."""
+        trace = self._traces.get(traced["key"])
+        if trace is None or trace.seq != traced["seq"]:
+            return
+        trace.histories[rank.number] = traced["histories"]
+        if len(trace.histories) < len(trace.members):
+            return
+        del self._traces[traced["key"]]
+        places = enumerate(zip(*trace.histories.values(), strict=True), trace.seq + 1 - len(traced["histories"]))
+        different = [seq for seq, histories in places if all(histories) and len(set(histories)) > 1]
+        if different:
+            self._on_stalled(rank, {"key": traced["key"], "seq": different[0], "members": trace.members})
+        else:  # so long ago that nobody knows any more what it was
+            mismatch = f"before operation number {trace.seq} the members did not all issue the same"
+            verdict = {"key": traced["key"], "seq": trace.seq, "behind": [], "mismatch": mismatch}
+            self._send_others(None, trace.members, {"verdict": verdict})
 
     def _on_report(self, rank: _Rank, report: dict[str, Any]) -> None:
         question = self._questions.get((report["key"], report["seq"]))
