@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(shell find native -name '*.[chi]pp' -o -name '*.inl' -o -name CMakeLists.txt)
 
-.PHONY: install demo test lint format bench soak clean
+.PHONY: install demo test test-system lint format bench soak clean
 .DEFAULT_GOAL := install
 
 install: $(VENV)/.native
@@ -23,7 +23,11 @@ demo: install
 	$(BIN)/python examples/mnist_ddp/demo.py
 
 test: install
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests --ignore tests/system
+
+# What needs root and Debian packages; CONTRIBUTING.md lists them.
+test-system: install
+	$(BIN)/python -m pytest tests/system
 
 lint: install
 	$(BIN)/ruff check .
@@ -43,7 +47,7 @@ bench: install
 	$(BIN)/python benchmarks/mixing.py
 
 soak: install
-	HOCKET_SOAK=1 $(BIN)/python -m pytest tests --timeout 3600
+	HOCKET_SOAK=1 $(BIN)/python -m pytest tests --ignore tests/system --timeout 3600
 
 clean:
 	rm -rf $(VENV) build dist demo-report hocket-records bench-results

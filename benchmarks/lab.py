@@ -263,10 +263,15 @@ def main() -> int:
             each.add_argument("-n", type=int, default=1, metavar="N", help="ranks on each host (1)")
             each.add_argument("command", nargs=argparse.REMAINDER, metavar="SCRIPT", help="script and its arguments")
     options = parser.parse_args()
+    if options.rate <= 0:
+        parser.error(f"--rate must be above zero, not {options.rate:g}")
+    if options.verb == "run":
+        argv = options.command[1:] if options.command[:1] == ["--"] else options.command
+        if not argv or options.n < 1:
+            parser.error("run takes a script, and at least 1 rank on each host, as in: lab.py run -n 1 -- script.py")
     try:
         with Lab(options.rate) as lab:
             if options.verb == "run":
-                argv = options.command[1:] if options.command[:1] == ["--"] else options.command
                 return _run(lab, argv, options.n)
             if options.verb == "speed":
                 print(f"{speed_gbit_s(lab):.2f} Gbit/s over a link of {options.rate:g}")
