@@ -1,21 +1,31 @@
 """The traffic of three published models over one library, and over several of which each operation has the fastest.
 
-A job of two ranks holds all libraries. It measures its own table first, then replays the traffic of one training step
-(its communication alone) with every single library, with the best library per operation (coarse) and with the best per
-operation and size (fine), interleaved. What the table predicts for each stands beside what was measured.
+Four setups: one host, one host without shared memory, and two hosts joined by a link of 1 and of 10 Gbit/s (lab.py:
+network namespaces of this machine, needs root). In each a job of two ranks holds all libraries. It measures its own
+table first, then replays the traffic of one training step (its communication alone) with every single library, with the
+best library per operation (coarse) and with the best per operation and size (fine), interleaved. What the table
+predicts for each stands beside what was measured.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from lab import NUM_HOSTS, Lab
 
 from hocket.measure import (
     Comparison,
     Coordinator,
+    Job,
     Measurement,
+    Process,
     Row,
+    Settings,
     direct_job,
     finish,
     judge,
@@ -34,29 +44,62 @@ from hocket.tune.table import Table, load_table
 
 RANK_SCRIPT = Path(__file__).with_name("mixing_rank.py")
 NUM_RANKS = 2
-SETUPS = {"one host": ("shm", "gloo", "mpi"), "one host, foreign libraries": ("gloo", "mpi")}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where the ranks are, and what may carry their traffic.
+
+    Args:
+        backends: names of the libraries.
+        rate_gbit_s: of the link between two hosts; None: one host.
+        scale: by which each model is reduced, so that a replay takes a fraction of a second.
+    """
+
+    backends: tuple[str, ...]
+    rate_gbit_s: float | None = None
+    scale: Mapping[str, int] = field(default_factory=lambda: {"gpt-345m": 12, "moe-350m": 6, "dlrm-criteo": 1})
+
+    def traffics(self, num_ranks: int = NUM_RANKS) -> list[Traffic]:
+        """The three steps; their `source` says how they were reduced."""
+        builders = {"gpt-345m": gpt_345m, "moe-350m": moe_350m, "dlrm-criteo": dlrm_criteo}
+        return [build(num_ranks, scale=self.scale[name]) for name, build in builders.items()]
+
+
+SMALL = {"gpt-345m": 48, "moe-350m": 48, "dlrm-criteo": 8}
+SETUPS = {
+    "one host": Setup(("shm", "gloo", "mpi")),
+    "one host, foreign libraries": Setup(("gloo", "mpi")),
+    "two hosts, 1 Gbit/s": Setup(("gloo", "mpi"), 1.0, SMALL),
+    "two hosts, 10 Gbit/s": Setup(("gloo", "mpi"), 10.0, {"gpt-345m": 24, "moe-350m": 12, "dlrm-criteo": 2}),
+}
 LEAST, PREDICTED_GAIN, LEAST_WHERE_PREDICTED = 0.97, 1.15, 1.15
-SCALE = {"gpt-345m": 12, "moe-350m": 6, "dlrm-criteo": 1}
 
 
-def traffics(num_ranks: int) -> list[Traffic]:
-    """The three steps, reduced so that a replay takes a fraction of a second; their `source` says how."""
-    builders = {"gpt-345m": gpt_345m, "moe-350m": moe_350m, "dlrm-criteo": dlrm_criteo}
-    return [build(num_ranks, scale=SCALE[name]) for name, build in builders.items()]
+def job_of(name: str, table: Path, lab: Lab | None) -> Job:
+    argv = (sys.executable, str(RANK_SCRIPT), name, str(table))
+    env = {"OMP_NUM_THREADS": "1"}
+    if lab is None:
+        return direct_job(name, argv, NUM_RANKS, env)
+    commands = lab.rank_commands(argv, NUM_RANKS // NUM_HOSTS)
+    return Job(name, NUM_RANKS, tuple(Process(tuple(each), {**env, **world}) for each, world in commands))
 
 
-def measured(setup: str, settings: object, folder: Path) -> tuple[Measurement, Table]:
-    table = folder / f"{setup}.json"
-    argv = (sys.executable, str(RANK_SCRIPT), str(table), *SETUPS[setup])
-    job = direct_job(setup, argv, NUM_RANKS, {"OMP_NUM_THREADS": "1"})
-    with Coordinator([job], start_timeout_s=400.0) as coordinator, progress(setup) as on_round:
-        return measure(coordinator, settings, on_round=on_round), load_table(table)  # type: ignore[arg-type]
+def measured(name: str, settings: Settings, folder: Path) -> tuple[Measurement, Table]:
+    table = folder / f"{name.replace('/', ' per ')}.json"
+    rate = SETUPS[name].rate_gbit_s
+    with (
+        contextlib.nullcontext() if rate is None else Lab(rate) as lab,
+        Coordinator([job_of(name, table, lab)], start_timeout_s=600.0) as coordinator,
+        progress(name) as on_round,
+    ):
+        return measure(coordinator, settings, on_round=on_round), load_table(table)
 
 
 def rows_of(setup: str, measurement: Measurement, table: Table) -> list[Row]:
     rows = []
-    backends = SETUPS[setup]
-    for traffic in traffics(NUM_RANKS):
+    backends = SETUPS[setup].backends
+    for traffic in SETUPS[setup].traffics():
         singles = {name: predicted_seconds(table, traffic, backends, name) for name in backends}
         known = {name: seconds for name, seconds in singles.items() if seconds is not None}
         mixed = predicted_seconds(table, traffic, backends, FINE)
@@ -75,17 +118,20 @@ def rows_of(setup: str, measurement: Measurement, table: Table) -> list[Row]:
 
 
 def main() -> int:
-    options = script_parser(__doc__.split("\n\n")[0]).parse_args()
+    parser = script_parser(__doc__.split("\n\n")[0])
+    parser.add_argument("--setup", action="append", choices=list(SETUPS), help="only this one; may be repeated")
+    options = parser.parse_args()
     settings = settings_of(options)
     rows, measurements = [], []
     with tempfile.TemporaryDirectory() as folder:
-        for setup in SETUPS:
+        for setup in options.setup or SETUPS:
             measurement, table = measured(setup, settings, Path(folder))
             rows += rows_of(setup, measurement, table)
             rows += null_rows(measurement)
             measurements.append(measurement)
-    for traffic in traffics(NUM_RANKS):
-        print(f"{traffic.name}: {traffic.source}", file=sys.stderr)
+    for setup in options.setup or SETUPS:
+        for traffic in SETUPS[setup].traffics():
+            print(f"{setup}: {traffic.name}: {traffic.source}", file=sys.stderr)
     claim = "one step's traffic over the tuned mix of libraries against the best single library"
     return finish(report(claim, rows, measurements), options)
 

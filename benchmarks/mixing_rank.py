@@ -1,6 +1,6 @@
 """One rank of mixing.py: measures a table, then serves the replays.
 
-mixing_rank.py TABLE BACKEND...
+mixing_rank.py SETUP TABLE
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from hocket.measure import serve
 from hocket.tune.mix import mix_contenders, sweep_of
 from hocket.tune.sweep import measure_table
 from hocket.tune.table import save_table
-from mixing import traffics
+from mixing import SETUPS
 
 
 def main() -> None:
-    path, *backends = sys.argv[1:]
-    comm = hk.init(backends=backends, policy=hk.Policy.fixed({}), progress="caller", timeout=300)
-    steps = traffics(comm.size)
+    setup, path = SETUPS[sys.argv[1]], sys.argv[2]
+    comm = hk.init(backends=setup.backends, policy=hk.Policy.fixed({}), progress="caller", timeout=300)
+    steps = setup.traffics(comm.size)
     table = measure_table(comm, sweep_of(steps))
     if comm.rank == 0:
         save_table(table, path)

@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <unistd.h>
 
 #include "bind/communicator.hpp"
 #include "bind/errors.hpp"
@@ -8,6 +9,7 @@
 #include "core/choice.hpp"
 #include "core/process.hpp"
 #include "reduce/reduce.hpp"
+#include "shm/peer_memory.hpp"
 
 namespace {
 
@@ -44,6 +46,7 @@ NB_MODULE(_native, module) {
   constants["bulk_slots"] = kBulkSlots;
   constants["broadcast_least_chunk_bytes"] = kLeastBroadcastChunkBytes;
   constants["broadcast_most_chunk_bytes"] = kMostBroadcastChunkBytes;
+  constants["least_direct_bytes"] = kLeastDirectBytes;
   constants["events"] = EventRing::kCapacity;
   module.attr("CONSTANTS") = constants;
   module.attr("OP_NAMES") = name_list(kOpNames);
@@ -51,6 +54,7 @@ NB_MODULE(_native, module) {
   module.attr("REDUCE_NAMES") = name_list(kReduceNames);
   module.attr("DTYPE_CLASS_NAMES") = name_list(kDTypeClassNames);
   module.attr("ISA") = active_isa();
+  module.def("has_single_copy", [] { return may_read_memory(getpid()); });
 
   module.def("set_oversubscribed", [](bool value) { Engine::instance().set_oversubscribed(value); });
   module.def("start_progress_thread", [] {

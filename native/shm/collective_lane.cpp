@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "shm/peer_memory.hpp"
+
 namespace hocket {
 
 CollectiveLane::CollectiveLane(std::shared_ptr<Region> region)
@@ -9,7 +11,12 @@ CollectiveLane::CollectiveLane(std::shared_ptr<Region> region)
       rank_(region_->rank),
       size_(region_->size),
       agreement_(region_, 0),
-      sources_(static_cast<size_t>(size_)) {}
+      sources_(static_cast<size_t>(size_)),
+      addresses_(static_cast<size_t>(size_)) {
+  reads_peers_ = true;
+  for (int peer = 0; peer < size_ && reads_peers_; ++peer)
+    if (peer != rank_) reads_peers_ = may_read_memory(region_->pid(peer));
+}
 
 Progress CollectiveLane::post(Operation& op) {
   if (size_ == 1) {
@@ -24,6 +31,7 @@ Progress CollectiveLane::post(Operation& op) {
     } catch (const Failure& failure) {
       refusal = failure.error();
     }
+    offer_array(op);
   } else if (nbytes) {
     std::memcpy(agreement_.payload(rank_, nbytes), op.in, nbytes);
   }
@@ -40,8 +48,9 @@ Progress CollectiveLane::test(Operation& op) {
       agreement_.finish();
       return Progress::done;
     }
+    const bool direct = is_direct(op);
     agreement_.finish();
-    task_ = start(op);
+    task_ = direct ? read_directly(op) : start(op);
   }
   try {
     const Progress progress = task_.drive();

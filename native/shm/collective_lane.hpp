@@ -41,6 +41,15 @@ class CollectiveLane final : public Lane {
   void do_alone(const Operation& op) const;
   Task start(const Operation& op);
 
+  // What a member says in its line of an operation that is not eager.
+  struct Offer {
+    uint64_t address;  // of its input
+    uint64_t reads_peers;
+  };
+  // The direct algorithms, in direct.cpp.
+  void offer_array(const Operation& op) const;
+  bool is_direct(const Operation& op);
+  Task read_directly(Operation op);
   // The staged algorithms, in staged.cpp.
   Task reduce_in_slices(Operation op);
   Task reduce_scatter(Operation op);
@@ -60,6 +69,8 @@ class CollectiveLane final : public Lane {
   Task task_;           // of a staged operation, once its members agree
   uint64_t epoch_ = 1;  // chunks staged by operations so far, equal on all members; 1: see Region::open
   std::vector<const std::byte*> sources_;
+  bool reads_peers_;                 // the memory of all other members
+  std::vector<uint64_t> addresses_;  // of the members' inputs, for a direct algorithm
 };
 
 }  // namespace hocket

@@ -1,13 +1,14 @@
 // Messages between two ranks: matched by (sender, tag) in the order of issue, as in MPI.
 //
 // Per direction of a pair there is one byte ring and a few bulk slots. A short message travels through the ring whole.
-// Of a long one only the announcement does; once a receive matches it, the receiver grants its id and the sender
-// streams it through the bulk slots, one long message at a time. Ranks that all send first would wait for each other's
+// Of a long one only the announcement does; once a receive matches it, the receiver reads it out of the sender's memory
+// and says so, or, where it may not, grants its id, and the sender streams it through the bulk slots, one long message
+// at a time. Ranks that all send first would wait for each other's
 // receives for ever: a rank whose send is stuck takes in what others sent, into memory of its own (rule R7). A message
 // whose size or type differs from what the receive expects is taken out all the same: the receiver raises
 // CollectiveMismatch, and so does the sender if it still waits.
 //
-//   sender:    queued -> (in the ring: done, if short) -> announced -> streaming -> done
+//   sender:    queued -> (in the ring: done, if short) -> announced -> (streaming) -> done
 //   receiver:  posted -> (copied from the ring: done, if short) -> matched -> receiving -> done
 #pragma once
 
@@ -40,10 +41,11 @@ class PointToPointLane final : public Lane {
  private:
   struct Envelope {
     uint64_t nbytes;
-    uint64_t id;  // of a long message, counted per sender and receiver from 1; 0: short, the payload follows
+    uint64_t id;       // of a long message, counted per sender and receiver from 1; 0: short, the payload follows
+    uint64_t address;  // of a long message, in the sender's memory
     int32_t tag;
     DType dtype;
-    char site[107];
+    char site[99];
   };
   static_assert(sizeof(Envelope) == 128);
 
@@ -66,6 +68,7 @@ class PointToPointLane final : public Lane {
     uint64_t produced = 0;
     uint64_t last_id = 0;
     uint64_t last_grant = 0;
+    uint64_t seen = 0;
     Transfer* streaming = nullptr;
   };
   struct Message {  // one that came before its receive, and behind which another receive's message may be
@@ -77,9 +80,16 @@ class PointToPointLane final : public Lane {
   struct Incoming {
     Transfers transfers;
     std::list<Message> unexpected;
-    std::deque<std::pair<uint64_t, Transfer*>> to_grant;  // a null transfer refuses the message
+    struct Grant {
+      uint64_t id;
+      uint64_t address;
+      Transfer* transfer;  // null: the message is refused
+    };
+    std::deque<Grant> to_grant;
+    std::optional<bool> reads_peer;  // the sender's memory; looked up when it is needed
     uint64_t tail = 0;
     uint64_t consumed = 0;
+    uint64_t taken = 0;
     bool granted = false;  // the first of to_grant
   };
 
@@ -92,6 +102,9 @@ class PointToPointLane final : public Lane {
   bool take_in(int peer);
   void hand_over(int peer, Incoming& in, Transfer& transfer, std::list<Message>::iterator message);
   bool receive(int peer, Incoming& in);
+  bool reads_directly(int peer, Incoming& in, const Transfer& transfer) const;
+  bool read_pieces(int peer, Incoming& in, const Incoming::Grant& grant, size_t& slots);
+  bool note_taken(int peer, Outgoing& out);
   Transfer* find_posted(Incoming& in, int tag);
   void accept(int peer, Incoming& in, Transfer& transfer, const Envelope& envelope, const std::byte* payload);
   Error mismatch(int peer, const Transfer& transfer, const Envelope& envelope) const;

@@ -22,8 +22,9 @@
 
 namespace hocket {
 
-inline constexpr size_t kInlineBytes = 48;   // payload that travels in the header line itself
-inline constexpr size_t kEagerBytes = 4096;  // contributions up to this travel with the header, in one phase
+inline constexpr size_t kInlineBytes = 48;             // payload that travels in the header line itself
+inline constexpr size_t kEagerBytes = 4096;            // contributions up to this travel with the header, in one phase
+inline constexpr size_t kLeastDirectBytes = 64 << 10;  // from here on data may be read out of its owner's array
 inline constexpr size_t kRingBytes = 64 << 10;
 inline constexpr size_t kRingMessageBytes = 8 << 10;  // longer messages are pulled through the bulk slots
 inline constexpr size_t kBulkSlots = 4;
@@ -78,6 +79,10 @@ struct PipeControl {
   Flag produced;  // sender: bulk slots ever filled
   Flag consumed;  // receiver: bulk slots ever emptied
   Flag granted;   // receiver: id of the long message that may flow now; kRefused is set if it must not
+  Flag taken;     // receiver: long messages read out of the sender's memory so far; the latest ids are in `ids`
+  Flag seen;      // sender: how many of them it has seen
+  static constexpr uint64_t kTakenIds = 32;
+  std::atomic<uint64_t> ids[kTakenIds];  // receiver, before `taken`
 };
 inline constexpr uint64_t kRefused = 1ull << 63;
 
@@ -121,6 +126,7 @@ class Region final : public Peers {
   void need_stage();
   void need_pipe(int receiver);
 
+  int pid(int peer) const { return host_->pid(members_[static_cast<size_t>(peer)]); }
   void ring_peer(int peer) const { ring(*bells_[peer]); }
   void ring_peers() const {
     for (int peer = 0; peer < size; ++peer)

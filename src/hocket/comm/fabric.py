@@ -26,7 +26,8 @@ class Backends(dict[str, str]):
 
 
 def describe_shared_memory() -> str:
-    return f"shared memory of this host, {_native.ISA} reductions"
+    copies = "one copy" if _native.has_single_copy() else "two copies"
+    return f"shared memory of this host, {_native.ISA} reductions, {copies}"
 
 
 @dataclass(frozen=True)

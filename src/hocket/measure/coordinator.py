@@ -10,10 +10,10 @@ The ranks of each job connect, say which contenders they hold, and then answer o
 from __future__ import annotations
 
 import os
-import secrets
 import select
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -52,10 +52,12 @@ class Coordinator:
         self._running: dict[str, RunningJob] = {}
         self._lines: dict[str, dict[int, Line]] = {job.name: {} for job in jobs}
         self._job_of: dict[Key, str] = {}
-        address = f"hocket-measure-{secrets.token_hex(16)}"
+        # Not in the abstract namespace: ranks may be in a network namespace of their own.
+        self._folder = tempfile.TemporaryDirectory(prefix="hocket-measure-")
+        address = f"{self._folder.name}/socket"
         self._listener = socket.socket(socket.AF_UNIX)
         try:
-            self._listener.bind("\0" + address)
+            self._listener.bind(address)
             self._listener.listen(len(jobs) * self._num_ranks)
             for job in jobs:  # one after the other: two MPIs starting at once compete for the cores
                 self._start(job, address, time.monotonic() + start_timeout_s)
@@ -117,6 +119,7 @@ class Coordinator:
                 line.connection.close()
         self._running, self._lines = {}, {}
         self._listener.close()
+        self._folder.cleanup()
 
     def __enter__(self) -> Coordinator:
         return self

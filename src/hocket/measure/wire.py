@@ -6,7 +6,7 @@ import json
 import socket
 from typing import Any
 
-ADDRESS_VARIABLE = "HOCKET_MEASURE_ADDRESS"  # name in the abstract namespace: nothing to clean up
+ADDRESS_VARIABLE = "HOCKET_MEASURE_ADDRESS"  # path of a unix socket
 JOB_VARIABLE = "HOCKET_MEASURE_JOB"
 Message = dict[str, Any]
 

@@ -47,7 +47,7 @@ def serve(
 
     actions = {"run": run, "compute": compute}
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect("\0" + address)
+        connection.connect(address)
         line = Line(connection)
         line.send({"job": job, "rank": rank, "pid": os.getpid(), "contenders": [list(key) for key in by_key]})
         while True:
