@@ -13,11 +13,12 @@ import contextlib
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lab import NUM_HOSTS, Lab
+from lab import NUM_HOSTS, Lab, find_obstacle
 
+from hocket.errors import BackendUnavailable
 from hocket.measure import (
     Comparison,
     Coordinator,
@@ -121,8 +122,12 @@ def main() -> int:
     parser = script_parser(__doc__.split("\n\n")[0])
     parser.add_argument("--setup", action="append", choices=list(SETUPS), help="only this one; may be repeated")
     options = parser.parse_args()
-    settings = settings_of(options)
+    # Several steps a sample: one is over in hundredths of a second, and hit as a whole by whatever disturbs it.
+    settings = replace(settings_of(options), min_sample_s=0.1)
     rows, measurements = [], []
+    reason = find_obstacle() if any(SETUPS[each].rate_gbit_s for each in options.setup or SETUPS) else None
+    if reason is not None:
+        raise BackendUnavailable(f"{reason}; --setup names those on one host")
     with tempfile.TemporaryDirectory() as folder:
         for setup in options.setup or SETUPS:
             measurement, table = measured(setup, settings, Path(folder))

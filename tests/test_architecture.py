@@ -56,6 +56,7 @@ ALLOWED = {
     "dask": {"dask"},
     "distributed": {"dask"},
     "duckdb": {"observe"},
+    "matplotlib": {"tune/draw.py"},
 }  # fmt: skip
 MOST_LINES = 500
 

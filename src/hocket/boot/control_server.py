@@ -87,6 +87,7 @@ class ControlServer:
         self._job = job
         self._start_deadline_s = time.monotonic() + timeout_s
         self._ranks: dict[int, _Rank] = {}
+        self._has_begun = False  # a rank of this job has come
         self._is_complete = False
         self._questions: dict[tuple[int, int], _Question] = {}
         self._aborted: set[int] = set()
@@ -97,15 +98,14 @@ class ControlServer:
         """Serve until every rank that came has gone, or not all of them came in time."""
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
-            connected = came = 0
-            while connected or not came:
+            connected = 0
+            while connected or not self._has_begun:
                 for key, _ in selector.select(self._patience_s()):
                     if key.fileobj is listener:
                         connection = listener.accept()[0]
                         keep_alive(connection)
                         selector.register(connection, selectors.EVENT_READ, _Rank(connection))
                         connected += 1
-                        came += 1
                     elif not self._receive(key.data):
                         selector.unregister(key.fileobj)
                         connected -= 1
@@ -138,8 +138,9 @@ class ControlServer:
         return bool(data)
 
     def _on_hello(self, rank: _Rank, hello: Mapping[str, Any]) -> None:
+        is_ours = hello["job"] == self._job
         self._send(rank, {"hello": self._job})
-        if hello["job"] != self._job:
+        if not is_ours:
             return  # it goes on looking
         reason = None
         if hello["size"] != self._size:
@@ -153,6 +154,7 @@ class ControlServer:
             self._send(rank, {"refused": reason})
             self._send_all({"refused": reason})
             return
+        self._has_begun = True
         rank.number, rank.hello = hello["rank"], hello
         self._ranks[rank.number] = rank
         if len(self._ranks) == self._size:

@@ -25,6 +25,7 @@ from hocket.cli._nodes import MasterAddr, MasterPort, NodeRank, NumNodes
 from hocket.cli._sizes import read_size
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
+from hocket.tune.draw import draw_table
 from hocket.tune.find import default_path, find_table
 from hocket.tune.sweep import SIZES, Sweep
 from hocket.tune.table import Row, Table, load_table
@@ -39,6 +40,11 @@ Examples:
   hocket tune run -n 4 --backends shm,mpi --merge
   hocket tune run -n 2 --ops all_reduce,all_to_all --sizes 4KiB,1MiB --output here.json"""
 
+_DRAW_EXAMPLES = """\b
+Examples:
+  hocket tune draw -o table.png
+  hocket tune draw there.json -o there.svg"""
+
 TablePath = Annotated[
     Path | None, typer.Argument(metavar="TABLE", show_default=False, help="Default: the user's table.")
 ]
@@ -51,6 +57,7 @@ def register(application: typer.Typer) -> None:
     tune.command("show", help="Print a table: the fastest backend of each operation and size, and by how much.")(show)
     tune.command("check", help="Say whether a table is well-formed, and of what machine it is.")(check)
     tune.command("export", help="Write a table's rows as CSV to standard output.")(export)
+    tune.command("draw", help="Draw a table: times by size, and what is chosen where.", epilog=_DRAW_EXAMPLES)(draw)
     tune.command("compare", help=COMPARE_HELP, epilog=COMPARE_EXAMPLES)(compare)
     application.add_typer(tune, name="tune")
 
@@ -182,6 +189,21 @@ def export(table: TablePath = None) -> int:
     writer = csv.DictWriter(sys.stdout, [field.name for field in fields(Row)])
     writer.writeheader()
     writer.writerows(asdict(row) for row in rows)
+    return 0
+
+
+def draw(
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="PICTURE", help="Such as table.png or .svg.")],
+    table: TablePath = None,
+) -> int:
+    """Draw a picture."""
+    loaded = _load(table)
+    if output.suffix not in (".png", ".svg", ".pdf"):
+        raise InvalidArgument(f"{output} must end in .png, .svg or .pdf")
+    if not output.absolute().parent.is_dir():
+        raise InvalidArgument(f"there is no folder {output.absolute().parent} for the picture")
+    draw_table(loaded, output)
+    print(output)
     return 0
 
 

@@ -69,9 +69,10 @@ def policies(table: Table, backends: Sequence[str]) -> dict[str, Policy]:
 
 
 def sweep_of(traffics: Sequence[Traffic], *, rounds: int = 7, time_limit_s: float = 200.0) -> Sweep:
-    """Return a sweep over the operations of some traffic, at its own sizes besides the usual ones."""
+    """Return a sweep over the operations of some traffic, at its own sizes besides the usual ones up to those."""
     steps = [step for traffic in traffics for step in traffic.steps]
-    sizes = sorted({*Sweep().sizes, *(max(4, step.nbytes // 4 * 4) for step in steps)})
+    own = {max(4, step.nbytes // 4 * 4) for step in steps}
+    sizes = sorted({*own, *(nbytes for nbytes in Sweep().sizes if nbytes < max(own))})
     ops = [op for op in Sweep().ops if op in {step.kind for step in steps}]
     return Sweep(ops=ops, sizes=sizes, busy_sizes=(), rounds=rounds, time_limit_s=time_limit_s)
 

@@ -95,20 +95,36 @@ class _Cell:
     contender: Contender
 
 
+class _Arrays:
+    """The memory that all cells share: what is compared must not differ by where its arrays happen to lie."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, str, int], Any] = {}
+
+    def __call__(self, role: str, nbytes: int, dtypes: str) -> Any:
+        key = role, dtypes, nbytes
+        if key not in self._made:
+            self._made[key] = _zeros(nbytes, dtypes)
+        return self._made[key]
+
+
 def _cells(comm: Communicator, sweep: Sweep) -> Iterator[tuple[Key, _Cell]]:
+    arrays = _Arrays()
     for op in sweep.ops:
         for dtypes in ("full", "half") if op in REDUCTIONS else ("moved",):
             for nbytes in (0,) if op == "barrier" else sweep.sizes:
                 for busy in (False, True) if nbytes in sweep.busy_sizes and dtypes != "half" else (False,):
                     for backend in comm.backends:
-                        cell = _cell(comm, op, dtypes, nbytes, backend, busy)
+                        cell = _cell(comm, arrays, op, dtypes, nbytes, backend, busy)
                         if cell is not None:
                             yield cell.contender.key, cell
 
 
-def _cell(comm: Communicator, op: str, dtypes: str, nbytes: int, backend: str, busy: bool) -> _Cell | None:
+def _cell(
+    comm: Communicator, arrays: _Arrays, op: str, dtypes: str, nbytes: int, backend: str, busy: bool
+) -> _Cell | None:
     """Set one up and run it once; None where the backend cannot carry it."""
-    call = _call(comm, op, dtypes, nbytes, backend)
+    call = _call(comm, arrays, op, dtypes, nbytes, backend)
     try:
         call()
     except UnsupportedDtype:
@@ -123,9 +139,10 @@ def _cell(comm: Communicator, op: str, dtypes: str, nbytes: int, backend: str, b
     return _Cell(op, dtypes, nbytes, backend, busy, Contender(case, backend, run))
 
 
-def _call(comm: Communicator, op: str, dtypes: str, nbytes: int, backend: str) -> Callable[[], object]:
-    items = _zeros(nbytes, dtypes)
-    blocks = _zeros(nbytes * comm.size, dtypes)
+def _call(comm: Communicator, arrays: _Arrays, op: str, dtypes: str, nbytes: int, backend: str) -> Callable[[], object]:
+    items = arrays("one", nbytes, dtypes)
+    if op in ("all_gather", "reduce_scatter", "all_to_all"):
+        blocks = arrays("all", nbytes * comm.size, dtypes)
     match op:
         case "barrier":
             return lambda: comm.barrier(backend=backend)
@@ -140,16 +157,15 @@ def _call(comm: Communicator, op: str, dtypes: str, nbytes: int, backend: str) -
         case "reduce_scatter":
             return lambda: comm.reduce_scatter(items, blocks, backend=backend)
         case "all_to_all":
-            received = _zeros(nbytes * comm.size, dtypes)
+            received = arrays("received", nbytes * comm.size, dtypes)
             return lambda: comm.all_to_all(received, blocks, backend=backend)
         case _:
-            return _exchange(comm, items, backend)
+            return _exchange(comm, items, arrays("received one", nbytes, dtypes), backend)
 
 
-def _exchange(comm: Communicator, items: Any, backend: str) -> Callable[[], object]:
+def _exchange(comm: Communicator, items: Any, received: Any, backend: str) -> Callable[[], object]:
     """A message around the ring."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    received = np.empty_like(items)
 
     def call() -> None:
         receive = comm.irecv(received, left, backend=backend)
