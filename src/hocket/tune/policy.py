@@ -12,10 +12,9 @@ from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Candidate, Choices, Gr
 from hocket.tune.model import rank_by_model
 from hocket.tune.table import Row, Table
 
-# A backend takes another one's place only if it is faster by more than this, or than twice the noise, but a gain of a
-# quarter is enough however noisy a minute the machine had.
+# A backend is faster than another one if its median is by so much shorter, and shorter than anything that was seen of
+# the other: what disturbs a measurement only ever adds to it, so the lower ends of intervals can be trusted.
 _LEAST_GAIN = 0.05
-_ENOUGH_GAIN = 0.25
 # Messages are matched within one library, and sender and receiver may see different sizes: one choice for all (R8).
 _ONE_CHOICE = ("send", "recv")
 _MESSAGE_NBYTES = 64 << 10
@@ -24,8 +23,8 @@ _MESSAGE_NBYTES = 64 << 10
 class TablePolicy(Policy):
     """For each operation the backend whose measured time is the shortest at the nearest measured size.
 
-    Where two are as fast as each other, the one that loses less next to a busy second backend is chosen, and then the
-    first in the communicator's order. Where nothing was measured the model decides.
+    Where none is clearly faster than another, the one that loses less next to a busy second backend is chosen, and then
+    the one that the model prefers. Where nothing was measured the model decides.
     """
 
     def __init__(self, table: Table) -> None:
@@ -44,7 +43,7 @@ class TablePolicy(Policy):
             return f"{self.table.path} has no {op} of that kind, a model decides", rank_by_model(group, op, nbytes)
         nearest = _nearest_size(list(sizes), nbytes)
         rows = sizes[nearest]
-        order = self._order(rows, group.backends)
+        order = self._order(rows, group)
         candidates = [
             Candidate(name, rows[name].seconds, f"measured at {nearest} B")
             if name in rows
@@ -85,34 +84,38 @@ class TablePolicy(Policy):
             return [Range(LARGEST_NBYTES, order)]
         if op in _ONE_CHOICE:
             rows = sizes[_nearest_size(list(sizes), _MESSAGE_NBYTES)]
-            return [Range(LARGEST_NBYTES, self._order(rows, group.backends))]
+            return [Range(LARGEST_NBYTES, self._order(rows, group))]
         ranges: list[Range] = []
         measured = list(sizes)
         for nbytes, following in zip(measured, [*measured[1:], None], strict=True):
             most = LARGEST_NBYTES if following is None else _border(nbytes, following)
-            order = self._order(sizes[nbytes], group.backends)
+            order = self._order(sizes[nbytes], group)
             if ranges and ranges[-1].ranking == order:
                 ranges[-1] = Range(most, order)
             else:
                 ranges.append(Range(most, order))
         return ranges
 
-    def _order(self, rows: Mapping[str, Row], backends: Sequence[str]) -> tuple[str, ...]:
+    def _order(self, rows: Mapping[str, Row], group: Group) -> tuple[str, ...]:
         """Best first; those that were not measured last."""
-        left = [name for name in backends if name in rows]
+        left = [name for name in group.backends if name in rows]
+        if not left:
+            return tuple(group.backends)
+        op = rows[left[0]].op
+        modelled = [each.backend for each in rank_by_model(group, op, rows[left[0]].nbytes)]
         order: list[str] = []
         while left:
             best = min(left, key=lambda name: rows[name].seconds)
             equal = [name for name in left if not _is_faster(rows[best], rows[name])]
-            chosen = min(equal, key=lambda name: (self._loss_when_busy(rows[name]), left.index(name)))
+            chosen = min(equal, key=lambda name: (self._loss_when_busy(rows[name]), modelled.index(name)))
             order.append(chosen)
             left.remove(chosen)
-        return (*order, *(name for name in backends if name not in rows))
+        return (*order, *(name for name in group.backends if name not in rows))
 
     def _loss_when_busy(self, row: Row) -> float:
-        """How much slower next to a busy second backend, in steps of the noise; 0 where that was not measured."""
+        """How much slower next to a busy second backend, in steps of a quarter; 0 where that was not measured."""
         busy = self.table.cells.get((row.op, row.dtypes, row.num_ranks, True), {}).get(row.nbytes, {}).get(row.backend)
-        return 0.0 if busy is None else round(busy.seconds / row.seconds / (2 * _LEAST_GAIN))
+        return 0.0 if busy is None else round(4 * busy.low / row.low)
 
     def _nearest(self, size: int, op: str, dtypes: str) -> tuple[int, Mapping[int, Mapping[str, Row]]]:
         """The measured number of ranks next to this one, and the rows by size.
@@ -132,8 +135,7 @@ class TablePolicy(Policy):
 
 
 def _is_faster(row: Row, other: Row) -> bool:
-    gain = min(_ENOUGH_GAIN, max(_LEAST_GAIN, 2 * max(row.noise, other.noise)))
-    return row.seconds * (1 + gain) < other.seconds
+    return row.seconds * (1 + _LEAST_GAIN) < other.seconds and row.seconds < other.low
 
 
 def _border(nbytes: int, following: int) -> int:

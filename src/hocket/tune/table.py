@@ -45,11 +45,6 @@ class Row:
     low: float
     high: float
 
-    @property
-    def noise(self) -> float:
-        """Half the width of the interval, as a part of the time."""
-        return (self.high - self.low) / (2 * self.seconds)
-
 
 @dataclass(frozen=True)
 class Table:
