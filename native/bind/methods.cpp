@@ -128,6 +128,68 @@ PyObject* all_gather(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
   });
 }
 
+void check_on_root_only(const char* method, const char* argument, PyObject* object, bool is_root) {
+  const bool is_given = object && object != Py_None;
+  if (is_given == is_root) return;
+  throw Failure(ErrorCode::invalid_argument,
+                std::string(method) + ": " + (is_root ? "the root needs " : "only the root has ") + argument +
+                    (is_root ? ", with a block for every rank" : "; pass None on the other ranks"));
+}
+
+PyObject* gather(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static constexpr Signature<7> signature{
+      "gather", {"out", "x", "root", "backend", "async_op", "deps", "timeout"}, 3, 3};
+  return guarded([&] {
+    const auto v = signature.read(args, nargs, kwnames);
+    const Entry entry(self);
+    const Options options = read_options(entry, v[3], v[4], v[5], v[6]);
+    const int size = entry.core().size;
+    const int rank = entry.core().rank;
+    auto arrays = arrays_pool().take();
+    Operation op{.kind = OpKind::gather, .root = read_rank(v[2], "root", size)};
+    check_on_root_only("gather", "out", v[0], op.root == rank);
+    if (op.root == rank) {
+      take_in_and_out(entry, v[0], v[1], op, *arrays);
+      op.nbytes = arrays->in.nbytes();
+      check_nbytes("gather", arrays->out, arrays->in, static_cast<size_t>(size) * op.nbytes,
+                   "out must hold the x of every rank");
+      const std::byte* own = op.out + static_cast<size_t>(rank) * op.nbytes;
+      check_overlap("gather", *arrays, arrays->in.is_same_range(own, op.nbytes));
+    } else {
+      take_in_place(entry, v[1], Access::read, op, *arrays);
+      op.out = nullptr;
+    }
+    return run(self, entry, op, std::move(arrays), options);
+  });
+}
+
+PyObject* scatter(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static constexpr Signature<7> signature{
+      "scatter", {"out", "x", "root", "backend", "async_op", "deps", "timeout"}, 3, 3};
+  return guarded([&] {
+    const auto v = signature.read(args, nargs, kwnames);
+    const Entry entry(self);
+    const Options options = read_options(entry, v[3], v[4], v[5], v[6]);
+    const int size = entry.core().size;
+    const int rank = entry.core().rank;
+    auto arrays = arrays_pool().take();
+    Operation op{.kind = OpKind::scatter, .root = read_rank(v[2], "root", size)};
+    check_on_root_only("scatter", "x", v[1], op.root == rank);
+    if (op.root == rank) {
+      take_in_and_out(entry, v[0], v[1], op, *arrays);
+      op.nbytes = arrays->out.nbytes();
+      if (arrays->in.nbytes() != static_cast<size_t>(size) * op.nbytes)
+        check_nbytes("scatter", arrays->out, arrays->in, SIZE_MAX, "x must hold one block like out for every rank");
+      const std::byte* own = op.in + static_cast<size_t>(rank) * op.nbytes;
+      check_overlap("scatter", *arrays, arrays->out.is_same_range(own, op.nbytes) && !arrays->in.is_copy());
+    } else {
+      take_in_place(entry, v[0], Access::write, op, *arrays);
+      op.in = nullptr;
+    }
+    return run(self, entry, op, std::move(arrays), options);
+  });
+}
+
 // all_gather under the name of what it is done for, so that a mismatch names that.
 PyObject* gather_for(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<3> signature{"_gather_for", {"kind", "out", "x"}, 3, 3};
@@ -189,27 +251,87 @@ bool expects_from_self(const Entry& entry, int tag) {
   return entry.core().failure() || entry.core().expects_from_self(tag);
 }
 
+// A message whose arguments are good, not issued yet.
+struct Message {
+  Operation op;
+  std::unique_ptr<Arrays> arrays;
+};
+
+Message read_message(const Entry& entry, OpKind kind, PyObject* x, PyObject* peer, PyObject* tag) {
+  const bool is_send = kind == OpKind::send;
+  Message message{
+      {.kind = kind, .root = read_rank(peer, is_send ? "dst" : "src", entry.core().size), .tag = read_tag(tag)},
+      arrays_pool().take()};
+  take_in_place(entry, x, is_send ? Access::read : Access::write, message.op, *message.arrays);
+  return message;
+}
+
 PyObject* send_as(PyObject* self, bool is_async, PyObject* x, PyObject* dst, PyObject* tag, PyObject* backend,
                   PyObject* timeout) {
   const Entry entry(self);
-  auto arrays = arrays_pool().take();
-  Operation op{.kind = OpKind::send, .root = read_rank(dst, "dst", entry.core().size), .tag = read_tag(tag)};
-  take_in_place(entry, x, Access::read, op, *arrays);
+  Message message = read_message(entry, OpKind::send, x, dst, tag);
+  const Operation& op = message.op;
   if (!is_async && op.root == entry.core().rank && !expects_from_self(entry, op.tag))
     throw Failure(ErrorCode::invalid_argument, "send to this rank itself would never end, as no receive with tag " +
                                                    std::to_string(op.tag) + " was issued; issue irecv first");
-  return run(self, entry, op, std::move(arrays),
+  return run(self, entry, op, std::move(message.arrays),
              {is_async, read_timeout(timeout, entry.communicator()), backend, nullptr});
 }
 
 PyObject* recv_as(PyObject* self, bool is_async, PyObject* x, PyObject* src, PyObject* tag, PyObject* backend,
                   PyObject* timeout) {
   const Entry entry(self);
-  auto arrays = arrays_pool().take();
-  Operation op{.kind = OpKind::recv, .root = read_rank(src, "src", entry.core().size), .tag = read_tag(tag)};
-  take_in_place(entry, x, Access::write, op, *arrays);
-  return run(self, entry, op, std::move(arrays),
+  Message message = read_message(entry, OpKind::recv, x, src, tag);
+  return run(self, entry, message.op, std::move(message.arrays),
              {is_async, read_timeout(timeout, entry.communicator()), backend, nullptr});
+}
+
+// Issues messages whose arguments are all good; returns their Work objects.
+std::vector<nb::object> issue_all(PyObject* self, const Entry& entry, std::vector<Message>& messages, double timeout_s,
+                                  PyObject* backend) {
+  std::vector<nb::object> works;
+  for (Message& message : messages)
+    works.push_back(
+        nb::steal(run(self, entry, message.op, std::move(message.arrays), {true, timeout_s, backend, nullptr})));
+  return works;
+}
+
+PyObject* sendrecv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static constexpr Signature<8> signature{
+      "sendrecv", {"x", "dst", "out", "src", "tag", "out_tag", "backend", "timeout"}, 4, 6};
+  return guarded([&]() -> PyObject* {
+    const auto v = signature.read(args, nargs, kwnames);
+    const Entry entry(self);
+    const double timeout_s = read_timeout(v[7], entry.communicator());
+    std::vector<Message> messages;
+    messages.push_back(read_message(entry, OpKind::recv, v[2], v[3], v[5] && v[5] != Py_None ? v[5] : v[4]));
+    messages.push_back(read_message(entry, OpKind::send, v[0], v[1], v[4]));
+    if (messages[0].arrays->in.overlaps(messages[1].arrays->in))
+      throw Failure(ErrorCode::invalid_argument, "sendrecv: out and x overlap in memory; pass a copy of x");
+    for (const nb::object& work : issue_all(self, entry, messages, timeout_s, v[6]))
+      wait_for_work(nb::handle(self), nb::inst_ptr<PyWork>(work)->work, timeout_s);
+    Py_RETURN_NONE;
+  });
+}
+
+// messages: tuples ("send" or "recv", x, peer, tag).
+PyObject* batch(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static constexpr Signature<3> signature{"_batch", {"messages", "backend", "timeout"}, 1, 1};
+  return guarded([&] {
+    const auto v = signature.read(args, nargs, kwnames);
+    const Entry entry(self);
+    std::vector<Message> messages;
+    for (nb::handle item : nb::handle(v[0])) {
+      const auto given = nb::cast<nb::tuple>(item);
+      const bool is_send = nb::cast<std::string>(given[0]) == "send";
+      messages.push_back(read_message(entry, is_send ? OpKind::send : OpKind::recv, nb::handle(given[1]).ptr(),
+                                      nb::handle(given[2]).ptr(), nb::handle(given[3]).ptr()));
+    }
+    nb::list works;
+    for (nb::object& work : issue_all(self, entry, messages, read_timeout(v[2], entry.communicator()), v[1]))
+      works.append(std::move(work));
+    return works.release().ptr();
+  });
 }
 
 PyObject* send(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
@@ -261,10 +383,14 @@ PyMethodDef* operation_methods() {
       method<reduce_scatter>("reduce_scatter",
                              "Reduce x over all ranks and put block r of the result into out of rank r."),
       method<all_to_all>("all_to_all", "Put block r of x into block (own rank) of out on rank r."),
+      method<gather>("gather", "Put x of rank r into block r of out on the root; out is None on the others."),
+      method<scatter>("scatter", "Put block r of the root's x into out of rank r; x is None on the others."),
       method<send>("send", "Send x to rank dst."),
       method<recv>("recv", "Receive from rank src into x."),
       method<isend>("isend", "Send x to rank dst; returns a Work."),
       method<irecv>("irecv", "Receive from rank src into x; returns a Work."),
+      method<sendrecv>("sendrecv", "Send x to rank dst while receiving from rank src into out."),
+      method<batch>("_batch", nullptr),
       method<gather_for>("_gather_for", nullptr),
       {nullptr, nullptr, 0, nullptr}};
   return methods;

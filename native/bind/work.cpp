@@ -102,6 +102,10 @@ void bind_work(nb::module_& module) {
       .def(
           "wait", [](nb::handle self, std::optional<double> timeout) { wait(self, timeout); },
           nb::arg("timeout").none() = nb::none())
+      .def("__await__",
+           [](nb::handle self) {
+             return nb::module_::import_("hocket.comm.awaiting").attr("wait_for")(self).attr("__await__")();
+           })
       .def("test", [](nb::handle self) { return test(self); })
       .def("exception", [](nb::handle self) { return exception(self); })
       .def_prop_ro("done", [](const PyWork& self) { return self.work->finished(); })

@@ -15,21 +15,22 @@ struct Operation {
   int32_t root = -1;    // root of a rooted collective, peer of a point-to-point operation
   int32_t tag = 0;      // point-to-point only
   uint64_t seq = 0;     // place in the issue order, from 1; point-to-point counts by itself
-  uint64_t nbytes =
-      0;  // what all members must agree on: the array, or one block of all_gather, reduce_scatter, all_to_all
+  uint64_t nbytes = 0;  // what all members must agree on: the array, or one block where there is one for every rank
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   const char* site = nullptr;  // call site "file.py:12", interned for the life of the process; null while unknown
   void* token = nullptr;       // belongs to the lane that carries the operation
 
   size_t count() const { return nbytes / itemsize(dtype); }
-  // Bytes at `in` and at `out`, where one of the two is a block for every rank.
+  // Bytes at `in` and at `out`, where one of the two is a block for every rank; of gather and scatter those of the
+  // root.
   uint64_t in_nbytes(int size) const {
-    return kind == OpKind::reduce_scatter || kind == OpKind::all_to_all ? nbytes * static_cast<uint64_t>(size) : nbytes;
+    const bool blocks = kind == OpKind::reduce_scatter || kind == OpKind::all_to_all || kind == OpKind::scatter;
+    return blocks ? nbytes * static_cast<uint64_t>(size) : nbytes;
   }
   uint64_t out_nbytes(int size) const {
-    const bool blocks =
-        kind == OpKind::all_gather || kind == OpKind::all_to_all || kind == OpKind::split || kind == OpKind::dup;
+    const bool blocks = kind == OpKind::all_gather || kind == OpKind::all_to_all || kind == OpKind::gather ||
+                        kind == OpKind::split || kind == OpKind::dup;
     return blocks ? nbytes * static_cast<uint64_t>(size) : nbytes;
   }
 };

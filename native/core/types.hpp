@@ -17,13 +17,15 @@ enum class OpKind : uint8_t {
   all_to_all,
   send,
   recv,
+  gather,
+  scatter,
   split,
   dup,
   group,
 };
 inline constexpr std::array kOpNames = {
-    "barrier",    "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter",
-    "all_to_all", "send",       "recv",   "split",     "dup",        "group",
+    "barrier", "all_reduce", "reduce",  "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send",
+    "recv",    "gather",     "scatter", "split",     "dup",        "group",
 };
 constexpr const char* name(OpKind kind) { return kOpNames[static_cast<size_t>(kind)]; }
 
@@ -48,7 +50,9 @@ constexpr bool reduces(OpKind kind) {
   return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatter;
 }
 constexpr bool is_point_to_point(OpKind kind) { return kind == OpKind::send || kind == OpKind::recv; }
-constexpr bool has_root(OpKind kind) { return kind == OpKind::reduce || kind == OpKind::broadcast; }
+constexpr bool has_root(OpKind kind) {
+  return kind == OpKind::reduce || kind == OpKind::broadcast || kind == OpKind::gather || kind == OpKind::scatter;
+}
 
 // bool has min and max only; avg exists for floats only.
 constexpr bool reducible(DType dtype, ReduceOp op) {

@@ -24,6 +24,8 @@ struct MpiFunctions {
   int (*iallgather)(const void*, Count, Handle, void*, Count, Handle, Handle comm, Handle* request);
   int (*ireduce_scatter_block)(const void*, void*, Count, Handle type, Handle op, Handle comm, Handle* request);
   int (*ialltoall)(const void*, Count, Handle, void*, Count, Handle, Handle comm, Handle* request);
+  int (*igather)(const void*, Count, Handle, void*, Count, Handle, int root, Handle comm, Handle* request);
+  int (*iscatter)(const void*, Count, Handle, void*, Count, Handle, int root, Handle comm, Handle* request);
   int (*isend)(const void*, Count, Handle type, int dest, int tag, Handle comm, Handle* request);
   int (*irecv)(void*, Count, Handle type, int source, int tag, Handle comm, Handle* request);
   int (*test)(Handle* request, int* flag, Status* status);
@@ -50,6 +52,8 @@ struct MpiFunctions {
     find(iallgather, "Iallgather", true);
     find(ireduce_scatter_block, "Ireduce_scatter_block", true);
     find(ialltoall, "Ialltoall", true);
+    find(igather, "Igather", true);
+    find(iscatter, "Iscatter", true);
     find(isend, "Isend", true);
     find(irecv, "Irecv", true);
     find(test, "Test", false);

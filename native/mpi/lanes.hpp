@@ -183,6 +183,14 @@ class MpiCollectiveLane final : public MpiLane<Handle, Count> {
       }
       case OpKind::all_to_all:
         return mpi.ialltoall(op.in, count, type, op.out, count, type, comm, &request.handle);
+      case OpKind::gather:
+        return mpi.igather(op.root == this->rank_ ? in_or_in_place(op.out + rank * op.nbytes) : op.in, count, type,
+                           op.out, count, type, op.root, comm, &request.handle);
+      case OpKind::scatter: {
+        void* out = op.out;
+        if (op.root == this->rank_ && op.out == op.in + rank * op.nbytes) out = const_cast<void*>(in_place);
+        return mpi.iscatter(op.in, count, type, out, count, type, op.root, comm, &request.handle);
+      }
       default:  // all_gather, and split and dup, which gather their arguments
         return mpi.iallgather(in_or_in_place(op.out + rank * op.nbytes), count, type, op.out, count, type, comm,
                               &request.handle);

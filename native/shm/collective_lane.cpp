@@ -32,7 +32,7 @@ Progress CollectiveLane::post(Operation& op) {
       refusal = failure.error();
     }
     offer_array(op);
-  } else if (nbytes) {
+  } else if (nbytes && op.in) {
     std::memcpy(agreement_.payload(rank_, nbytes), op.in, nbytes);
   }
   agreement_.begin(op, std::move(refusal));
@@ -82,8 +82,14 @@ void CollectiveLane::consume_eager(const Operation& op) {
       for (int peer = 0; n && peer < size_; ++peer)
         std::memcpy(op.out + static_cast<size_t>(peer) * n, payload(op, peer) + static_cast<size_t>(rank_) * n, n);
       return;
+    case OpKind::scatter:
+      if (n) std::memcpy(op.out, payload(op, op.root) + static_cast<size_t>(rank_) * n, n);
+      return;
     case OpKind::barrier:
       return;
+    case OpKind::gather:
+      if (op.root != rank_) return;
+      [[fallthrough]];
     default:  // all_gather, and split and dup, which gather their arguments
       for (int peer = 0; n && peer < size_; ++peer)
         std::memcpy(op.out + static_cast<size_t>(peer) * n, payload(op, peer), n);
@@ -105,6 +111,10 @@ Task CollectiveLane::start(const Operation& op) {
       return broadcast(op);
     case OpKind::all_to_all:
       return all_to_all(op);
+    case OpKind::gather:
+      return gather(op);
+    case OpKind::scatter:
+      return scatter(op);
     default:
       return all_gather(op);
   }

@@ -56,6 +56,8 @@ class CollectiveLane final : public Lane {
   Task all_gather(Operation op);
   Task broadcast(Operation op);
   Task all_to_all(Operation op);
+  Task gather(Operation op);
+  Task scatter(Operation op);
   Reached staged_by(int peer, uint64_t epoch) const { return {region_->flags(peer).staged.value, epoch, peer}; }
   Reached finished_by(int peer, uint64_t epoch) const { return {region_->flags(peer).finished.value, epoch, peer}; }
   void publish_staged(uint64_t epoch) const;

@@ -24,10 +24,9 @@ struct Range {
   uint64_t end;
 };
 constexpr Range kFasterDirectly[] = {
-    {OpKind::broadcast, kLeastDirectBytes, UINT64_MAX},
-    {OpKind::all_gather, kLeastDirectBytes, 640 << 10},
-    {OpKind::all_to_all, kLeastDirectBytes, 640 << 10},
-    {OpKind::all_to_all, 2560 << 10, UINT64_MAX},
+    {OpKind::broadcast, kLeastDirectBytes, UINT64_MAX}, {OpKind::gather, kLeastDirectBytes, UINT64_MAX},
+    {OpKind::scatter, kLeastDirectBytes, UINT64_MAX},   {OpKind::all_gather, kLeastDirectBytes, 640 << 10},
+    {OpKind::all_to_all, kLeastDirectBytes, 640 << 10}, {OpKind::all_to_all, 2560 << 10, UINT64_MAX},
 };
 
 }  // namespace
@@ -53,14 +52,21 @@ bool CollectiveLane::is_direct(const Operation& op) {
 
 Task CollectiveLane::read_directly(Operation op) {
   const uint64_t epoch = take_epochs(1) + 1;
-  const bool has_blocks = op.kind != OpKind::broadcast;
+  const bool from_root = op.kind == OpKind::broadcast || op.kind == OpKind::scatter;
+  const bool to_root = op.kind == OpKind::gather;
+  // Which of its owner's blocks, and where it goes to.
+  const bool takes_own_block = op.kind == OpKind::all_to_all || op.kind == OpKind::scatter;
+  const bool has_block_of_each = op.kind == OpKind::all_gather || op.kind == OpKind::all_to_all || to_root;
+  const uint64_t offset = takes_own_block ? static_cast<uint64_t>(rank_) * op.nbytes : 0;
+  const auto place_of = [&](int peer) {
+    return op.out + (has_block_of_each ? static_cast<size_t>(peer) * op.nbytes : 0);
+  };
   const std::vector<uint64_t> addresses = addresses_;
   for (int step = 1; step < size_; ++step) {
     const int peer = (rank_ + step) % size_;  // everyone begins elsewhere
-    if (!has_blocks && peer != op.root) continue;
-    const uint64_t from = addresses[static_cast<size_t>(peer)] +
-                          (op.kind == OpKind::all_to_all ? static_cast<uint64_t>(rank_) * op.nbytes : 0);
-    std::byte* to = op.out + (has_blocks ? static_cast<size_t>(peer) * op.nbytes : 0);
+    if ((from_root && peer != op.root) || (to_root && rank_ != op.root)) continue;
+    const uint64_t from = addresses[static_cast<size_t>(peer)] + offset;
+    std::byte* to = place_of(peer);
     for (uint64_t position = 0; position < op.nbytes; position += kPieceBytes) {
       const uint64_t nbytes = std::min(kPieceBytes, op.nbytes - position);
       co_await finished_by(rank_, 0);  // a step, reached at once
@@ -70,14 +76,15 @@ Task CollectiveLane::read_directly(Operation op) {
   }
   publish_staged(epoch);
   publish_finished(epoch);
-  if (has_blocks) {
-    const std::byte* own = op.in + (op.kind == OpKind::all_to_all ? static_cast<size_t>(rank_) * op.nbytes : 0);
-    std::byte* to = op.out + static_cast<size_t>(rank_) * op.nbytes;
-    if (own != to) std::memcpy(to, own, op.nbytes);
+  if (op.kind != OpKind::broadcast && ((!from_root && !to_root) || rank_ == op.root)) {
+    const std::byte* own = op.in + offset;
+    if (own != place_of(rank_)) std::memcpy(place_of(rank_), own, op.nbytes);
   }
-  if (!has_blocks && rank_ != op.root) co_return;
-  for (int peer = 0; peer < size_; ++peer)
-    if (peer != rank_) co_await finished_by(peer, epoch);
+  // Whose data others read stays until they have.
+  for (int peer = 0; peer < size_; ++peer) {
+    const bool reads_mine = peer != rank_ && (!from_root || rank_ == op.root) && (!to_root || peer == op.root);
+    if (reads_mine) co_await finished_by(peer, epoch);
+  }
 }
 
 }  // namespace hocket

@@ -205,4 +205,56 @@ Task CollectiveLane::all_to_all(Operation op) {
   }
 }
 
+// The others stage, the root copies out; where it is not the root, a rank only waits for room.
+Task CollectiveLane::gather(Operation op) {
+  const Region& region = *region_;
+  const uint64_t chunk = region.chunk_bytes;
+  const uint64_t num_chunks = div_up(op.nbytes, chunk);
+  const uint64_t base = take_epochs(num_chunks);
+  for (uint64_t k = 0; k < num_chunks; ++k) {
+    const size_t nbytes = std::min<uint64_t>(chunk, op.nbytes - k * chunk);
+    if (rank_ != op.root) {
+      if (k >= 2) co_await finished_by(op.root, base + k - 1);
+      std::memcpy(region.in_slot(rank_, k), op.in + k * chunk, nbytes);
+      publish_staged(base + k + 1);
+      continue;
+    }
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != rank_) co_await staged_by(peer, base + k + 1);
+      const std::byte* from = peer == rank_ ? op.in + k * chunk : region.in_slot(peer, k);
+      std::byte* to = op.out + static_cast<size_t>(peer) * op.nbytes + k * chunk;
+      if (to != from) std::memcpy(to, from, nbytes);
+    }
+    publish_finished(base + k + 1);
+  }
+  publish_staged(base + num_chunks);  // everyone's epochs end equal
+  publish_finished(base + num_chunks);
+}
+
+// The root stages a piece of each block, the others copy their own out.
+Task CollectiveLane::scatter(Operation op) {
+  const Region& region = *region_;
+  const uint64_t piece = std::max<uint64_t>(region.chunk_bytes / static_cast<uint64_t>(size_) / 64 * 64, 64);
+  const uint64_t num_chunks = div_up(op.nbytes, piece);
+  const uint64_t base = take_epochs(num_chunks);
+  for (uint64_t k = 0; k < num_chunks; ++k) {
+    const size_t nbytes = std::min<uint64_t>(piece, op.nbytes - k * piece);
+    if (rank_ != op.root) {
+      co_await staged_by(op.root, base + k + 1);
+      std::memcpy(op.out + k * piece, region.in_slot(op.root, k) + static_cast<size_t>(rank_) * piece, nbytes);
+      publish_finished(base + k + 1);
+      continue;
+    }
+    for (int peer = 0; peer < size_; ++peer) {
+      if (k >= 2 && peer != rank_) co_await finished_by(peer, base + k - 1);
+      const std::byte* from = op.in + static_cast<size_t>(peer) * op.nbytes + k * piece;
+      std::byte* to = peer == rank_ ? op.out + k * piece : region.in_slot(rank_, k) + static_cast<size_t>(peer) * piece;
+      if (to != from) std::memcpy(to, from, nbytes);
+    }
+    publish_staged(base + k + 1);
+  }
+  publish_staged(base + num_chunks);
+  publish_finished(base + num_chunks);
+}
+
 }  // namespace hocket

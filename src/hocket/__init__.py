@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hocket._native import Work
-    from hocket.comm import Communicator, Policy
+    from hocket.comm import Communicator, Policy, Recv, Send
     from hocket.errors import (
         Aborted,
         BackendUnavailable,
@@ -46,8 +46,10 @@ __all__ = [
     "PeerFailure",
     "Policy",
     "Record",
+    "Recv",
     "RemoteError",
     "ResourceExhausted",
+    "Send",
     "TableError",
     "TableMismatch",
     "UnsupportedDtype",
@@ -61,6 +63,8 @@ _HOMES = {
     "Communicator": "hocket.comm",
     "Policy": "hocket.comm",
     "Record": "hocket.trace",
+    "Recv": "hocket.comm",
+    "Send": "hocket.comm",
     "Work": "hocket._native",
     "init": "hocket.session",
     "spawn": "hocket.session",

@@ -1,6 +1,6 @@
 """The native core of hocket: what the Python rooms use of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal, overload
 
 CONSTANTS: dict[str, int]
@@ -26,6 +26,7 @@ class Work:
 
     def wait(self, timeout: float | None = None) -> None: ...
     def test(self) -> bool: ...
+    def __await__(self) -> Generator[Any]: ...
     def exception(self) -> BaseException | None: ...
     @property
     def done(self) -> bool: ...
@@ -254,6 +255,54 @@ class Communicator:
         timeout: float | None = None,
     ) -> Work: ...
     @overload
+    def gather(
+        self,
+        out: Array | None,
+        x: Array,
+        root: int,
+        *,
+        backend: Backend = None,
+        async_op: Literal[False] = False,
+        deps: Sequence[Work] = (),
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def gather(
+        self,
+        out: Array | None,
+        x: Array,
+        root: int,
+        *,
+        backend: Backend = None,
+        async_op: Literal[True],
+        deps: Sequence[Work] = (),
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def scatter(
+        self,
+        out: Array,
+        x: Array | None,
+        root: int,
+        *,
+        backend: Backend = None,
+        async_op: Literal[False] = False,
+        deps: Sequence[Work] = (),
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def scatter(
+        self,
+        out: Array,
+        x: Array | None,
+        root: int,
+        *,
+        backend: Backend = None,
+        async_op: Literal[True],
+        deps: Sequence[Work] = (),
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
     def reduce_scatter(
         self,
         out: Array,
@@ -305,6 +354,25 @@ class Communicator:
     def recv(
         self, x: Array, src: int, tag: int = 0, *, backend: Backend = None, timeout: float | None = None
     ) -> None: ...
+    def sendrecv(
+        self,
+        x: Array,
+        dst: int,
+        out: Array,
+        src: int,
+        tag: int = 0,
+        out_tag: int | None = None,
+        *,
+        backend: Backend = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    def _batch(
+        self,
+        messages: Sequence[tuple[str, Array, int, int]],
+        *,
+        backend: Backend = None,
+        timeout: float | None = None,
+    ) -> list[Work]: ...
     def isend(
         self, x: Array, dst: int, tag: int = 0, *, backend: Backend = None, timeout: float | None = None
     ) -> Work: ...

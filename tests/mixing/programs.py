@@ -15,7 +15,9 @@ import numpy as np
 
 import hocket as hk
 
-KINDS = ("all_reduce", "reduce", "broadcast", "barrier", "all_gather", "reduce_scatter", "all_to_all")
+KINDS = (
+    "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter",
+)  # fmt: skip
 DTYPES = ("float32", "float64", "int64", "int32")
 COUNTS = (0, 1, 3, 64, 1000, 5000, 40_000, 300_000)  # up to beyond every library's eager limit
 
@@ -170,7 +172,7 @@ class Runner:
         }
         if step.kind == "barrier":
             return comm.barrier(**how)
-        blocks = size if step.kind in ("reduce_scatter", "all_to_all") else 1
+        blocks = size if step.kind in ("reduce_scatter", "all_to_all", "scatter") else 1
         given = [data.integers(-50, 50, blocks * step.count).astype(step.dtype) for _ in range(size)]
         if step.kind in ("all_reduce", "broadcast"):
             mirror = mirrors.get(step.communicator)
@@ -194,7 +196,16 @@ class Runner:
             out = np.empty(size * step.count, step.dtype)
             checks.append((number, out, np.concatenate(given)))
             return comm.all_gather(out, x, **how)
+        if step.kind == "gather":
+            out = np.empty(size * step.count, step.dtype) if rank == step.root else None
+            if out is not None:
+                checks.append((number, out, np.concatenate(given)))
+            return comm.gather(out, x, step.root, **how)
         mine = slice(rank * step.count, (rank + 1) * step.count)
+        if step.kind == "scatter":
+            out = np.empty(step.count, step.dtype)
+            checks.append((number, out, given[step.root][mine]))
+            return comm.scatter(out, x if rank == step.root else None, step.root, **how)
         out = np.empty(step.count * (1 if step.kind == "reduce_scatter" else size), step.dtype)
         if step.kind == "reduce_scatter":
             checks.append((number, out, total[mine]))

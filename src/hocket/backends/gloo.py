@@ -192,6 +192,32 @@ class GlooCollectiveLane(_GlooLane):
         own = summed.view(self.size, -1)[self._rank]
         return self._group.allreduce([summed], _options("AllreduceOptions", operation)), lambda: out.copy_(own)
 
+    def _gather(self, operation: _native.LaneOperation) -> Any:
+        from torch.distributed import GatherOptions
+
+        options = GatherOptions()
+        options.rootRank = operation.root
+        x = _bytes(operation.in_address, operation.in_nbytes)
+        if operation.root != self._rank:
+            return self._group.gather([], [x], options), None
+        out = _bytes(operation.out_address, operation.out_nbytes)
+        if operation.in_address == operation.out_address + self._rank * operation.nbytes:
+            x = x.clone()
+        return self._group.gather([list(out.view(self.size, operation.nbytes))], [x], options), None
+
+    def _scatter(self, operation: _native.LaneOperation) -> Any:
+        from torch.distributed import ScatterOptions
+
+        options = ScatterOptions()
+        options.rootRank = operation.root
+        out = _bytes(operation.out_address, operation.out_nbytes)
+        if operation.root != self._rank:
+            return self._group.scatter([out], [], options), None
+        x = _bytes(operation.in_address, operation.in_nbytes)
+        if operation.out_address == operation.in_address + self._rank * operation.nbytes:
+            x = x.clone()
+        return self._group.scatter([out], [list(x.view(self.size, operation.nbytes))], options), None
+
     def _all_to_all(self, operation: _native.LaneOperation) -> Any:
         x = _bytes(operation.in_address, operation.in_nbytes)
         return self._group.alltoall_base(_bytes(operation.out_address, operation.out_nbytes), x, [], []), None
@@ -207,6 +233,8 @@ _START = {
     "dup": GlooCollectiveLane._all_gather,
     "reduce_scatter": GlooCollectiveLane._reduce_scatter,
     "all_to_all": GlooCollectiveLane._all_to_all,
+    "gather": GlooCollectiveLane._gather,
+    "scatter": GlooCollectiveLane._scatter,
 }
 
 

@@ -2,6 +2,7 @@
 
 from hocket.comm.communicator import Communicator
 from hocket.comm.fabric import Backends, Fabric, Layout
+from hocket.comm.messages import Recv, Send
 from hocket.comm.policy import Policy
 
-__all__ = ["Backends", "Communicator", "Fabric", "Layout", "Policy"]
+__all__ = ["Backends", "Communicator", "Fabric", "Layout", "Policy", "Recv", "Send"]

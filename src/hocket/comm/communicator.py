@@ -14,6 +14,7 @@ from typing import SupportsIndex
 
 from hocket import _native
 from hocket.comm.fabric import Backends, Fabric
+from hocket.comm.messages import Recv, Send
 from hocket.comm.policy import CHOOSABLE, Explanation, Group, Policy, dtype_class
 from hocket.errors import HocketError, InvalidArgument, InvalidState, InvalidType
 from hocket.trace import Record, decode_events
@@ -30,7 +31,8 @@ class Communicator(_native.Communicator):
     collectives in the same order: what they disagree about raises `CollectiveMismatch` on every one of them.
 
     all_reduce(x, op="sum"), reduce(x, root, op="sum"), broadcast(x, root), barrier(), all_gather(out, x),
-    reduce_scatter(out, x, op="sum"), all_to_all(out, x), send(x, dst, tag=0), recv(x, src, tag=0), isend, irecv.
+    reduce_scatter(out, x, op="sum"), all_to_all(out, x), gather(out, x, root), scatter(out, x, root),
+    send(x, dst, tag=0), recv(x, src, tag=0), isend, irecv, sendrecv(x, dst, out, src, tag=0, out_tag=None).
     The collectives take ``async_op=True`` and return a `Work` then; all take ``timeout`` in seconds.
 
     Reductions are made in rank order: bitwise equal on all ranks and from run to run. float16 and bfloat16 accumulate
@@ -152,6 +154,32 @@ class Communicator(_native.Communicator):
     def records(self) -> list[Record]:
         """Return the latest operations (at most 4096), oldest first, those in flight included."""
         return decode_events(self._records(), self._names)
+
+    def batch(
+        self, messages: Iterable[Send | Recv], *, backend: str | None = None, timeout: float | None = None
+    ) -> list[_native.Work]:
+        """Issue several messages, or none of them if an argument of one is wrong.
+
+        Args:
+            messages: to send and to receive, in the order in which they are to be matched.
+            backend, timeout: as of `isend`.
+
+        Returns:
+            Their works, in the same order; no order of waiting for them can hang.
+
+        Raises:
+            InvalidType: one is neither `Send` nor `Recv`, or holds no array.
+            InvalidArgument: a rank or tag is out of range.
+        """
+        given = []
+        for message in messages:
+            if isinstance(message, Send):
+                given.append(("send", message.x, message.dst, message.tag))
+            elif isinstance(message, Recv):
+                given.append(("recv", message.x, message.src, message.tag))
+            else:
+                raise InvalidType(f"messages must be hocket.Send and hocket.Recv, not {message!r}")
+        return self._batch(given, backend=backend, timeout=timeout)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Divide the communicator; called by all members.

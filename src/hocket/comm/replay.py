@@ -84,6 +84,10 @@ def _prepare(comm: Communicator, step: TrafficStep, arrays: _Arrays) -> Callable
             arguments = (arrays.one, arrays.all, step.reduction)
         case "all_to_all":
             arguments = (arrays.received, arrays.all)
+        case "gather":
+            arguments = (arrays.all if step.root == comm.rank else None, arrays.one, step.root)
+        case "scatter":
+            arguments = (arrays.one, arrays.all if step.root == comm.rank else None, step.root)
         case "barrier":
             arguments = ()
         case _:
@@ -92,7 +96,7 @@ def _prepare(comm: Communicator, step: TrafficStep, arrays: _Arrays) -> Callable
 
 
 def _make_arrays(step: TrafficStep, num_ranks: int) -> _Arrays:
-    has_blocks = step.kind in ("all_gather", "reduce_scatter", "all_to_all")
+    has_blocks = step.kind in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
     return _Arrays(
         _zeros(step, 1),
         _zeros(step, num_ranks if has_blocks else 0),

@@ -26,7 +26,7 @@ class Record:
     Args:
         op: kind, e.g. "all_reduce".
         seq: its number in the issue order of the communicator; point-to-point counts per peer and direction.
-        nbytes: bytes of the array; of one block for all_gather, reduce_scatter and all_to_all.
+        nbytes: bytes of the array; of one block where there is one for every rank.
         dtype: name of the element type.
         reduction: "sum", "prod", "min", "max", "avg", or None.
         peer: root of a rooted operation, peer of a point-to-point one, or None.

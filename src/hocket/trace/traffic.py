@@ -15,7 +15,7 @@ from hocket.trace.record import Record
 
 _FORMAT = "hocket-traffic-1"
 _REDUCING = frozenset({"all_reduce", "reduce", "reduce_scatter"})
-_ROOTED = frozenset({"reduce", "broadcast"})
+_ROOTED = frozenset({"reduce", "broadcast", "gather", "scatter"})
 _KINDS = _REDUCING | _ROOTED | {"all_gather", "all_to_all", "barrier"}
 _ITEM_NBYTES = {
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
@@ -32,11 +32,11 @@ class TrafficStep:
     program computed before such a wait is not overlapped any more.
 
     Args:
-        kind: "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all" or "barrier".
-        nbytes: bytes of the array; of one block for all_gather, reduce_scatter and all_to_all, as in `Record`.
+        kind: name of a collective operation of the communicator.
+        nbytes: bytes of the array; of one block where there is one for every rank, as in `Record`.
         dtype: name of the element type.
         reduction: "sum", "prod", "min", "max" or "avg" where the kind reduces, else None.
-        root: rank of the root of reduce and broadcast, else None.
+        root: rank of the root of an operation that has one, else None.
         is_async: issued with ``async_op=True``.
         compute_s: seconds of computation before it is issued.
         waits: indices of earlier asynchronous operations of the step that are waited for before it.

@@ -42,6 +42,8 @@ _COSTS: dict[str, Callable[[int], tuple[float, float]]] = {
     "all_gather": lambda n: (math.log2(n), n - 1),
     "reduce_scatter": lambda n: (math.log2(n), n - 1),
     "all_to_all": lambda n: (n - 1, n - 1),
+    "gather": lambda n: (math.log2(n), n - 1),
+    "scatter": lambda n: (math.log2(n), n - 1),
     "send": lambda n: (1.0, 1.0),
     "recv": lambda n: (1.0, 1.0),
 }

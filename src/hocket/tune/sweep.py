@@ -18,7 +18,11 @@ from hocket.measure.rounds import OnRound
 from hocket.tune.machine import this_machine
 from hocket.tune.table import Row, Table
 
-OPS = ("barrier", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send")
+OPS = (
+    "barrier", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter",
+    "send",
+)  # fmt: skip
+_WITH_BLOCKS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 SIZES = (16, 256, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 BUSY_SIZES = (4 << 10, 256 << 10, 4 << 20)
@@ -141,7 +145,7 @@ def _cell(
 
 def _call(comm: Communicator, arrays: _Arrays, op: str, dtypes: str, nbytes: int, backend: str) -> Callable[[], object]:
     items = arrays("one", nbytes, dtypes)
-    if op in ("all_gather", "reduce_scatter", "all_to_all"):
+    if op in _WITH_BLOCKS:
         blocks = arrays("all", nbytes * comm.size, dtypes)
     match op:
         case "barrier":
@@ -159,6 +163,10 @@ def _call(comm: Communicator, arrays: _Arrays, op: str, dtypes: str, nbytes: int
         case "all_to_all":
             received = arrays("received", nbytes * comm.size, dtypes)
             return lambda: comm.all_to_all(received, blocks, backend=backend)
+        case "gather":
+            return lambda: comm.gather(blocks if comm.rank == 0 else None, items, 0, backend=backend)
+        case "scatter":
+            return lambda: comm.scatter(items, blocks if comm.rank == 0 else None, 0, backend=backend)
         case _:
             return _exchange(comm, items, arrays("received one", nbytes, dtypes), backend)
 

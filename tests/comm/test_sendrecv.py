@@ -1,0 +1,76 @@
+"""Messages that go together: sendrecv and batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hocket as hk
+
+SIZES = (0, 1, 1000, 20_000, 300_000)
+
+
+def _ring(comm: hk.Communicator, backends: list[str]) -> bool:
+    comm.finalize()
+    comm = hk.init(backends=backends, timeout=50)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for backend in [*comm.backends, None]:
+        for count in SIZES:
+            x, out = np.full(count, comm.rank, np.int32), np.empty(count, np.int32)
+            comm.sendrecv(x, right, out, left, backend=backend)
+            np.testing.assert_array_equal(out, left)
+            comm.sendrecv(x, left, out, right, 3 + comm.rank, 3 + right, backend=backend)
+            np.testing.assert_array_equal(out, right)
+            # All at once, the receives behind the sends, waited for in the order of the list.
+            outs = [np.empty(count, np.int32) for _ in range(comm.size)]
+            sends = [hk.Send(x + peer, peer, tag=7) for peer in range(comm.size)]
+            receives = [hk.Recv(outs[peer], peer, tag=7) for peer in range(comm.size)]
+            for work in comm.batch([*sends, *receives], backend=backend):
+                work.wait()
+            for peer, each in enumerate(outs):
+                np.testing.assert_array_equal(each, peer + comm.rank)
+    assert comm.batch([]) == []
+    comm.finalize()
+    return True
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("num_ranks", "backends"), [(1, ["shm"]), (3, ["shm"]), (2, ["shm", "mpi"])])
+def test_ring(num_ranks: int, backends: list[str]) -> None:
+    assert all(hk.spawn(_ring, num_ranks, backends, timeout=50))
+
+
+def _wrong(comm: hk.Communicator) -> list[str]:
+    x, out = np.ones(4), np.empty(4)
+    other = 1 - comm.rank
+    calls = [
+        lambda: comm.sendrecv(x, other, out, 2),
+        lambda: comm.sendrecv(x, -1, out, other),
+        lambda: comm.sendrecv(x, other, "text", other),
+        lambda: comm.sendrecv(x, other, x[1:], other),
+        lambda: comm.sendrecv(x, other, out, other, -1),
+        lambda: comm.batch([hk.Send(x, other), hk.Recv(out, 9)]),
+        lambda: comm.batch([hk.Send(x, other), (out, other)]),
+        lambda: comm.batch([hk.Send(x, other), hk.Recv(b"read-only", other)]),
+    ]
+    seen = []
+    for call in calls:
+        with pytest.raises(hk.HocketError) as caught:
+            call()
+        seen.append(f"{type(caught.value).__name__}: {caught.value}")
+    # Nothing of any of them was sent: this message is the first.
+    comm.sendrecv(np.full(4, comm.rank), other, got := np.empty(4, int), other)
+    np.testing.assert_array_equal(got, other)
+    assert not [record for record in comm.records() if record.op in ("send", "recv")][2:]
+    return seen
+
+
+@pytest.mark.timeout(60)
+def test_wrong_arguments_send_nothing() -> None:
+    expected = [
+        "InvalidArgument: src", "InvalidArgument: dst", "InvalidType", "InvalidArgument: sendrecv: out and x overlap",
+        "InvalidArgument: tag", "InvalidArgument: src", "InvalidType: messages must be hocket.Send", "InvalidType",
+    ]  # fmt: skip
+    for seen in hk.spawn(_wrong, 2, timeout=50):
+        for text, begin in zip(seen, expected, strict=True):
+            assert text.startswith(begin), text

@@ -1,0 +1,130 @@
+"""gather and scatter against NumPy, over every backend, at the borders of the core's ways of doing things."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hocket as hk
+from hocket import _native
+
+LIMITS = [_native.CONSTANTS[name] for name in ("inline_bytes", "eager_bytes", "least_direct_bytes")]
+SIZES = [0, 8, *(each + step for each in LIMITS for step in (-8, 0, 8)), (1 << 20) + 8, (5 << 20) + 8]
+DTYPES = ("float16", "float64", "uint8", "bool", "int32")
+
+
+def _values(seed: int, nbytes: int, dtype: str) -> np.ndarray[Any, Any]:
+    count = nbytes // np.dtype(dtype).itemsize
+    return np.random.default_rng([seed, nbytes]).integers(0, 2 if dtype == "bool" else 100, count).astype(dtype)
+
+
+def _run(comm: hk.Communicator, backend: str) -> bool:
+    if backend == "gloo":
+        importlib.import_module("torch").set_num_threads(1)
+    comm.finalize()
+    comm = hk.init(backends=["shm", backend], timeout=60)
+    rank, size = comm.rank, comm.size
+    for turn, nbytes in enumerate(SIZES):
+        dtype = DTYPES[turn % len(DTYPES)] if nbytes else "float32"
+        root = turn % size
+        own = _values(rank, nbytes, dtype)
+        count = own.size
+        everything = np.concatenate([_values(each, nbytes, dtype) for each in range(size)])
+        mine = slice(rank * count, (rank + 1) * count)
+        is_root = rank == root
+
+        out = np.zeros(size * count, dtype) if is_root else None
+        comm.gather(out, own, root, backend=backend)
+        if out is not None:
+            np.testing.assert_array_equal(out, everything)
+            in_place = np.zeros(size * count, dtype)
+            in_place[mine] = own
+        work = comm.gather(in_place if is_root else None, in_place[mine] if is_root else own, root, backend=backend,
+                           async_op=True)  # fmt: skip
+        work.wait()
+        if is_root:
+            np.testing.assert_array_equal(in_place, everything)
+
+        block = np.zeros(count, dtype)
+        comm.scatter(block, everything if is_root else None, root, backend=backend)
+        np.testing.assert_array_equal(block, own)
+        if is_root:
+            whole = everything.copy()
+            comm.scatter(whole[mine], whole, root, backend=backend)
+            np.testing.assert_array_equal(whole, everything)
+        else:
+            block.fill(0)
+            comm.scatter(block, None, root, backend=backend)
+            np.testing.assert_array_equal(block, own)
+    comm.finalize()
+    return True
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("backend", "num_ranks"),
+    [("shm", 1), ("shm", 2), ("shm", 3), ("mpi", 2), ("mpi", 3), ("gloo", 2), ("gloo", 3)],
+)
+def test_against_numpy(backend: str, num_ranks: int) -> None:
+    assert all(hk.spawn(_run, num_ranks, backend, timeout=100))
+
+
+def _two_ways(comm: hk.Communicator) -> bool:
+    """Arrays with gaps are worked on in a copy, which is written back."""
+    x = (np.arange(3 * 40).reshape(3, 40) + comm.rank)[:, ::2]
+    out = np.full((comm.size, 3, 40), -1)[:, :, ::2]
+    comm.gather(out if comm.rank == 0 else None, x, 0)
+    if comm.rank == 0:
+        expected = [(np.arange(3 * 40).reshape(3, 40) + each)[:, ::2] for each in range(comm.size)]
+        np.testing.assert_array_equal(out, np.stack(expected))
+    block = np.zeros((3, 40), int)[:, ::2]
+    comm.scatter(block, out if comm.rank == 0 else None, 0)
+    np.testing.assert_array_equal(block, x)
+    return True
+
+
+def _wrong_calls(comm: hk.Communicator) -> list[tuple[str, str]]:
+    x, blocks = np.ones(4), np.ones(4 * comm.size)
+    is_root = comm.rank == 0
+    calls = [
+        lambda: comm.gather(None if is_root else blocks, x, 0),
+        lambda: comm.scatter(x, None if is_root else blocks, 0),
+        lambda: comm.gather(blocks, x, comm.size),
+        lambda: comm.scatter(x, blocks, -1),
+        lambda: comm.gather(blocks[1:] if is_root else blocks, x, 0),
+        lambda: comm.scatter(x, blocks[1:] if is_root else x, 0),
+        lambda: comm.gather(blocks.astype(np.float32) if is_root else 3, x, 0),
+    ]
+    seen = []
+    for call in calls:
+        with pytest.raises(hk.HocketError) as caught:
+            call()
+        seen.append((type(caught.value).__name__, str(caught.value)))
+    comm.gather(blocks if is_root else None, x, 0)  # nothing was issued by any of them
+    return seen
+
+
+def test_gaps() -> None:
+    assert all(hk.spawn(_two_ways, 2, timeout=50))
+
+
+def test_wrong_calls() -> None:
+    root, other = hk.spawn(_wrong_calls, 2, timeout=50)
+    assert {kind for kind, _ in root + other} == {"InvalidArgument"}
+    assert "the root needs out" in root[0][1] and "only the root has out" in other[0][1]
+    assert "the root needs x" in root[1][1] and "only the root has x" in other[1][1]
+
+
+def _mismatch(comm: hk.Communicator) -> str:
+    with pytest.raises(hk.CollectiveMismatch) as caught:
+        comm.gather(np.ones(4) if comm.rank == 0 else None, np.ones(2 if comm.rank == 0 else 3), 0)
+    comm.barrier()
+    return str(caught.value)
+
+
+def test_mismatch() -> None:
+    for text in hk.spawn(_mismatch, 2, timeout=50):
+        assert "gather with root 0 of 16 bytes" in text and "of 24 bytes" in text
