@@ -73,6 +73,8 @@ namespace {
 struct Registry {
   std::mutex mutex;
   std::vector<std::shared_ptr<PythonLane::Adapter>> adapters;
+  // Of lanes that are gone: what they held of Python's is let go by the pump, which has the GIL.
+  std::vector<std::shared_ptr<PythonLane::Adapter>> orphans;
 };
 
 }  // namespace
@@ -158,7 +160,13 @@ bool pump_python_lanes(bool all) {
       const std::lock_guard guard(registry().mutex);
       std::erase(registry().adapters, adapter);
     }
-    adapters.clear();  // here, with the GIL
+    std::vector<std::shared_ptr<PythonLane::Adapter>> orphans;
+    {
+      const std::lock_guard guard(registry().mutex);
+      orphans.swap(registry().orphans);
+    }
+    adapters.clear();  // both here, with the GIL
+    orphans.clear();
   }
   busy.store(false, std::memory_order_release);
   if (moved) Engine::instance().wake_own_process();
@@ -190,9 +198,14 @@ PythonLane::PythonLane(nb::object adapter, std::string backend)
   registry().adapters.push_back(adapter_);
 }
 
+// Without the GIL. The pump may be at this adapter on another thread, and drop the registry's reference before this one
+// is gone: so this one goes to the registry as well. Under its mutex, so that a pump that takes the request for
+// attention finds it.
 PythonLane::~PythonLane() {
+  const std::lock_guard guard(registry().mutex);
   adapter_->is_closed.store(true, std::memory_order_release);
   adapter_->ask();
+  registry().orphans.push_back(std::move(adapter_));
 }
 
 Progress PythonLane::post(Operation& op) {

@@ -114,12 +114,13 @@ void test_steps_of_long_operations() {
   job.run([&](Rank& rank) {
     Bytes x(16 << 20);
     rank.run({.kind = OpKind::broadcast, .root = 0, .nbytes = x.size(), .in = x.data(), .out = x.data()});
-    CHECK(rank.num_tests >= static_cast<int64_t>(x.size() / kMostBroadcastChunkBytes / 8 - 1));
+    // Of who copies; who waits for it looks as often as it likes.
+    if (rank.rank == 1) CHECK(rank.num_tests >= static_cast<int64_t>(x.size() / kMostBroadcastChunkBytes / 8 - 1));
     if (rank.rank == 0)
       rank.send(1, x.data(), x.size());
     else
       rank.recv(0, x.data(), x.size());
-    CHECK(rank.num_tests >= static_cast<int64_t>(x.size() / kBulkBytes / (2 * kBulkSlots) - 1));
+    if (rank.rank == 1) CHECK(rank.num_tests >= static_cast<int64_t>(x.size() / kBulkBytes / (2 * kBulkSlots) - 1));
   });
 }
 

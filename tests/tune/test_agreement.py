@@ -81,7 +81,7 @@ def write_own(path: Path, rank: int, backends: dict[str, str]) -> str:
 def write_malformed(path: Path, rank: int, backends: dict[str, str]) -> None:
     save_table(Table(this_machine(backends), rows()), path)
     if rank == 1:
-        path.write_text(path.read_text().replace('"all_gather"', '"gather"'))
+        path.write_text(path.read_text().replace('"all_gather"', '"all_scatter"'))
 
 
 def test_different_tables(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_malformed_table_on_one_rank(tmp_path: Path) -> None:
     place = f"{tmp_path / 'table-1.json'}, line "
     assert [each["error"] for each in outcomes] == ["TableError"] * 2
     assert outcomes[0]["message"] == outcomes[1]["message"]
-    assert outcomes[0]["message"].startswith(place) and "'gather'" in outcomes[0]["message"]
+    assert outcomes[0]["message"].startswith(place) and "'all_scatter'" in outcomes[0]["message"]
     assert [each["total"] for each in outcomes] == [[4.0] * 3] * 2
 
 
