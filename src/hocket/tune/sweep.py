@@ -27,6 +27,9 @@ REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 SIZES = (16, 256, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 BUSY_SIZES = (4 << 10, 256 << 10, 4 << 20)
 _BACKGROUND_NBYTES = 256 << 10
+# From here on an operation is measured once alone and then twice at once, as buckets of gradients travel: MPICH over
+# TCP needs twice the time for an all_reduce that meets another one.
+_IN_PAIRS_FROM = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ class _Cell:
     backend: str
     busy: bool
     contender: Contender
+    ops_per_iteration: int
 
 
 class _Arrays:
@@ -133,40 +137,45 @@ def _cell(
         call()
     except UnsupportedDtype:
         return None
-    run = _alone(call)
+    run, ops_per_iteration = _alone(call), 1
+    if nbytes >= _IN_PAIRS_FROM and op != "send":
+        run, ops_per_iteration = _alone_and_in_pairs(call, _call(comm, arrays, op, dtypes, nbytes, backend, 1)), 3
     if busy:
         others = [name for name in ("mpi", "shm", *comm.backends) if name != backend and name in comm.backends]
         if not others:
             return None
-        run = _next_to(call, comm, others[0])
+        run, ops_per_iteration = _next_to(call, comm, others[0]), 1
     case = f"{op} {dtypes} {nbytes}{' busy' if busy else ''}"
-    return _Cell(op, dtypes, nbytes, backend, busy, Contender(case, backend, run))
+    return _Cell(op, dtypes, nbytes, backend, busy, Contender(case, backend, run), ops_per_iteration)
 
 
-def _call(comm: Communicator, arrays: _Arrays, op: str, dtypes: str, nbytes: int, backend: str) -> Callable[[], object]:
-    items = arrays("one", nbytes, dtypes)
+def _call(
+    comm: Communicator, arrays: _Arrays, op: str, dtypes: str, nbytes: int, backend: str, number: int = 0
+) -> Callable[..., Any]:
+    """Return the operation, to be called with further options; of several at once each has a number."""
+    items = arrays(f"one {number}", nbytes, dtypes)
     if op in _WITH_BLOCKS:
-        blocks = arrays("all", nbytes * comm.size, dtypes)
+        blocks = arrays(f"all {number}", nbytes * comm.size, dtypes)
     match op:
         case "barrier":
-            return lambda: comm.barrier(backend=backend)
+            return lambda **how: comm.barrier(backend=backend, **how)
         case "all_reduce":
-            return lambda: comm.all_reduce(items, backend=backend)
+            return lambda **how: comm.all_reduce(items, backend=backend, **how)
         case "reduce":
-            return lambda: comm.reduce(items, 0, backend=backend)
+            return lambda **how: comm.reduce(items, 0, backend=backend, **how)
         case "broadcast":
-            return lambda: comm.broadcast(items, 0, backend=backend)
+            return lambda **how: comm.broadcast(items, 0, backend=backend, **how)
         case "all_gather":
-            return lambda: comm.all_gather(blocks, items, backend=backend)
+            return lambda **how: comm.all_gather(blocks, items, backend=backend, **how)
         case "reduce_scatter":
-            return lambda: comm.reduce_scatter(items, blocks, backend=backend)
+            return lambda **how: comm.reduce_scatter(items, blocks, backend=backend, **how)
         case "all_to_all":
-            received = arrays("received", nbytes * comm.size, dtypes)
-            return lambda: comm.all_to_all(received, blocks, backend=backend)
+            received = arrays(f"received {number}", nbytes * comm.size, dtypes)
+            return lambda **how: comm.all_to_all(received, blocks, backend=backend, **how)
         case "gather":
-            return lambda: comm.gather(blocks if comm.rank == 0 else None, items, 0, backend=backend)
+            return lambda **how: comm.gather(blocks if comm.rank == 0 else None, items, 0, backend=backend, **how)
         case "scatter":
-            return lambda: comm.scatter(items, blocks if comm.rank == 0 else None, 0, backend=backend)
+            return lambda **how: comm.scatter(items, blocks if comm.rank == 0 else None, 0, backend=backend, **how)
         case _:
             return _exchange(comm, items, arrays("received one", nbytes, dtypes), backend)
 
@@ -198,6 +207,17 @@ def _alone(call: Callable[[], object]) -> Callable[[int], None]:
     return run
 
 
+def _alone_and_in_pairs(call: Callable[..., Any], other: Callable[..., Any]) -> Callable[[int], None]:
+    def run(iterations: int) -> None:
+        for _ in repeat(None, iterations):
+            call()
+            works = call(async_op=True), other(async_op=True)
+            for work in works:
+                work.wait()
+
+    return run
+
+
 def _next_to(call: Callable[[], object], comm: Communicator, other: str) -> Callable[[int], None]:
     """The same while another backend carries an all_reduce of 256 KiB; over when both are."""
     background = _zeros(_BACKGROUND_NBYTES, "full")
@@ -212,6 +232,6 @@ def _next_to(call: Callable[[], object], comm: Communicator, other: str) -> Call
 
 
 def _row(num_ranks: int, cell: _Cell, key: Key, measured: Measurement) -> Row:
-    seconds = [each.seconds[key] for each in measured.rounds]
+    seconds = [each.seconds[key] / cell.ops_per_iteration for each in measured.rounds]
     low, high = median_interval(seconds) if len(seconds) >= 6 else (min(seconds), max(seconds))
     return Row(cell.op, cell.dtypes, num_ranks, cell.nbytes, cell.backend, cell.busy, median(seconds), low, high)
