@@ -160,9 +160,11 @@ def test_forked_children_keep_no_connection(run_on_hosts: Callable[..., Any]) ->
 if RANK == 1:
     child = os.fork()
     if child == 0:
+        os.setsid()  # out of the reach of the launcher, which ends what is left of a rank's group
+        tell("forked")
         await_told("over")
         os._exit(0)
-    tell("forked")
+    await_told("forked")
     os.kill(os.getpid(), signal.SIGKILL)
 await_told("forked")
 error = caught(comm.all_reduce, x)

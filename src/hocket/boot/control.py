@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +68,7 @@ class ControlConnection:
         self._lost: str | None = None
         self._leaves = False
         self._sending = threading.Lock()
+        _close_in_children(connection.socket)
         self._thread = threading.Thread(target=self._run, name="hocket control", daemon=True)
         self._thread.start()
 
@@ -151,6 +153,18 @@ class ControlConnection:
     def _note_lost(self, error: Exception) -> None:
         self._lost = f"lost the control connection to the host of rank 0 ({self.members[0].place}): {error}"
         self.native.note_lost(self._lost)
+
+
+def _close_in_children(connection: socket.socket) -> None:
+    """A forked child that outlives this process must not hold its connection open: its death would not be seen."""
+    reference = weakref.ref(connection)
+
+    def close() -> None:
+        inherited = reference()
+        if inherited is not None:
+            inherited.close()
+
+    os.register_at_fork(after_in_child=close)
 
 
 class _Lines:
