@@ -54,14 +54,12 @@ class ControlConnection:
 
     Args:
         connection: to the server.
-        rank: of this process.
         members: all ranks of the job.
     """
 
-    def __init__(self, connection: _Lines, rank: int, members: Sequence[Member]) -> None:
+    def __init__(self, connection: _Lines, members: Sequence[Member]) -> None:
         self.members = members
         self.native = _native.Control([member.place for member in members])
-        self._rank = rank
         self._connection = connection
         self._exchanged: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
         self._dead: list[int] = []
@@ -234,7 +232,7 @@ def connect(world: World, generation: int, timeout: float, version: str) -> Cont
     welcome = _await_welcome(connection, deadline, timeout)
     _check_hosts(welcome)
     members = [Member(each["host"], each["address"], each["local_rank"], each["place"]) for each in welcome]
-    return ControlConnection(connection, world.rank, members)
+    return ControlConnection(connection, members)
 
 
 def host_identity() -> str:
