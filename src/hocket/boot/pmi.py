@@ -113,6 +113,7 @@ def serve(listener: socket.socket, size: int, parent: int) -> None:
                     is_over = True
                 elif key.fileobj is listener:
                     rank = _Rank(listener.accept()[0])
+                    _keep_alive(rank.connection)
                     server.ranks.append(rank)
                     selector.register(rank.connection, selectors.EVENT_READ, rank)
                 elif not _serve_rank(server, key.data):
@@ -121,6 +122,13 @@ def serve(listener: socket.socket, size: int, parent: int) -> None:
                     server.ranks.remove(key.data)
                     is_over = True
     server.remove_remains()
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Have the kernel notice when the rank's host is gone: no end of the connection comes then."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _serve_rank(server: PmiServer, rank: _Rank) -> bool:
