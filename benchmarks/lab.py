@@ -1,9 +1,8 @@
 """A laboratory of two hosts on one machine: what crosses between them crosses a network of a given speed.
 
 Each host is a set of namespaces: its own network, name, /dev/shm, /sys and System V memory, so that libraries find no
-way around the link. A
-veth pair joins them, shaped by a token bucket to the rate asked for. The namespaces live as long as the laboratory's
-own processes do; nothing is left behind, however it ends. Needs root, and Debian's iproute2.
+way around the link. A veth pair joins them, shaped by a token bucket to the rate asked for. The namespaces live as long
+as the processes inside; leaving the laboratory ends those. Needs root, and Debian's iproute2.
 
     python benchmarks/lab.py run --rate 1 -n 1 -- script.py args     # ranks on both hosts, as by `hocket run`
     python benchmarks/lab.py up --rate 10                            # until Enter; prints how to get in
@@ -58,17 +57,8 @@ class Host:
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """The command that runs another one on this host."""
-        return [
-            "nsenter",
-            "-t",
-            str(self.keeper.pid),
-            "--net",
-            "--uts",
-            "--mount",
-            "--ipc",
-            f"--wd={os.getcwd()}",
-            *argv,
-        ]
+        spaces = ("--net", "--uts", "--mount", "--ipc")
+        return ["nsenter", "-t", str(self.keeper.pid), *spaces, f"--wd={os.getcwd()}", *argv]
 
     def run(self, *argv: str) -> str:
         """Run a command here and return its output."""
@@ -141,10 +131,6 @@ class Lab:
         for host in self.hosts:
             host.keeper.communicate(timeout=_TIMEOUT_S)
         self.hosts = []
-
-    def bytes_sent(self, number: int) -> int:
-        """Bytes that a host has sent over the link, headers included."""
-        return int(self.hosts[number].run("cat", "/sys/class/net/eth0/statistics/tx_bytes"))
 
     def launchers(self, argv: Sequence[str], num_local: int) -> list[list[str]]:
         """The commands, one per host, that run a script as ranks of one job: `num_local` on each."""
@@ -263,6 +249,7 @@ def main() -> int:
             each.add_argument("-n", type=int, default=1, metavar="N", help="ranks on each host (1)")
             each.add_argument("command", nargs=argparse.REMAINDER, metavar="SCRIPT", help="script and its arguments")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of the laboratory's end
     if options.rate <= 0:
         parser.error(f"--rate must be above zero, not {options.rate:g}")
     if options.verb == "run":

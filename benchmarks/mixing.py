@@ -10,6 +10,7 @@ predicts for each stands beside what was measured.
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -122,6 +123,7 @@ def main() -> int:
     parser = script_parser(__doc__.split("\n\n")[0])
     parser.add_argument("--setup", action="append", choices=list(SETUPS), help="only this one; may be repeated")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of the laboratory's end
     # Several steps a sample: one is over in hundredths of a second, and hit as a whole by whatever disturbs it.
     settings = replace(settings_of(options), min_sample_s=0.1)
     rows, measurements = [], []

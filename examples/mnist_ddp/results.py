@@ -93,8 +93,14 @@ class Mix:
     def verdict(self) -> str:
         """What it comes to, in a sentence."""
         used = {backend for *_, backend in self.chosen}
+        if used == {self.best_single}:
+            return f"{self.best_single} wins every operation here, so the mix is that one library."
         if len(used) == 1:
-            return f"{used.pop()} wins every operation here, so the mix is that one library."
+            return (
+                f"By the table {used.pop()} wins every operation, but the step as a whole was faster over "
+                f"{self.best_single}: the table misjudges this traffic (ratio {self.ratio.median:.2f} "
+                f"[{self.ratio.low:.2f}, {self.ratio.high:.2f}])."
+            )
         return (
             f"The mix takes {1 / self.ratio.median:.0%} of the time of {self.best_single}, the best single library "
             f"(ratio {self.ratio.median:.2f} [{self.ratio.low:.2f}, {self.ratio.high:.2f}])."

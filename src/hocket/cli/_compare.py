@@ -90,7 +90,9 @@ def print_comparison(traffic: dict[str, Any]) -> None:
     used = {each["backend"] for each in traffic["chosen"]}
     low, high = traffic["interval"]
     ratio = f"{traffic['ratio']:.2f} [{low:.2f}, {high:.2f}] times as fast as {traffic['best_single']} alone"
-    if len(used) == 1:
+    if used == {traffic["best_single"]}:
         console.print(f"{used.pop()} wins every operation here: the mix is that one library ({ratio}).\n")
+    elif len(used) == 1:
+        console.print(f"By the table {used.pop()} wins every operation, but it misjudges this traffic ({ratio}).\n")
     else:
         console.print(f"The mix is {ratio}, the best single library.\n")
