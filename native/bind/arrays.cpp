@@ -25,6 +25,10 @@ namespace {
 bool dtype_of_format(const char* format, DType* dtype) {
   if (!format) format = "B";
   if (*format == '@' || *format == '=' || (*format == '<' && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)) ++format;
+  if (format[0] == 'Z' && (format[1] == 'f' || format[1] == 'd') && !format[2]) {  // NumPy's for complex numbers
+    *dtype = format[1] == 'f' ? DType::complex64 : DType::complex128;
+    return true;
+  }
   if (!*format || format[1]) return false;
   switch (*format) {
     case 'e':
@@ -51,6 +55,16 @@ bool dtype_of_format(const char* format, DType* dtype) {
       return true;
     case 'B':
       *dtype = DType::uint8;
+      return true;
+    case 'H':
+      *dtype = DType::uint16;
+      return true;
+    case 'I':
+      *dtype = DType::uint32;
+      return true;
+    case 'L':
+    case 'Q':
+      *dtype = DType::uint64;
       return true;
     case '?':
       *dtype = DType::boolean;

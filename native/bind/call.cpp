@@ -27,8 +27,10 @@ ReduceOp read_reduce(PyObject* object) {
   if (PyUnicode_Check(object))
     for (size_t i = 0; i < kNumReduceOps; ++i)
       if (PyUnicode_CompareWithASCIIString(object, kReduceNames[i]) == 0) return static_cast<ReduceOp>(i);
-  throw Failure(ErrorCode::invalid_argument, "op must be one of 'sum', 'prod', 'min', 'max' and 'avg', not " +
-                                                 nb::cast<std::string>(nb::repr(nb::handle(object))));
+  std::string known;
+  for (const char* each : kReduceNames) known += std::string(known.empty() ? "'" : ", '") + each + "'";
+  throw Failure(ErrorCode::invalid_argument,
+                "op must be one of " + known + ", not " + nb::cast<std::string>(nb::repr(nb::handle(object))));
 }
 
 int read_rank(PyObject* object, const char* argument, int size) {

@@ -5,6 +5,17 @@
 
 namespace hocket {
 
+using Method = PyObject*(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+
+// methods.cpp
+Method all_reduce, reduce, scan, broadcast, barrier;
+// block_methods.cpp
+Method all_gather, reduce_scatter, all_to_all, gather, scatter;
+Method all_gatherv, reduce_scatterv, all_to_allv, gatherv, scatterv;
+Method gather_for;
+// message_methods.cpp
+Method send, recv, isend, irecv, sendrecv, batch;
+
 PyMethodDef* operation_methods();
 
 }  // namespace hocket

@@ -50,6 +50,11 @@ NB_MODULE(_native, module) {
   constants["events"] = EventRing::kCapacity;
   module.attr("CONSTANTS") = constants;
   module.attr("OP_NAMES") = name_list(kOpNames);
+  nb::dict with_counts;
+  for (size_t i = 0; i < kOpNames.size(); ++i)
+    if (const auto kind = static_cast<OpKind>(i); has_counts(kind))
+      with_counts[name(kind)] = name(without_counts(kind));
+  module.attr("WITH_COUNTS") = with_counts;
   module.attr("DTYPE_NAMES") = name_list(kDTypeNames);
   module.attr("REDUCE_NAMES") = name_list(kReduceNames);
   module.attr("DTYPE_CLASS_NAMES") = name_list(kDTypeClassNames);

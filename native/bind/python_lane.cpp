@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <deque>
@@ -12,6 +13,7 @@
 #include "bind/lanes.hpp"
 #include "core/engine.hpp"
 #include "core/process.hpp"
+#include "reduce/reduce.hpp"
 
 namespace hocket {
 
@@ -22,6 +24,15 @@ struct LaneOperation {
   Operation op;
   int size;
 };
+
+// In bytes, by rank; none where all have the same.
+std::vector<uint64_t> block_sizes(const Operation& op, BlockOffsets Blocks::* side) {
+  std::vector<uint64_t> sizes;
+  if (!op.blocks) return sizes;
+  const BlockOffsets& offsets = (*op.blocks).*side;
+  for (size_t r = 0; r + 1 < offsets.size(); ++r) sizes.push_back(offsets[r + 1] - offsets[r]);
+  return sizes;
+}
 
 uint32_t key_of(const Operation& op) {
   return static_cast<uint32_t>(op.kind) << 16 | static_cast<uint32_t>(op.dtype) << 8 |
@@ -269,10 +280,27 @@ void bind_python_lane(nb::module_& module) {
       .def_prop_ro("root", [](const LaneOperation& self) { return self.op.root; })
       .def_prop_ro("tag", [](const LaneOperation& self) { return self.op.tag; })
       .def_prop_ro("nbytes", [](const LaneOperation& self) { return self.op.nbytes; })
+      .def_prop_ro("in_blocks", [](const LaneOperation& self) { return block_sizes(self.op, &Blocks::in); })
+      .def_prop_ro("out_blocks", [](const LaneOperation& self) { return block_sizes(self.op, &Blocks::out); })
       .def_prop_ro("in_address", [address](const LaneOperation& self) { return address(self.op.in); })
       .def_prop_ro("out_address", [address](const LaneOperation& self) { return address(self.op.out); })
       .def_prop_ro("in_nbytes", [](const LaneOperation& self) { return self.op.in_nbytes(self.size); })
       .def_prop_ro("out_nbytes", [](const LaneOperation& self) { return self.op.out_nbytes(self.size); });
+  module.def(
+      "reduce_memory",
+      [](const std::string& dtype, const std::string& op, uintptr_t out, const std::vector<uintptr_t>& sources,
+         size_t nbytes) {
+        const auto type = std::find(kDTypeNames.begin(), kDTypeNames.end(), dtype) - kDTypeNames.begin();
+        const auto reduction = std::find(kReduceNames.begin(), kReduceNames.end(), op) - kReduceNames.begin();
+        std::vector<const std::byte*> from;
+        for (const uintptr_t each : sources) from.push_back(reinterpret_cast<const std::byte*>(each));
+        const nb::gil_scoped_release released;
+        reduce_kernel(static_cast<DType>(type), static_cast<ReduceOp>(reduction))(
+            reinterpret_cast<std::byte*>(out), nullptr, from.data(), static_cast<int>(from.size()),
+            nbytes / itemsize(static_cast<DType>(type)));
+      },
+      nb::arg("dtype"), nb::arg("op"), nb::arg("out_address"), nb::arg("source_addresses"), nb::arg("nbytes"),
+      "Reduce memory as shared memory does, in the order of the sources; for what a library cannot reduce itself.");
   module.def(
       "python_lane",
       [](nb::object adapter, std::string backend) {

@@ -71,7 +71,8 @@ TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules) {
   static PyObject *dtype = interned("dtype"), *is_cpu = interned("is_cpu"), *layout = interned("layout"),
                   *requires_grad = interned("requires_grad"), *data_ptr = interned("data_ptr"),
                   *numel = interned("numel"), *is_contiguous = interned("is_contiguous"), *device = interned("device"),
-                  *shape = interned("shape"), *stride = interned("stride"), *is_neg = interned("is_neg");
+                  *shape = interned("shape"), *stride = interned("stride"), *is_neg = interned("is_neg"),
+                  *is_conj = interned("is_conj");
   const Torch& torch = *torch_or_null();
   const auto invalid = [&](const std::string& what) {
     throw Failure(ErrorCode::invalid_type, std::string("argument ") + rules.argument + ": " + what);
@@ -108,6 +109,8 @@ TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules) {
   const size_t count = PyLong_AsSize_t(call(tensor, numel).ptr());
   facts.nbytes = count * itemsize(facts.dtype);
   facts.is_contiguous = call(tensor, is_contiguous).ptr() == Py_True;
+  if (is_complex(facts.dtype) && call(tensor, is_conj).ptr() == Py_True)
+    invalid("the tensor is a lazily conjugated view; call resolve_conj() first");
   if (facts.is_contiguous && count != 1) return facts;
   // Lazily negated views exist only of every second item, the imaginary parts of complex numbers.
   if (call(tensor, is_neg).ptr() == Py_True) invalid("the tensor is a lazily negated view; call resolve_neg() first");

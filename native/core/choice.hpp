@@ -15,7 +15,7 @@ enum class DTypeClass : uint8_t { moved, half, full };
 inline constexpr std::array kDTypeClassNames = {"moved", "half", "full"};
 constexpr DTypeClass dtype_class(const Operation& op) {
   if (!reduces(op.kind)) return DTypeClass::moved;
-  return op.dtype == DType::float16 || op.dtype == DType::bfloat16 ? DTypeClass::half : DTypeClass::full;
+  return is_half(op.dtype) ? DTypeClass::half : DTypeClass::full;
 }
 
 class ChoiceTable {

@@ -1,8 +1,11 @@
 // One operation as its issuer sees it, and the fingerprint by which the members agree that it is the same one.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <string>
 
+#include "core/blocks.hpp"
 #include "core/types.hpp"
 
 namespace hocket {
@@ -15,24 +18,37 @@ struct Operation {
   int32_t root = -1;    // root of a rooted collective, peer of a point-to-point operation
   int32_t tag = 0;      // point-to-point only
   uint64_t seq = 0;     // place in the issue order, from 1; point-to-point counts by itself
-  uint64_t nbytes = 0;  // what all members must agree on: the array, or one block where there is one for every rank
+  uint64_t nbytes = 0;  // the array, or one block where there is one for every rank; with counts: all blocks together
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   const char* site = nullptr;  // call site "file.py:12", interned for the life of the process; null while unknown
   void* token = nullptr;       // belongs to the lane that carries the operation
+  uint64_t counts_hash = 0;    // of the blocks' sizes, where all members know all of them
+  std::shared_ptr<const Blocks> blocks = nullptr;  // only with counts
 
   size_t count() const { return nbytes / itemsize(dtype); }
-  // Bytes at `in` and at `out`, where one of the two is a block for every rank; of gather and scatter those of the
-  // root.
+  // Bytes at `in` and at `out` of this rank; of gather and scatter those of the root.
   uint64_t in_nbytes(int size) const {
-    const bool blocks = kind == OpKind::reduce_scatter || kind == OpKind::all_to_all || kind == OpKind::scatter;
-    return blocks ? nbytes * static_cast<uint64_t>(size) : nbytes;
+    if (blocks) return blocks->in_nbytes;
+    return has_input_blocks(kind) ? nbytes * static_cast<uint64_t>(size) : nbytes;
   }
   uint64_t out_nbytes(int size) const {
-    const bool blocks = kind == OpKind::all_gather || kind == OpKind::all_to_all || kind == OpKind::gather ||
-                        kind == OpKind::split || kind == OpKind::dup;
-    return blocks ? nbytes * static_cast<uint64_t>(size) : nbytes;
+    if (blocks) return blocks->out_nbytes;
+    return has_output_blocks(kind) ? nbytes * static_cast<uint64_t>(size) : nbytes;
   }
+  // Where a rank's block lies in the array that has blocks.
+  Block in_block(int rank) const {
+    return blocks ? block_of(blocks->in, rank) : Block{static_cast<uint64_t>(rank) * nbytes, nbytes};
+  }
+  Block out_block(int rank) const {
+    return blocks ? block_of(blocks->out, rank) : Block{static_cast<uint64_t>(rank) * nbytes, nbytes};
+  }
+  // Of the blocks that this rank knows: all, unless it is all_to_allv.
+  uint64_t largest_block() const {
+    return blocks ? std::max(hocket::largest_block(blocks->in), hocket::largest_block(blocks->out)) : nbytes;
+  }
+  // What all members must agree on. Sizes that only two of them know are compared otherwise (balance_of).
+  uint64_t agreed_nbytes() const { return kind == OpKind::all_to_allv ? 0 : nbytes; }
 };
 
 // Kind, dtype, reduction, backend, root and bytes, mixed to 64 bits (decision 1). Zero is never a fingerprint.
@@ -41,7 +57,7 @@ inline uint64_t fingerprint(const Operation& op) {
                         (reduces(op.kind) ? static_cast<uint64_t>(op.reduce) + 1 : 0) << 16 |
                         static_cast<uint64_t>(op.backend) << 24 |
                         static_cast<uint64_t>(static_cast<uint32_t>(op.root)) << 32;
-  uint64_t h = head * 0x9E3779B97F4A7C15ull ^ op.nbytes;
+  uint64_t h = head * 0x9E3779B97F4A7C15ull ^ op.agreed_nbytes() ^ op.counts_hash;
   h = (h ^ (h >> 32)) * 0xD6E8FEB86659FD93ull;
   return (h ^ (h >> 29)) | 1;
 }
@@ -55,7 +71,14 @@ inline std::string describe(const Operation& op) {
   if (op.kind == OpKind::send) text += " to rank " + std::to_string(op.root);
   if (op.kind == OpKind::recv) text += " from rank " + std::to_string(op.root);
   if (op.kind == OpKind::send || op.kind == OpKind::recv) text += " with tag " + std::to_string(op.tag);
-  return text + " of " + std::to_string(op.nbytes) + " bytes " + name(op.dtype);
+  text += " of " + std::to_string(op.nbytes) + " bytes " + name(op.dtype);
+  if (!op.blocks) return text;
+  const Blocks& blocks = *op.blocks;
+  const uint64_t item = itemsize(op.dtype);
+  if (op.kind == OpKind::all_to_allv)
+    return text + ", sending " + items_text(blocks.in, item) + " and receiving " + items_text(blocks.out, item) +
+           " items";
+  return text + " in blocks of " + items_text(blocks.in.empty() ? blocks.out : blocks.in, item) + " items";
 }
 
 }  // namespace hocket

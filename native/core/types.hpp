@@ -19,45 +19,97 @@ enum class OpKind : uint8_t {
   recv,
   gather,
   scatter,
+  gatherv,
+  scatterv,
+  all_gatherv,
+  reduce_scatterv,
+  all_to_allv,
+  scan,
   split,
   dup,
   group,
 };
 inline constexpr std::array kOpNames = {
-    "barrier", "all_reduce", "reduce",  "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send",
-    "recv",    "gather",     "scatter", "split",     "dup",        "group",
+    "barrier", "all_reduce", "reduce",  "broadcast", "all_gather", "reduce_scatter", "all_to_all",      "send",
+    "recv",    "gather",     "scatter", "gatherv",   "scatterv",   "all_gatherv",    "reduce_scatterv", "all_to_allv",
+    "scan",    "split",      "dup",     "group",
 };
 constexpr const char* name(OpKind kind) { return kOpNames[static_cast<size_t>(kind)]; }
 
-enum class DType : uint8_t { float16, bfloat16, float32, float64, int8, int16, int32, int64, uint8, boolean };
+enum class DType : uint8_t {
+  float16,
+  bfloat16,
+  float32,
+  float64,
+  int8,
+  int16,
+  int32,
+  int64,
+  uint8,
+  boolean,
+  uint16,
+  uint32,
+  uint64,
+  complex64,
+  complex128,
+};
 inline constexpr std::array kDTypeNames = {
-    "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool",
+    "float16", "bfloat16", "float32", "float64", "int8",   "int16",     "int32",      "int64",
+    "uint8",   "bool",     "uint16",  "uint32",  "uint64", "complex64", "complex128",
 };
 inline constexpr size_t kNumDTypes = kDTypeNames.size();
 constexpr const char* name(DType dtype) { return kDTypeNames[static_cast<size_t>(dtype)]; }
 constexpr size_t itemsize(DType dtype) {
-  constexpr std::array<size_t, kNumDTypes> sizes = {2, 2, 4, 8, 1, 2, 4, 8, 1, 1};
+  constexpr std::array<size_t, kNumDTypes> sizes = {2, 2, 4, 8, 1, 2, 4, 8, 1, 1, 2, 4, 8, 8, 16};
   return sizes[static_cast<size_t>(dtype)];
 }
+constexpr bool is_half(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
 constexpr bool is_float(DType dtype) { return dtype <= DType::float64; }
+constexpr bool is_complex(DType dtype) { return dtype == DType::complex64 || dtype == DType::complex128; }
 
-enum class ReduceOp : uint8_t { sum, prod, min, max, avg };
-inline constexpr std::array kReduceNames = {"sum", "prod", "min", "max", "avg"};
+// b...: of the bits; l...: of whether items are zero, with results 0 and 1.
+enum class ReduceOp : uint8_t { sum, prod, min, max, avg, band, bor, bxor, land, lor, lxor };
+inline constexpr std::array kReduceNames = {"sum", "prod", "min",  "max", "avg", "band",
+                                            "bor", "bxor", "land", "lor", "lxor"};
 inline constexpr size_t kNumReduceOps = kReduceNames.size();
 constexpr const char* name(ReduceOp op) { return kReduceNames[static_cast<size_t>(op)]; }
+constexpr bool is_of_bits(ReduceOp op) { return op >= ReduceOp::band; }  // or of zeros
+
+// Whether its blocks have sizes of their own; then the operation that it is with equal ones.
+constexpr bool has_counts(OpKind kind) { return kind >= OpKind::gatherv && kind <= OpKind::all_to_allv; }
+constexpr OpKind without_counts(OpKind kind) {
+  constexpr std::array plain = {OpKind::gather, OpKind::scatter, OpKind::all_gather, OpKind::reduce_scatter,
+                                OpKind::all_to_all};
+  return has_counts(kind) ? plain[static_cast<size_t>(kind) - static_cast<size_t>(OpKind::gatherv)] : kind;
+}
 
 constexpr bool reduces(OpKind kind) {
-  return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatter;
+  return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::scan ||
+         without_counts(kind) == OpKind::reduce_scatter;
+}
+// Whether the input, or the output, is a block for every rank; of gather and scatter on the root.
+constexpr bool has_input_blocks(OpKind kind) {
+  kind = without_counts(kind);
+  return kind == OpKind::reduce_scatter || kind == OpKind::all_to_all || kind == OpKind::scatter;
+}
+constexpr bool has_output_blocks(OpKind kind) {
+  kind = without_counts(kind);
+  return kind == OpKind::all_gather || kind == OpKind::all_to_all || kind == OpKind::gather || kind == OpKind::split ||
+         kind == OpKind::dup;
 }
 constexpr bool is_point_to_point(OpKind kind) { return kind == OpKind::send || kind == OpKind::recv; }
 constexpr bool has_root(OpKind kind) {
+  kind = without_counts(kind);
   return kind == OpKind::reduce || kind == OpKind::broadcast || kind == OpKind::gather || kind == OpKind::scatter;
 }
 
-// bool has min and max only; avg exists for floats only.
+// bool has no arithmetic, complex numbers have no order, floats no bits of meaning, and integers no average.
 constexpr bool reducible(DType dtype, ReduceOp op) {
-  if (dtype == DType::boolean) return op == ReduceOp::min || op == ReduceOp::max;
-  return op != ReduceOp::avg || is_float(dtype);
+  const bool is_ordering = op == ReduceOp::min || op == ReduceOp::max;
+  if (dtype == DType::boolean) return is_ordering || is_of_bits(op);
+  if (is_complex(dtype)) return !is_ordering && !is_of_bits(op);
+  if (is_float(dtype)) return !is_of_bits(op);
+  return op != ReduceOp::avg;
 }
 
 }  // namespace hocket

@@ -16,16 +16,27 @@ namespace hocket {
 template <typename Handle, typename Count>
 struct MpiFunctions {
   using Status = std::byte[64];  // larger than any library's
+  using Displacement = std::conditional_t<(sizeof(Count) > sizeof(int)), intptr_t, int>;
 
   int (*ibarrier)(Handle comm, Handle* request);
   int (*iallreduce)(const void*, void*, Count, Handle type, Handle op, Handle comm, Handle* request);
   int (*ireduce)(const void*, void*, Count, Handle type, Handle op, int root, Handle comm, Handle* request);
+  int (*iscan)(const void*, void*, Count, Handle type, Handle op, Handle comm, Handle* request);
   int (*ibcast)(void*, Count, Handle type, int root, Handle comm, Handle* request);
   int (*iallgather)(const void*, Count, Handle, void*, Count, Handle, Handle comm, Handle* request);
   int (*ireduce_scatter_block)(const void*, void*, Count, Handle type, Handle op, Handle comm, Handle* request);
   int (*ialltoall)(const void*, Count, Handle, void*, Count, Handle, Handle comm, Handle* request);
   int (*igather)(const void*, Count, Handle, void*, Count, Handle, int root, Handle comm, Handle* request);
   int (*iscatter)(const void*, Count, Handle, void*, Count, Handle, int root, Handle comm, Handle* request);
+  int (*iallgatherv)(const void*, Count, Handle, void*, const Count*, const Displacement*, Handle, Handle comm,
+                     Handle* request);
+  int (*ireduce_scatter)(const void*, void*, const Count*, Handle type, Handle op, Handle comm, Handle* request);
+  int (*ialltoallv)(const void*, const Count*, const Displacement*, Handle, void*, const Count*, const Displacement*,
+                    Handle, Handle comm, Handle* request);
+  int (*igatherv)(const void*, Count, Handle, void*, const Count*, const Displacement*, Handle, int root, Handle comm,
+                  Handle* request);
+  int (*iscatterv)(const void*, const Count*, const Displacement*, Handle, void*, Count, Handle, int root, Handle comm,
+                   Handle* request);
   int (*isend)(const void*, Count, Handle type, int dest, int tag, Handle comm, Handle* request);
   int (*irecv)(void*, Count, Handle type, int source, int tag, Handle comm, Handle* request);
   int (*test)(Handle* request, int* flag, Status* status);
@@ -48,12 +59,18 @@ struct MpiFunctions {
     find(ibarrier, "Ibarrier", false);
     find(iallreduce, "Iallreduce", true);
     find(ireduce, "Ireduce", true);
+    find(iscan, "Iscan", true);
     find(ibcast, "Ibcast", true);
     find(iallgather, "Iallgather", true);
     find(ireduce_scatter_block, "Ireduce_scatter_block", true);
     find(ialltoall, "Ialltoall", true);
     find(igather, "Igather", true);
     find(iscatter, "Iscatter", true);
+    find(iallgatherv, "Iallgatherv", true);
+    find(ireduce_scatter, "Ireduce_scatter", true);
+    find(ialltoallv, "Ialltoallv", true);
+    find(igatherv, "Igatherv", true);
+    find(iscatterv, "Iscatterv", true);
     find(isend, "Isend", true);
     find(irecv, "Irecv", true);
     find(test, "Test", false);

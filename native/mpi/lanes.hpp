@@ -52,7 +52,7 @@ class MpiLibraryOf final : public MpiLibrary, public std::enable_shared_from_thi
   const MpiFunctions<Handle, Count> call;
 
  private:
-  std::array<std::array<std::optional<Handle>, 4>, kNumDTypes> user_reductions_;
+  std::array<std::array<std::optional<Handle>, kNumReduceOps>, kNumDTypes> user_reductions_;
 };
 
 // What the lanes for collectives and for messages share.
@@ -75,8 +75,23 @@ class MpiLane : public Lane {
 
  protected:
   struct Request {
+    // The blocks of an array in items, kept until MPI is done with them.
+    struct Layout {
+      std::vector<Count> counts;
+      std::vector<typename MpiFunctions<Handle, Count>::Displacement> displacements;
+      void set(const BlockOffsets& offsets, size_t itemsize) {
+        counts.clear();
+        displacements.clear();
+        for (size_t r = 0; r + 1 < offsets.size(); ++r) {
+          counts.push_back(static_cast<Count>((offsets[r + 1] - offsets[r]) / itemsize));
+          displacements.push_back(static_cast<decltype(displacements)::value_type>(offsets[r] / itemsize));
+        }
+      }
+    };
     Handle handle;
     std::vector<std::byte> result;  // where MPI forbids to write the result to its place
+    Layout in;
+    Layout out;
   };
 
   Request& start(Operation& op) {
@@ -112,10 +127,10 @@ class MpiCollectiveLane final : public MpiLane<Handle, Count> {
   size_t depth() const override { return 16; }
 
   std::optional<std::string> refuses(const Operation& op) const override {
-    const bool is_half = op.dtype == DType::float16 || op.dtype == DType::bfloat16;
-    if (reduces(op.kind) && op.reduce == ReduceOp::avg && is_half)
+    if (reduces(op.kind) && op.reduce == ReduceOp::avg && is_half(op.dtype))
       return "MPI would round the sum to 16 bits before the division";
-    if (op.nbytes / itemsize(op.dtype) > MpiFunctions<Handle, Count>::kMaxCount)
+    const uint64_t most = op.blocks ? std::max(op.blocks->in_nbytes, op.blocks->out_nbytes) : op.nbytes;
+    if (most / itemsize(op.dtype) > MpiFunctions<Handle, Count>::kMaxCount)
       return "this MPI library counts at most " + std::to_string(MpiFunctions<Handle, Count>::kMaxCount) + " elements";
     return std::nullopt;
   }
@@ -161,6 +176,15 @@ class MpiCollectiveLane final : public MpiLane<Handle, Count> {
     const auto rank = static_cast<size_t>(this->rank_);
     const auto* in_place = reinterpret_cast<const void*>(library.facts.in_place);  // NOLINT: MPI's marker
     const auto in_or_in_place = [&](const std::byte* own) -> const void* { return op.in == own ? in_place : op.in; };
+    if (op.blocks) {
+      request.in.set(op.blocks->in, itemsize(op.dtype));
+      request.out.set(op.blocks->out, itemsize(op.dtype));
+    }
+    const Count* in_counts = request.in.counts.data();
+    const auto* in_offsets = request.in.displacements.data();
+    const Count* out_counts = request.out.counts.data();
+    const auto* out_offsets = request.out.displacements.data();
+    const bool is_root = op.root == this->rank_;
     switch (op.kind) {
       case OpKind::barrier:
         return mpi.ibarrier(comm, &request.handle);
@@ -170,39 +194,66 @@ class MpiCollectiveLane final : public MpiLane<Handle, Count> {
       case OpKind::reduce:
         return mpi.ireduce(op.root == this->rank_ ? in_or_in_place(op.out) : op.in, op.out, count, type,
                            library.reduction(op.dtype, op.reduce), op.root, comm, &request.handle);
+      case OpKind::scan:
+        return mpi.iscan(in_or_in_place(op.out), op.out, count, type, library.reduction(op.dtype, op.reduce), comm,
+                         &request.handle);
       case OpKind::broadcast:
         return mpi.ibcast(op.out, count, type, op.root, comm, &request.handle);
-      case OpKind::reduce_scatter: {
-        std::byte* out = op.out;
-        if (op.out == op.in + rank * op.nbytes) {  // within x: MPI would write it to the front of x
-          request.result.resize(op.nbytes);
-          out = request.result.data();
-        }
-        return mpi.ireduce_scatter_block(op.in, out, count, type, library.reduction(op.dtype, op.reduce), comm,
-                                         &request.handle);
-      }
+      case OpKind::reduce_scatter:
+        return mpi.ireduce_scatter_block(op.in, result_of_reduce_scatter(op, request), count, type,
+                                         library.reduction(op.dtype, op.reduce), comm, &request.handle);
+      case OpKind::reduce_scatterv:
+        return mpi.ireduce_scatter(op.in, result_of_reduce_scatter(op, request), in_counts, type,
+                                   library.reduction(op.dtype, op.reduce), comm, &request.handle);
       case OpKind::all_to_all:
         return mpi.ialltoall(op.in, count, type, op.out, count, type, comm, &request.handle);
+      case OpKind::all_to_allv:
+        return mpi.ialltoallv(op.in, in_counts, in_offsets, type, op.out, out_counts, out_offsets, type, comm,
+                              &request.handle);
       case OpKind::gather:
-        return mpi.igather(op.root == this->rank_ ? in_or_in_place(op.out + rank * op.nbytes) : op.in, count, type,
-                           op.out, count, type, op.root, comm, &request.handle);
-      case OpKind::scatter: {
-        void* out = op.out;
-        if (op.root == this->rank_ && op.out == op.in + rank * op.nbytes) out = const_cast<void*>(in_place);
-        return mpi.iscatter(op.in, count, type, out, count, type, op.root, comm, &request.handle);
-      }
+        return mpi.igather(is_root ? in_or_in_place(op.out + rank * op.nbytes) : op.in, count, type, op.out, count,
+                           type, op.root, comm, &request.handle);
+      case OpKind::gatherv:
+        return mpi.igatherv(is_root ? in_or_in_place(op.out + op.out_block(this->rank_).offset) : op.in,
+                            request.out.counts[rank], type, op.out, out_counts, out_offsets, type, op.root, comm,
+                            &request.handle);
+      case OpKind::scatter:
+        return mpi.iscatter(op.in, count, type, place_of_scatter(op), count, type, op.root, comm, &request.handle);
+      case OpKind::scatterv:
+        return mpi.iscatterv(op.in, in_counts, in_offsets, type, place_of_scatter(op), request.in.counts[rank], type,
+                             op.root, comm, &request.handle);
+      case OpKind::all_gatherv:
+        return mpi.iallgatherv(in_or_in_place(op.out + op.out_block(this->rank_).offset), request.out.counts[rank],
+                               type, op.out, out_counts, out_offsets, type, comm, &request.handle);
       default:  // all_gather, and split and dup, which gather their arguments
         return mpi.iallgather(in_or_in_place(op.out + rank * op.nbytes), count, type, op.out, count, type, comm,
                               &request.handle);
     }
   }
 
+  // Within x MPI would write it to the front of x.
+  std::byte* result_of_reduce_scatter(const Operation& op, typename Base::Request& request) const {
+    const Block own = op.in_block(this->rank_);
+    if (own.nbytes && op.out != op.in + own.offset) return op.out;
+    request.result.reserve(1);  // nothing needs an address of its own, too
+    request.result.resize(own.nbytes);
+    return request.result.data();
+  }
+
+  void* place_of_scatter(const Operation& op) const {
+    const bool is_there = op.root == this->rank_ && op.out == op.in + op.in_block(this->rank_).offset;
+    return is_there
+               ? const_cast<void*>(reinterpret_cast<const void*>(this->library_->facts.in_place))  // NOLINT: as above
+               : op.out;
+  }
+
   void divide(const Operation& op) const {
+    const uint64_t nbytes = op.blocks ? op.blocks->out_nbytes : op.nbytes;
     const auto by_size = [&]<typename T>(T* values) {
-      for (size_t i = 0; i < op.count(); ++i) values[i] /= static_cast<T>(this->size_);
+      for (size_t i = 0; i < nbytes / sizeof(T); ++i) values[i] /= static_cast<T>(this->size_);
     };
     if (op.kind == OpKind::reduce && op.root != this->rank_) return;
-    if (op.dtype == DType::float32)
+    if (op.dtype == DType::float32 || op.dtype == DType::complex64)
       by_size(reinterpret_cast<float*>(op.out));
     else
       by_size(reinterpret_cast<double*>(op.out));

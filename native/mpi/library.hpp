@@ -19,9 +19,9 @@ struct MpiFacts {
   uint64_t in_place = 0;     // MPI_IN_PLACE
   int max_tag = 0;
   int error_truncate = 0;  // the class MPI_ERR_TRUNCATE
-  // Handles. A type of the same width for each DType; MPI_SUM, MPI_PROD, MPI_MIN, MPI_MAX.
+  // Handles. A type of the same width for each DType; an operation for each ReduceOp, of avg the sum.
   std::array<uint64_t, kNumDTypes> datatypes{};
-  std::array<uint64_t, 4> reductions{};
+  std::array<uint64_t, kNumReduceOps> reductions{};
   uint64_t byte = 0;
 };
 

@@ -8,7 +8,7 @@
 namespace hocket {
 
 constexpr bool needs_user_reduction(DType dtype, ReduceOp op) {
-  if (dtype == DType::float16 || dtype == DType::bfloat16) return true;
+  if (is_half(dtype)) return true;
   return is_float(dtype) && (op == ReduceOp::min || op == ReduceOp::max);
 }
 
@@ -38,7 +38,7 @@ UserReduction<Handle> find_user_reduction(DType dtype, ReduceOp op) {
         return user_reduction<type, ReduceOp::min, Handle>;
       case ReduceOp::max:
         return user_reduction<type, ReduceOp::max, Handle>;
-      case ReduceOp::avg:
+      default:
         break;
     }
     return nullptr;

@@ -7,6 +7,7 @@
 // copy, the rest of the program would run it on every CPU.
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "reduce/reduce.hpp"
 
@@ -69,6 +70,15 @@ struct Plain {
   }
 };
 
+// Numbers of two parts each, in vectors of parts. Only the product does not go part by part.
+template <class T>
+struct Complex : Plain<T> {};
+
+template <class Format>
+constexpr bool kIsComplex = false;
+template <class T>
+constexpr bool kIsComplex<Complex<T>> = true;
+
 #include "reduce/half.inl"  // Float16, BFloat16
 
 // ---- Arithmetic
@@ -83,8 +93,41 @@ INLINE Vec<T, kLanes> combine(Vec<T, kLanes> a, Vec<T, kLanes> b) {
     const Vec<T, kLanes> best = better ? b : a;
     if constexpr (kIsFloat<T>) return b == b ? best : b;
     return best;
+  } else if constexpr (op == ReduceOp::band) {
+    return a & b;
+  } else if constexpr (op == ReduceOp::bor) {
+    return a | b;
+  } else if constexpr (op == ReduceOp::bxor) {
+    return a ^ b;
+  } else if constexpr (op == ReduceOp::land) {
+    return (Vec<T, kLanes>)((a != 0) & (b != 0)) & static_cast<T>(1);
+  } else if constexpr (op == ReduceOp::lor) {
+    return (Vec<T, kLanes>)((a | b) != 0) & static_cast<T>(1);
+  } else if constexpr (op == ReduceOp::lxor) {
+    return (Vec<T, kLanes>)((a != 0) ^ (b != 0)) & static_cast<T>(1);
   } else {
     return a + b;
+  }
+}
+
+// By the formula, without the corrections for infinite parts that C makes and NumPy does not. The subtraction is the
+// addition of a negative: from a subtraction beside an addition g++ 12 makes a fused operation, which rounds otherwise,
+// whatever -ffp-contract says.
+template <class T, int kLanes>
+INLINE Vec<T, kLanes> multiply_complex(Vec<T, kLanes> a, Vec<T, kLanes> b) {
+  if constexpr (kLanes == 1) {
+    return a;  // never called: parts come in pairs
+  } else {
+    using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+    Vec<Bits, kLanes> real, imaginary, swapped, minus;
+    for (int i = 0; i < kLanes; ++i) {
+      real[i] = static_cast<Bits>(i & ~1);
+      imaginary[i] = static_cast<Bits>(i | 1);
+      swapped[i] = static_cast<Bits>(i ^ 1);
+      minus[i] = i % 2 == 0 ? Bits{1} << (8 * sizeof(T) - 1) : 0;
+    }
+    const Vec<T, kLanes> crossed = __builtin_shuffle(a, imaginary) * __builtin_shuffle(b, swapped);
+    return __builtin_shuffle(a, real) * b + (Vec<T, kLanes>)((Vec<Bits, kLanes>)crossed ^ minus);
   }
 }
 
@@ -117,7 +160,12 @@ INLINE void reduce_tile(std::byte* dst, std::byte* dst2, const std::byte* const*
   Vec<Accumulator, kLanes> sums[kVectors];
   for (int v = 0; v < kVectors; ++v) sums[v] = read(0, v);
   for (int k = 1; k < num_srcs; ++k) {
-    for (int v = 0; v < kVectors; ++v) sums[v] = combine<op, Accumulator, kLanes>(sums[v], read(k, v));
+    for (int v = 0; v < kVectors; ++v) {
+      if constexpr (kIsComplex<Format> && op == ReduceOp::prod)
+        sums[v] = multiply_complex<Accumulator, kLanes>(sums[v], read(k, v));
+      else
+        sums[v] = combine<op, Accumulator, kLanes>(sums[v], read(k, v));
+    }
   }
 
   // Unrolled explicitly: g++ 12 does it too late here to keep the array in registers.
@@ -177,6 +225,29 @@ void reduce(std::byte* dst, std::byte* dst2, const std::byte* const* srcs, int n
 
 // ---- Lookup
 
+template <class T, ReduceOp op>
+void reduce_complex(std::byte* dst, std::byte* dst2, const std::byte* const* srcs, int num_srcs, size_t count) {
+  reduce<Complex<T>, op>(dst, dst2, srcs, num_srcs, 2 * count);
+}
+
+template <ReduceOp op, class T>
+ReduceKernel complex_kernel() {
+  if constexpr (op == ReduceOp::sum || op == ReduceOp::prod || op == ReduceOp::avg) {
+    return reduce_complex<T, op>;
+  } else {
+    return nullptr;
+  }
+}
+
+template <ReduceOp op, class Format>
+ReduceKernel float_kernel() {
+  if constexpr (is_of_bits(op)) {
+    return nullptr;
+  } else {
+    return reduce<Format, op>;
+  }
+}
+
 template <ReduceOp op, class Signed, class Unsigned>
 ReduceKernel integer_kernel() {
   if constexpr (op == ReduceOp::min || op == ReduceOp::max) {
@@ -190,16 +261,16 @@ ReduceKernel integer_kernel() {
 
 template <ReduceOp op>
 ReduceKernel kernel(DType dtype) {
-  constexpr bool ordered = op == ReduceOp::min || op == ReduceOp::max;
+  constexpr bool is_for_bool = reducible(DType::boolean, op);
   switch (dtype) {
     case DType::float16:
-      return reduce<Float16, op>;
+      return float_kernel<op, Float16>();
     case DType::bfloat16:
-      return reduce<BFloat16, op>;
+      return float_kernel<op, BFloat16>();
     case DType::float32:
-      return reduce<Plain<float>, op>;
+      return float_kernel<op, Plain<float>>();
     case DType::float64:
-      return reduce<Plain<double>, op>;
+      return float_kernel<op, Plain<double>>();
     case DType::int8:
       return integer_kernel<op, int8_t, uint8_t>();
     case DType::int16:
@@ -211,7 +282,17 @@ ReduceKernel kernel(DType dtype) {
     case DType::uint8:
       return integer_kernel<op, uint8_t, uint8_t>();
     case DType::boolean:
-      return ordered ? integer_kernel<op, uint8_t, uint8_t>() : nullptr;
+      return is_for_bool ? integer_kernel<op, uint8_t, uint8_t>() : nullptr;
+    case DType::uint16:
+      return integer_kernel<op, uint16_t, uint16_t>();
+    case DType::uint32:
+      return integer_kernel<op, uint32_t, uint32_t>();
+    case DType::uint64:
+      return integer_kernel<op, uint64_t, uint64_t>();
+    case DType::complex64:
+      return complex_kernel<op, float>();
+    case DType::complex128:
+      return complex_kernel<op, double>();
   }
   return nullptr;
 }
@@ -230,6 +311,18 @@ ReduceKernel lookup(DType dtype, ReduceOp op) {
       return kernel<ReduceOp::max>(dtype);
     case ReduceOp::avg:
       return kernel<ReduceOp::avg>(dtype);
+    case ReduceOp::band:
+      return kernel<ReduceOp::band>(dtype);
+    case ReduceOp::bor:
+      return kernel<ReduceOp::bor>(dtype);
+    case ReduceOp::bxor:
+      return kernel<ReduceOp::bxor>(dtype);
+    case ReduceOp::land:
+      return kernel<ReduceOp::land>(dtype);
+    case ReduceOp::lor:
+      return kernel<ReduceOp::lor>(dtype);
+    case ReduceOp::lxor:
+      return kernel<ReduceOp::lxor>(dtype);
   }
   return nullptr;
 }

@@ -17,7 +17,8 @@ namespace hocket {
 //   addition of two NaNs depends on the operand order a compiler happens to choose.
 //   (Presupposed: round to nearest and no flushing of subnormals, as every thread starts.)
 // - float16 and bfloat16 accumulate in float32 and round once, to nearest even. avg divides once, in the accumulator.
-//   min and max propagate NaN and keep the earlier of two equal values (-0.0 and 0.0). Integers wrap around.
+//   min and max propagate NaN and keep the earlier of two equal values (-0.0 and 0.0). Integers wrap around. Logical
+//   reductions give 0 or 1. Of complex numbers, NaN is canonical in each part.
 // - A single source is copied bit by bit. num_srcs >= 1.
 using ReduceKernel = void (*)(std::byte* dst, std::byte* dst2, const std::byte* const* srcs, int num_srcs,
                               size_t count);

@@ -7,6 +7,16 @@
 
 namespace hocket {
 
+bool Agreement::is_balanced() const {
+  uint64_t sum = 0;
+  for (int peer = 0; peer < region_->size; ++peer) {
+    uint64_t balance;
+    std::memcpy(&balance, region_->line(lane_, round_, peer).payload + kBalanceAt, sizeof balance);
+    sum += balance;
+  }
+  return sum == 0;
+}
+
 // Now and then: did a member whose line is missing issue something else under this number, on another lane?
 Progress Agreement::look_for_stray(const Operation& op) {
   if (!look_for_stray_) return Progress::waiting;

@@ -12,6 +12,7 @@
 // is another.
 #pragma once
 
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -38,6 +39,10 @@ class Agreement {
     // Where a round was undone, a member may still look at this line for its sake: who reads the new fingerprint sees
     // at least the zero.
     line.seq.store(0, std::memory_order_relaxed);
+    if (op.kind == OpKind::all_to_allv) {
+      const uint64_t balance = balance_of(*op.blocks, region_->rank);
+      std::memcpy(line.payload + kBalanceAt, &balance, sizeof balance);
+    }
     line.fingerprint.store(refusal ? kRefused : fingerprint(op), std::memory_order_release);
     line.seq.store(op.seq, std::memory_order_release);
     region_->ring_peers();
@@ -59,6 +64,7 @@ class Agreement {
       if (line.seq.load(std::memory_order_relaxed) != op.seq) return look_for_stray(op);
       if (theirs != mine) agree_ = false;
     }
+    if (op.kind == OpKind::all_to_allv && agree_) agree_ = is_balanced();
     return agree_ ? Progress::done : look_at_details(op);
   }
   void finish() {
@@ -77,7 +83,10 @@ class Agreement {
 
  private:
   static constexpr uint64_t kRefused = 0;  // never a fingerprint
+  // Where in its line's payload a member puts the balance of its all_to_allv, which is never eager.
+  static constexpr size_t kBalanceAt = kInlineBytes - sizeof(uint64_t);
   enum class Phase : uint8_t { closed, lines, publish_detail, details };
+  bool is_balanced() const;
   Progress look_for_stray(const Operation& op);
   Progress look_at_details(const Operation& op);
   void publish_detail(const Operation& op);

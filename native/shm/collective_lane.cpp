@@ -1,7 +1,9 @@
 #include "shm/collective_lane.hpp"
 
+#include <algorithm>
 #include <cstring>
 
+#include "core/copy.hpp"
 #include "shm/peer_memory.hpp"
 
 namespace hocket {
@@ -12,7 +14,7 @@ CollectiveLane::CollectiveLane(std::shared_ptr<Region> region)
       size_(region_->size),
       agreement_(region_, 0),
       sources_(static_cast<size_t>(size_)),
-      addresses_(static_cast<size_t>(size_)) {
+      offers_(static_cast<size_t>(size_)) {
   reads_peers_ = true;
   for (int peer = 0; peer < size_ && reads_peers_; ++peer)
     if (peer != rank_) reads_peers_ = may_read_memory(region_->pid(peer));
@@ -24,16 +26,15 @@ Progress CollectiveLane::post(Operation& op) {
     return Progress::done;
   }
   std::optional<Error> refusal;
-  const uint64_t nbytes = op.in_nbytes(size_);
-  if (nbytes > kEagerBytes) {
+  if (!is_eager(op)) {
     try {
       region_->need_stage();
     } catch (const Failure& failure) {
       refusal = failure.error();
     }
     offer_array(op);
-  } else if (nbytes && op.in) {
-    std::memcpy(agreement_.payload(rank_, nbytes), op.in, nbytes);
+  } else if (op.in) {
+    copy_bytes(agreement_.payload(rank_, contribution(op)), op.in, op.in_nbytes(size_));
   }
   agreement_.begin(op, std::move(refusal));
   return Progress::moved;
@@ -48,9 +49,11 @@ Progress CollectiveLane::test(Operation& op) {
       agreement_.finish();
       return Progress::done;
     }
-    const bool direct = is_direct(op);
+    read_offers();
     agreement_.finish();
-    task_ = direct ? read_directly(op) : start(op);
+    uint64_t largest = op.largest_block();
+    for (const Offer& offer : offers_) largest = std::max(largest, offer.largest);
+    task_ = is_direct(op, largest) ? read_directly(op) : start(op, largest);
   }
   try {
     const Progress progress = task_.drive();
@@ -63,36 +66,36 @@ Progress CollectiveLane::test(Operation& op) {
 }
 
 void CollectiveLane::consume_eager(const Operation& op) {
-  const size_t n = op.nbytes;
-  switch (op.kind) {
+  const auto reduce = [&](uint64_t offset, uint64_t nbytes, int num_ranks) {
+    for (int peer = 0; peer < num_ranks; ++peer) sources_[peer] = payload(op, peer) + offset;
+    reduce_kernel(op.dtype, op.reduce)(op.out, nullptr, sources_.data(), num_ranks, nbytes / itemsize(op.dtype));
+  };
+  switch (without_counts(op.kind)) {
     case OpKind::all_reduce:
     case OpKind::reduce:
       if (op.kind == OpKind::reduce && op.root != rank_) return;
-      for (int peer = 0; peer < size_; ++peer) sources_[peer] = payload(op, peer);
-      reduce_kernel(op.dtype, op.reduce)(op.out, nullptr, sources_.data(), size_, op.count());
-      return;
+      return reduce(0, op.nbytes, size_);
+    case OpKind::scan:
+      return reduce(0, op.nbytes, rank_ + 1);
     case OpKind::reduce_scatter:
-      for (int peer = 0; peer < size_; ++peer) sources_[peer] = payload(op, peer) + static_cast<size_t>(rank_) * n;
-      reduce_kernel(op.dtype, op.reduce)(op.out, nullptr, sources_.data(), size_, op.count());
-      return;
+      return reduce(op.in_block(rank_).offset, op.in_block(rank_).nbytes, size_);
     case OpKind::broadcast:
-      if (n && op.root != rank_) std::memcpy(op.out, payload(op, op.root), n);
+      if (op.root != rank_) copy_bytes(op.out, payload(op, op.root), op.nbytes);
       return;
     case OpKind::all_to_all:
-      for (int peer = 0; n && peer < size_; ++peer)
-        std::memcpy(op.out + static_cast<size_t>(peer) * n, payload(op, peer) + static_cast<size_t>(rank_) * n, n);
+      for (int peer = 0; peer < size_; ++peer)
+        copy_bytes(op.out + op.out_block(peer).offset, payload(op, peer) + op.in_block(rank_).offset, op.nbytes);
       return;
     case OpKind::scatter:
-      if (n) std::memcpy(op.out, payload(op, op.root) + static_cast<size_t>(rank_) * n, n);
-      return;
+      return copy_bytes(op.out, payload(op, op.root) + op.in_block(rank_).offset, op.in_block(rank_).nbytes);
     case OpKind::barrier:
       return;
     case OpKind::gather:
       if (op.root != rank_) return;
       [[fallthrough]];
     default:  // all_gather, and split and dup, which gather their arguments
-      for (int peer = 0; n && peer < size_; ++peer)
-        std::memcpy(op.out + static_cast<size_t>(peer) * n, payload(op, peer), n);
+      for (int peer = 0; peer < size_; ++peer)
+        copy_bytes(op.out + op.out_block(peer).offset, payload(op, peer), op.out_block(peer).nbytes);
   }
 }
 
@@ -100,17 +103,19 @@ void CollectiveLane::do_alone(const Operation& op) const {
   if (op.nbytes && op.out && op.in != op.out) std::memmove(op.out, op.in, op.nbytes);
 }
 
-Task CollectiveLane::start(const Operation& op) {
-  switch (op.kind) {
+Task CollectiveLane::start(const Operation& op, uint64_t largest) {
+  switch (without_counts(op.kind)) {
     case OpKind::all_reduce:
     case OpKind::reduce:
       return reduce_in_slices(op);
     case OpKind::reduce_scatter:
       return reduce_scatter(op);
+    case OpKind::scan:
+      return scan(op);
     case OpKind::broadcast:
       return broadcast(op);
     case OpKind::all_to_all:
-      return all_to_all(op);
+      return all_to_all(op, largest);
     case OpKind::gather:
       return gather(op);
     case OpKind::scatter:

@@ -32,30 +32,39 @@ class CollectiveLane final : public Lane {
   bool is_short(const Operation& op) const override { return is_eager(op); }
 
  private:
-  bool is_eager(const Operation& op) const { return op.in_nbytes(size_) <= kEagerBytes; }
-  const std::byte* payload(const Operation& op, int peer) const {
-    return agreement_.payload(peer, op.in_nbytes(size_));
+  // The most that any member gives, which all of them know.
+  uint64_t contribution(const Operation& op) const {
+    if (!op.blocks) return op.in_nbytes(size_);
+    if (op.kind == OpKind::all_to_allv) return UINT64_MAX;
+    return has_input_blocks(op.kind) ? op.nbytes : op.largest_block();
   }
+  bool is_eager(const Operation& op) const { return contribution(op) <= kEagerBytes; }
+  const std::byte* payload(const Operation& op, int peer) const { return agreement_.payload(peer, contribution(op)); }
   std::vector<int> missing() const;
   void consume_eager(const Operation& op);
   void do_alone(const Operation& op) const;
-  Task start(const Operation& op);
+  // `largest`: the largest block of all members.
+  Task start(const Operation& op, uint64_t largest);
 
   // What a member says in its line of an operation that is not eager.
   struct Offer {
     uint64_t address;  // of its input
     uint64_t reads_peers;
+    uint64_t offsets;  // address of its input's offsets, where only it knows them
+    uint64_t largest;  // the largest block that it knows
   };
   // The direct algorithms, in direct.cpp.
   void offer_array(const Operation& op) const;
-  bool is_direct(const Operation& op);
+  void read_offers();
+  bool is_direct(const Operation& op, uint64_t largest) const;
   Task read_directly(Operation op);
   // The staged algorithms, in staged.cpp.
   Task reduce_in_slices(Operation op);
   Task reduce_scatter(Operation op);
+  Task scan(Operation op);
   Task all_gather(Operation op);
   Task broadcast(Operation op);
-  Task all_to_all(Operation op);
+  Task all_to_all(Operation op, uint64_t largest);
   Task gather(Operation op);
   Task scatter(Operation op);
   Reached staged_by(int peer, uint64_t epoch) const { return {region_->flags(peer).staged.value, epoch, peer}; }
@@ -63,6 +72,8 @@ class CollectiveLane final : public Lane {
   void publish_staged(uint64_t epoch) const;
   void publish_finished(uint64_t epoch) const;
   uint64_t take_epochs(uint64_t num_chunks);
+  uint64_t piece_bytes() const;
+  void stage_pieces(const Operation& op, uint64_t k, uint64_t piece) const;
 
   std::shared_ptr<Region> region_;
   const int rank_;
@@ -71,8 +82,8 @@ class CollectiveLane final : public Lane {
   Task task_;           // of a staged operation, once its members agree
   uint64_t epoch_ = 1;  // chunks staged by operations so far, equal on all members; 1: see Region::open
   std::vector<const std::byte*> sources_;
-  bool reads_peers_;                 // the memory of all other members
-  std::vector<uint64_t> addresses_;  // of the members' inputs, for a direct algorithm
+  bool reads_peers_;           // the memory of all other members
+  std::vector<Offer> offers_;  // of the members, for the operation at hand
 };
 
 }  // namespace hocket

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "core/copy.hpp"
 #include "shm/collective_lane.hpp"
 #include "shm/peer_memory.hpp"
 
@@ -32,53 +33,60 @@ constexpr Range kFasterDirectly[] = {
 }  // namespace
 
 void CollectiveLane::offer_array(const Operation& op) const {
-  const Offer offer{reinterpret_cast<uint64_t>(op.in), reads_peers_};
+  const bool is_private = op.kind == OpKind::all_to_allv;
+  const Offer offer{reinterpret_cast<uint64_t>(op.in), reads_peers_,
+                    is_private ? reinterpret_cast<uint64_t>(op.blocks->in.data()) : 0,
+                    is_private ? op.largest_block() : 0};
   std::memcpy(agreement_.payload(rank_, sizeof offer), &offer, sizeof offer);
 }
 
-bool CollectiveLane::is_direct(const Operation& op) {
+void CollectiveLane::read_offers() {
+  for (int peer = 0; peer < size_; ++peer)
+    std::memcpy(&offers_[static_cast<size_t>(peer)], agreement_.payload(peer, sizeof(Offer)), sizeof(Offer));
+}
+
+bool CollectiveLane::is_direct(const Operation& op, uint64_t largest) const {
   const auto is_in = [&](const Range& range) {
-    return op.kind == range.kind && op.nbytes >= range.begin && op.nbytes < range.end;
+    return without_counts(op.kind) == range.kind && largest >= range.begin && largest < range.end;
   };
-  if (std::none_of(std::begin(kFasterDirectly), std::end(kFasterDirectly), is_in)) return false;
-  for (int peer = 0; peer < size_; ++peer) {
-    Offer offer;
-    std::memcpy(&offer, agreement_.payload(peer, sizeof offer), sizeof offer);
-    if (!offer.reads_peers) return false;
-    addresses_[static_cast<size_t>(peer)] = offer.address;
-  }
-  return true;
+  return std::any_of(std::begin(kFasterDirectly), std::end(kFasterDirectly), is_in) &&
+         std::all_of(offers_.begin(), offers_.end(), [](const Offer& offer) { return offer.reads_peers != 0; });
 }
 
 Task CollectiveLane::read_directly(Operation op) {
   const uint64_t epoch = take_epochs(1) + 1;
-  const bool from_root = op.kind == OpKind::broadcast || op.kind == OpKind::scatter;
-  const bool to_root = op.kind == OpKind::gather;
-  // Which of its owner's blocks, and where it goes to.
-  const bool takes_own_block = op.kind == OpKind::all_to_all || op.kind == OpKind::scatter;
-  const bool has_block_of_each = op.kind == OpKind::all_gather || op.kind == OpKind::all_to_all || to_root;
-  const uint64_t offset = takes_own_block ? static_cast<uint64_t>(rank_) * op.nbytes : 0;
-  const auto place_of = [&](int peer) {
-    return op.out + (has_block_of_each ? static_cast<size_t>(peer) * op.nbytes : 0);
+  const OpKind kind = without_counts(op.kind);
+  const bool from_root = kind == OpKind::broadcast || kind == OpKind::scatter;
+  const bool to_root = kind == OpKind::gather;
+  // Which part of its owner's array, and where it goes to.
+  const auto part_of = [&](int peer) {
+    if (op.kind == OpKind::all_to_allv) return Block{0, op.out_block(peer).nbytes};  // the offset only its owner knows
+    if (has_input_blocks(kind)) return op.in_block(rank_);
+    return Block{0, has_output_blocks(kind) ? op.out_block(peer).nbytes : op.nbytes};
   };
-  const std::vector<uint64_t> addresses = addresses_;
+  const auto place_of = [&](int peer) { return op.out + (has_output_blocks(kind) ? op.out_block(peer).offset : 0); };
+  const std::vector<Offer> offers = offers_;
   for (int step = 1; step < size_; ++step) {
     const int peer = (rank_ + step) % size_;  // everyone begins elsewhere
     if ((from_root && peer != op.root) || (to_root && rank_ != op.root)) continue;
-    const uint64_t from = addresses[static_cast<size_t>(peer)] + offset;
-    std::byte* to = place_of(peer);
-    for (uint64_t position = 0; position < op.nbytes; position += kPieceBytes) {
-      const uint64_t nbytes = std::min(kPieceBytes, op.nbytes - position);
+    const Offer& offer = offers[static_cast<size_t>(peer)];
+    Block part = part_of(peer);
+    if (offer.offsets && part.nbytes &&
+        !read_memory(region_->pid(peer), offer.offsets + static_cast<size_t>(rank_) * sizeof part.offset,
+                     reinterpret_cast<std::byte*>(&part.offset), sizeof part.offset))
+      co_await finished_by(peer, UINT64_MAX);  // it has died, as health() is about to find
+    for (uint64_t position = 0; position < part.nbytes; position += kPieceBytes) {
+      const uint64_t nbytes = std::min(kPieceBytes, part.nbytes - position);
       co_await finished_by(rank_, 0);  // a step, reached at once
-      if (!read_memory(region_->pid(peer), from + position, to + position, nbytes))
-        co_await finished_by(peer, UINT64_MAX);  // it has died, as health() is about to find
+      if (!read_memory(region_->pid(peer), offer.address + part.offset + position, place_of(peer) + position, nbytes))
+        co_await finished_by(peer, UINT64_MAX);  // as above
     }
   }
   publish_staged(epoch);
   publish_finished(epoch);
-  if (op.kind != OpKind::broadcast && ((!from_root && !to_root) || rank_ == op.root)) {
-    const std::byte* own = op.in + offset;
-    if (own != place_of(rank_)) std::memcpy(place_of(rank_), own, op.nbytes);
+  if (kind != OpKind::broadcast && ((!from_root && !to_root) || rank_ == op.root)) {
+    const Block own = has_input_blocks(kind) ? op.in_block(rank_) : Block{0, part_of(rank_).nbytes};
+    if (op.in + own.offset != place_of(rank_)) copy_bytes(place_of(rank_), op.in + own.offset, own.nbytes);
   }
   // Whose data others read stays until they have.
   for (int peer = 0; peer < size_; ++peer) {

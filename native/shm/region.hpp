@@ -68,6 +68,7 @@ struct Issued {
     std::atomic<uint64_t> seq;   // stored last; zero while the entry is being written
     std::atomic<uint64_t> kind;  // the small fields of the operation, packed
     std::atomic<uint64_t> nbytes;
+    std::atomic<uint64_t> counts_hash;
   };
   Entry entries[kCapacity];
 };

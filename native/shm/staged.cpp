@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/copy.hpp"
 #include "shm/collective_lane.hpp"
 
 namespace hocket {
@@ -33,6 +34,12 @@ Slice slice_of(size_t nbytes, int owner, int size) {
   return {begin, end - begin};
 }
 
+// Part k of a block that goes in pieces; nothing of one that has ended before.
+Block piece_of(Block block, uint64_t k, uint64_t piece) {
+  const uint64_t begin = std::min(block.nbytes, k * piece);
+  return {block.offset + begin, std::min(piece, block.nbytes - begin)};
+}
+
 constexpr uint64_t div_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
@@ -51,6 +58,19 @@ void CollectiveLane::publish_staged(uint64_t epoch) const {
 void CollectiveLane::publish_finished(uint64_t epoch) const {
   region_->flags(rank_).finished.value.store(epoch, std::memory_order_release);
   region_->ring_peers();
+}
+
+// A stage holds a piece of each rank's block.
+uint64_t CollectiveLane::piece_bytes() const {
+  return std::max<uint64_t>(region_->chunk_bytes / static_cast<uint64_t>(size_) / 64 * 64, 64);
+}
+
+void CollectiveLane::stage_pieces(const Operation& op, uint64_t k, uint64_t piece) const {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const Block part = piece_of(op.in_block(peer), k, piece);
+    copy_bytes(region_->in_slot(rank_, k) + static_cast<size_t>(peer) * piece, op.in + part.offset, part.nbytes);
+  }
 }
 
 // all_reduce and reduce: every rank owns a slice of each chunk, stages what others own, reduces its own slice over all
@@ -101,30 +121,30 @@ Task CollectiveLane::reduce_in_slices(Operation op) {
   }
 }
 
+// From here on blocks may have sizes of their own: there are as many pieces as the largest one needs, and those of the
+// others are empty at last.
+
 // Every rank stages a piece of each other rank's block, and reduces its own block from all stages.
 Task CollectiveLane::reduce_scatter(Operation op) {
   const Region& region = *region_;
   const ReduceKernel kernel = reduce_kernel(op.dtype, op.reduce);
-  const uint64_t piece = std::max<uint64_t>(region.chunk_bytes / static_cast<uint64_t>(size_) / 64 * 64, 64);
-  const uint64_t num_chunks = div_up(op.nbytes, piece);
+  const uint64_t piece = piece_bytes();
+  const uint64_t num_chunks = div_up(op.largest_block(), piece);
   const uint64_t base = take_epochs(num_chunks);
+  const Block block = op.in_block(rank_);
   std::vector<const std::byte*> sources(static_cast<size_t>(size_));
   for (uint64_t k = 0; k < num_chunks; ++k) {
-    const size_t nbytes = std::min<uint64_t>(piece, op.nbytes - k * piece);
     if (k >= 2)
       for (int peer = 0; peer < size_; ++peer)
         if (peer != rank_) co_await finished_by(peer, base + k - 1);
-    for (int peer = 0; peer < size_; ++peer)
-      if (peer != rank_)
-        std::memcpy(region.in_slot(rank_, k) + static_cast<size_t>(peer) * piece,
-                    op.in + static_cast<size_t>(peer) * op.nbytes + k * piece, nbytes);
+    stage_pieces(op, k, piece);
     publish_staged(base + k + 1);
+    const Block own = piece_of(block, k, piece);
     for (int peer = 0; peer < size_; ++peer) {
       if (peer != rank_) co_await staged_by(peer, base + k + 1);
-      sources[peer] = peer == rank_ ? op.in + static_cast<size_t>(rank_) * op.nbytes + k * piece
-                                    : region.in_slot(peer, k) + static_cast<size_t>(rank_) * piece;
+      sources[peer] = peer == rank_ ? op.in + own.offset : region.in_slot(peer, k) + static_cast<size_t>(rank_) * piece;
     }
-    kernel(op.out + k * piece, nullptr, sources.data(), size_, nbytes / itemsize(op.dtype));
+    kernel(op.out + (own.offset - block.offset), nullptr, sources.data(), size_, own.nbytes / itemsize(op.dtype));
     publish_finished(base + k + 1);
   }
 }
@@ -132,22 +152,48 @@ Task CollectiveLane::reduce_scatter(Operation op) {
 Task CollectiveLane::all_gather(Operation op) {
   const Region& region = *region_;
   const uint64_t chunk = region.chunk_bytes;
-  const uint64_t num_chunks = div_up(op.nbytes, chunk);
+  const uint64_t num_chunks = div_up(op.largest_block(), chunk);
   const uint64_t base = take_epochs(num_chunks);
-  std::byte* own = op.out + static_cast<size_t>(rank_) * op.nbytes;
+  const Block block = op.out_block(rank_);
   for (uint64_t k = 0; k < num_chunks; ++k) {
-    const size_t nbytes = std::min<uint64_t>(chunk, op.nbytes - k * chunk);
+    const Block own = piece_of(block, k, chunk);
+    const std::byte* from = op.in + (own.offset - block.offset);
     if (k >= 2)
       for (int peer = 0; peer < size_; ++peer)
         if (peer != rank_) co_await finished_by(peer, base + k - 1);
-    std::memcpy(region.in_slot(rank_, k), op.in + k * chunk, nbytes);
+    copy_bytes(region.in_slot(rank_, k), from, own.nbytes);
     publish_staged(base + k + 1);
-    if (own != op.in) std::memcpy(own + k * chunk, op.in + k * chunk, nbytes);
+    if (op.out + own.offset != from) copy_bytes(op.out + own.offset, from, own.nbytes);
     for (int step = 1; step < size_; ++step) {
       const int peer = (rank_ + step) % size_;
       co_await staged_by(peer, base + k + 1);
-      std::memcpy(op.out + static_cast<size_t>(peer) * op.nbytes + k * chunk, region.in_slot(peer, k), nbytes);
+      const Block part = piece_of(op.out_block(peer), k, chunk);
+      copy_bytes(op.out + part.offset, region.in_slot(peer, k), part.nbytes);
     }
+    publish_finished(base + k + 1);
+  }
+}
+
+// Every rank stages, and reduces the stages of those before it with its own array.
+Task CollectiveLane::scan(Operation op) {
+  const Region& region = *region_;
+  const ReduceKernel kernel = reduce_kernel(op.dtype, op.reduce);
+  const uint64_t chunk = region.chunk_bytes;
+  const uint64_t num_chunks = div_up(op.nbytes, chunk);
+  const uint64_t base = take_epochs(num_chunks);
+  std::vector<const std::byte*> sources(static_cast<size_t>(size_));
+  for (uint64_t k = 0; k < num_chunks; ++k) {
+    const Block part = piece_of({0, op.nbytes}, k, chunk);
+    if (k >= 2)
+      for (int peer = rank_ + 1; peer < size_; ++peer) co_await finished_by(peer, base + k - 1);
+    if (rank_ + 1 < size_) copy_bytes(region.in_slot(rank_, k), op.in + part.offset, part.nbytes);
+    publish_staged(base + k + 1);
+    for (int peer = 0; peer < rank_; ++peer) {
+      co_await staged_by(peer, base + k + 1);
+      sources[peer] = region.in_slot(peer, k);
+    }
+    sources[rank_] = op.in + part.offset;
+    kernel(op.out + part.offset, nullptr, sources.data(), rank_ + 1, part.nbytes / itemsize(op.dtype));
     publish_finished(base + k + 1);
   }
 }
@@ -178,28 +224,24 @@ Task CollectiveLane::broadcast(Operation op) {
   publish_finished(base + num_chunks);
 }
 
-Task CollectiveLane::all_to_all(Operation op) {
+Task CollectiveLane::all_to_all(Operation op, uint64_t largest) {
   const Region& region = *region_;
-  const uint64_t piece = std::max<uint64_t>(region.chunk_bytes / static_cast<uint64_t>(size_) / 64 * 64, 64);
-  const uint64_t num_chunks = div_up(op.nbytes, piece);
+  const uint64_t piece = piece_bytes();
+  const uint64_t num_chunks = div_up(largest, piece);
   const uint64_t base = take_epochs(num_chunks);
-  const size_t own = static_cast<size_t>(rank_) * op.nbytes;
   for (uint64_t k = 0; k < num_chunks; ++k) {
-    const size_t nbytes = std::min<uint64_t>(piece, op.nbytes - k * piece);
     if (k >= 2)
       for (int peer = 0; peer < size_; ++peer)
         if (peer != rank_) co_await finished_by(peer, base + k - 1);
-    for (int peer = 0; peer < size_; ++peer)
-      if (peer != rank_)
-        std::memcpy(region.in_slot(rank_, k) + static_cast<size_t>(peer) * piece,
-                    op.in + static_cast<size_t>(peer) * op.nbytes + k * piece, nbytes);
+    stage_pieces(op, k, piece);
     publish_staged(base + k + 1);
-    std::memcpy(op.out + own + k * piece, op.in + own + k * piece, nbytes);
+    const Block own = piece_of(op.in_block(rank_), k, piece);
+    copy_bytes(op.out + piece_of(op.out_block(rank_), k, piece).offset, op.in + own.offset, own.nbytes);
     for (int step = 1; step < size_; ++step) {
       const int peer = (rank_ + step) % size_;
       co_await staged_by(peer, base + k + 1);
-      std::memcpy(op.out + static_cast<size_t>(peer) * op.nbytes + k * piece,
-                  region.in_slot(peer, k) + static_cast<size_t>(rank_) * piece, nbytes);
+      const Block part = piece_of(op.out_block(peer), k, piece);
+      copy_bytes(op.out + part.offset, region.in_slot(peer, k) + static_cast<size_t>(rank_) * piece, part.nbytes);
     }
     publish_finished(base + k + 1);
   }
@@ -209,21 +251,23 @@ Task CollectiveLane::all_to_all(Operation op) {
 Task CollectiveLane::gather(Operation op) {
   const Region& region = *region_;
   const uint64_t chunk = region.chunk_bytes;
-  const uint64_t num_chunks = div_up(op.nbytes, chunk);
+  const uint64_t num_chunks = div_up(op.largest_block(), chunk);
   const uint64_t base = take_epochs(num_chunks);
+  const Block block = op.out_block(rank_);
   for (uint64_t k = 0; k < num_chunks; ++k) {
-    const size_t nbytes = std::min<uint64_t>(chunk, op.nbytes - k * chunk);
+    const Block own = piece_of(block, k, chunk);
+    const std::byte* from = op.in + (own.offset - block.offset);
     if (rank_ != op.root) {
       if (k >= 2) co_await finished_by(op.root, base + k - 1);
-      std::memcpy(region.in_slot(rank_, k), op.in + k * chunk, nbytes);
+      copy_bytes(region.in_slot(rank_, k), from, own.nbytes);
       publish_staged(base + k + 1);
       continue;
     }
     for (int peer = 0; peer < size_; ++peer) {
       if (peer != rank_) co_await staged_by(peer, base + k + 1);
-      const std::byte* from = peer == rank_ ? op.in + k * chunk : region.in_slot(peer, k);
-      std::byte* to = op.out + static_cast<size_t>(peer) * op.nbytes + k * chunk;
-      if (to != from) std::memcpy(to, from, nbytes);
+      const Block part = piece_of(op.out_block(peer), k, chunk);
+      const std::byte* source = peer == rank_ ? from : region.in_slot(peer, k);
+      if (op.out + part.offset != source) copy_bytes(op.out + part.offset, source, part.nbytes);
     }
     publish_finished(base + k + 1);
   }
@@ -234,23 +278,23 @@ Task CollectiveLane::gather(Operation op) {
 // The root stages a piece of each block, the others copy their own out.
 Task CollectiveLane::scatter(Operation op) {
   const Region& region = *region_;
-  const uint64_t piece = std::max<uint64_t>(region.chunk_bytes / static_cast<uint64_t>(size_) / 64 * 64, 64);
-  const uint64_t num_chunks = div_up(op.nbytes, piece);
+  const uint64_t piece = piece_bytes();
+  const uint64_t num_chunks = div_up(op.largest_block(), piece);
   const uint64_t base = take_epochs(num_chunks);
+  const Block block = op.in_block(rank_);
   for (uint64_t k = 0; k < num_chunks; ++k) {
-    const size_t nbytes = std::min<uint64_t>(piece, op.nbytes - k * piece);
+    const Block own = piece_of(block, k, piece);
+    std::byte* to = op.out + (own.offset - block.offset);
     if (rank_ != op.root) {
       co_await staged_by(op.root, base + k + 1);
-      std::memcpy(op.out + k * piece, region.in_slot(op.root, k) + static_cast<size_t>(rank_) * piece, nbytes);
+      copy_bytes(to, region.in_slot(op.root, k) + static_cast<size_t>(rank_) * piece, own.nbytes);
       publish_finished(base + k + 1);
       continue;
     }
-    for (int peer = 0; peer < size_; ++peer) {
-      if (k >= 2 && peer != rank_) co_await finished_by(peer, base + k - 1);
-      const std::byte* from = op.in + static_cast<size_t>(peer) * op.nbytes + k * piece;
-      std::byte* to = peer == rank_ ? op.out + k * piece : region.in_slot(rank_, k) + static_cast<size_t>(peer) * piece;
-      if (to != from) std::memcpy(to, from, nbytes);
-    }
+    for (int peer = 0; k >= 2 && peer < size_; ++peer)
+      if (peer != rank_) co_await finished_by(peer, base + k - 1);
+    stage_pieces(op, k, piece);
+    if (to != op.in + own.offset) copy_bytes(to, op.in + own.offset, own.nbytes);
     publish_staged(base + k + 1);
   }
   publish_staged(base + num_chunks);

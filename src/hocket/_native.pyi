@@ -1,10 +1,11 @@
 """The native core of hocket: what the Python rooms use of it."""
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, Required, TypedDict, Unpack, overload
 
 CONSTANTS: dict[str, int]
 OP_NAMES: tuple[str, ...]
+WITH_COUNTS: dict[str, str]
 DTYPE_NAMES: tuple[str, ...]
 REDUCE_NAMES: tuple[str, ...]
 DTYPE_CLASS_NAMES: tuple[str, ...]
@@ -19,6 +20,7 @@ def chunk_bytes(num_ranks: int) -> int: ...
 def is_forked_child() -> bool: ...
 def has_single_copy() -> bool: ...
 def progress() -> None: ...
+def reduce_memory(dtype: str, op: str, out_address: int, source_addresses: Sequence[int], nbytes: int) -> None: ...
 def python_lane(adapter: object, backend: str) -> Lane: ...
 
 class Work:
@@ -52,6 +54,10 @@ class LaneOperation:
     def tag(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
+    @property
+    def in_blocks(self) -> list[int]: ...
+    @property
+    def out_blocks(self) -> list[int]: ...
     @property
     def in_address(self) -> int: ...
     @property
@@ -113,8 +119,26 @@ class Control:
 Array = Any
 """A NumPy array, a torch tensor on the CPU, or anything else with the buffer protocol."""
 
-ReduceName = Literal["sum", "prod", "min", "max", "avg"]
+ReduceName = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "land", "lor", "lxor"]
 Backend = str | None
+
+class Options(TypedDict, total=False):
+    """What every collective takes besides its arrays.
+
+    backend: name of the library that carries it; None: as the policy says.
+    deps: earlier collectives of this communicator that it has to follow.
+    timeout: seconds; None: that of the communicator.
+    """
+
+    backend: Backend
+    deps: Sequence[Work]
+    timeout: float | None
+
+class Blocking(Options, total=False):
+    async_op: Literal[False]
+
+class Asynchronous(Options, total=False):
+    async_op: Required[Literal[True]]
 
 class Communicator:
     @overload
@@ -147,206 +171,120 @@ class Communicator:
     _on_failure: Callable[[Any, BaseException], object] | None
 
     @overload
-    def all_reduce(
-        self,
-        x: Array,
-        op: ReduceName = "sum",
-        *,
-        backend: Backend = None,
-        async_op: Literal[False] = False,
-        deps: Sequence[Work] = (),
-        timeout: float | None = None,
-    ) -> None: ...
+    def all_reduce(self, x: Array, op: ReduceName = "sum", **how: Unpack[Blocking]) -> None: ...
     @overload
-    def all_reduce(
-        self,
-        x: Array,
-        op: ReduceName = "sum",
-        *,
-        backend: Backend = None,
-        async_op: Literal[True],
-        deps: Sequence[Work] = (),
-        timeout: float | None = None,
-    ) -> Work: ...
+    def all_reduce(self, x: Array, op: ReduceName = "sum", **how: Unpack[Asynchronous]) -> Work: ...
     @overload
-    def reduce(
-        self,
-        x: Array,
-        root: int,
-        op: ReduceName = "sum",
-        *,
-        backend: Backend = None,
-        async_op: Literal[False] = False,
-        deps: Sequence[Work] = (),
-        timeout: float | None = None,
-    ) -> None: ...
+    def reduce(self, x: Array, root: int, op: ReduceName = "sum", **how: Unpack[Blocking]) -> None: ...
     @overload
-    def reduce(
-        self,
-        x: Array,
-        root: int,
-        op: ReduceName = "sum",
-        *,
-        backend: Backend = None,
-        async_op: Literal[True],
-        deps: Sequence[Work] = (),
-        timeout: float | None = None,
-    ) -> Work: ...
+    def reduce(self, x: Array, root: int, op: ReduceName = "sum", **how: Unpack[Asynchronous]) -> Work: ...
     @overload
-    def broadcast(
-        self,
-        x: Array,
-        root: int,
-        *,
-        backend: Backend = None,
-        async_op: Literal[False] = False,
-        deps: Sequence[Work] = (),
-        timeout: float | None = None,
-    ) -> None: ...
+    def scan(self, x: Array, op: ReduceName = "sum", **how: Unpack[Blocking]) -> None: ...
     @overload
-    def broadcast(
-        self,
-        x: Array,
-        root: int,
-        *,
-        backend: Backend = None,
-        async_op: Literal[True],
-        deps: Sequence[Work] = (),
-        timeout: float | None = None,
-    ) -> Work: ...
+    def scan(self, x: Array, op: ReduceName = "sum", **how: Unpack[Asynchronous]) -> Work: ...
     @overload
-    def barrier(
-        self,
-        *,
-        backend: Backend = None,
-        async_op: Literal[False] = False,
-        deps: Sequence[Work] = (),
-        timeout: float | None = None,
-    ) -> None: ...
+    def broadcast(self, x: Array, root: int, **how: Unpack[Blocking]) -> None: ...
     @overload
-    def barrier(
-        self,
-        *,
-        backend: Backend = None,
-        async_op: Literal[True],
-        deps: Sequence[Work] = (),
-        timeout: float | None = None,
-    ) -> Work: ...
+    def broadcast(self, x: Array, root: int, **how: Unpack[Asynchronous]) -> Work: ...
     @overload
-    def all_gather(
+    def barrier(self, **how: Unpack[Blocking]) -> None: ...
+    @overload
+    def barrier(self, **how: Unpack[Asynchronous]) -> Work: ...
+    @overload
+    def all_gather(self, out: Array, x: Array, **how: Unpack[Blocking]) -> None: ...
+    @overload
+    def all_gather(self, out: Array, x: Array, **how: Unpack[Asynchronous]) -> Work: ...
+    @overload
+    def gather(self, out: Array | None, x: Array, root: int, **how: Unpack[Blocking]) -> None: ...
+    @overload
+    def gather(self, out: Array | None, x: Array, root: int, **how: Unpack[Asynchronous]) -> Work: ...
+    @overload
+    def scatter(self, out: Array, x: Array | None, root: int, **how: Unpack[Blocking]) -> None: ...
+    @overload
+    def scatter(self, out: Array, x: Array | None, root: int, **how: Unpack[Asynchronous]) -> Work: ...
+    @overload
+    def reduce_scatter(self, out: Array, x: Array, op: ReduceName = "sum", **how: Unpack[Blocking]) -> None: ...
+    @overload
+    def reduce_scatter(self, out: Array, x: Array, op: ReduceName = "sum", **how: Unpack[Asynchronous]) -> Work: ...
+    @overload
+    def all_to_all(self, out: Array, x: Array, **how: Unpack[Blocking]) -> None: ...
+    @overload
+    def all_to_all(self, out: Array, x: Array, **how: Unpack[Asynchronous]) -> Work: ...
+    @overload
+    def all_gatherv(self, out: Array, x: Array, counts: Sequence[int], **how: Unpack[Blocking]) -> None: ...
+    @overload
+    def all_gatherv(self, out: Array, x: Array, counts: Sequence[int], **how: Unpack[Asynchronous]) -> Work: ...
+    @overload
+    def reduce_scatterv(
         self,
         out: Array,
         x: Array,
-        *,
-        backend: Backend = None,
-        async_op: Literal[False] = False,
-        deps: Sequence[Work] = (),
-        timeout: float | None = None,
+        counts: Sequence[int],
+        op: ReduceName = "sum",
+        **how: Unpack[Blocking],
     ) -> None: ...
     @overload
-    def all_gather(
+    def reduce_scatterv(
         self,
         out: Array,
         x: Array,
-        *,
-        backend: Backend = None,
-        async_op: Literal[True],
-        deps: Sequence[Work] = (),
-        timeout: float | None = None,
+        counts: Sequence[int],
+        op: ReduceName = "sum",
+        **how: Unpack[Asynchronous],
     ) -> Work: ...
     @overload
-    def gather(
+    def all_to_allv(
+        self,
+        out: Array,
+        x: Array,
+        out_counts: Sequence[int],
+        in_counts: Sequence[int],
+        **how: Unpack[Blocking],
+    ) -> None: ...
+    @overload
+    def all_to_allv(
+        self,
+        out: Array,
+        x: Array,
+        out_counts: Sequence[int],
+        in_counts: Sequence[int],
+        **how: Unpack[Asynchronous],
+    ) -> Work: ...
+    @overload
+    def gatherv(
         self,
         out: Array | None,
         x: Array,
+        counts: Sequence[int],
         root: int,
-        *,
-        backend: Backend = None,
-        async_op: Literal[False] = False,
-        deps: Sequence[Work] = (),
-        timeout: float | None = None,
+        **how: Unpack[Blocking],
     ) -> None: ...
     @overload
-    def gather(
+    def gatherv(
         self,
         out: Array | None,
         x: Array,
+        counts: Sequence[int],
         root: int,
-        *,
-        backend: Backend = None,
-        async_op: Literal[True],
-        deps: Sequence[Work] = (),
-        timeout: float | None = None,
+        **how: Unpack[Asynchronous],
     ) -> Work: ...
     @overload
-    def scatter(
+    def scatterv(
         self,
         out: Array,
         x: Array | None,
+        counts: Sequence[int],
         root: int,
-        *,
-        backend: Backend = None,
-        async_op: Literal[False] = False,
-        deps: Sequence[Work] = (),
-        timeout: float | None = None,
+        **how: Unpack[Blocking],
     ) -> None: ...
     @overload
-    def scatter(
+    def scatterv(
         self,
         out: Array,
         x: Array | None,
+        counts: Sequence[int],
         root: int,
-        *,
-        backend: Backend = None,
-        async_op: Literal[True],
-        deps: Sequence[Work] = (),
-        timeout: float | None = None,
-    ) -> Work: ...
-    @overload
-    def reduce_scatter(
-        self,
-        out: Array,
-        x: Array,
-        op: ReduceName = "sum",
-        *,
-        backend: Backend = None,
-        async_op: Literal[False] = False,
-        deps: Sequence[Work] = (),
-        timeout: float | None = None,
-    ) -> None: ...
-    @overload
-    def reduce_scatter(
-        self,
-        out: Array,
-        x: Array,
-        op: ReduceName = "sum",
-        *,
-        backend: Backend = None,
-        async_op: Literal[True],
-        deps: Sequence[Work] = (),
-        timeout: float | None = None,
-    ) -> Work: ...
-    @overload
-    def all_to_all(
-        self,
-        out: Array,
-        x: Array,
-        *,
-        backend: Backend = None,
-        async_op: Literal[False] = False,
-        deps: Sequence[Work] = (),
-        timeout: float | None = None,
-    ) -> None: ...
-    @overload
-    def all_to_all(
-        self,
-        out: Array,
-        x: Array,
-        *,
-        backend: Backend = None,
-        async_op: Literal[True],
-        deps: Sequence[Work] = (),
-        timeout: float | None = None,
+        **how: Unpack[Asynchronous],
     ) -> Work: ...
     def send(
         self, x: Array, dst: int, tag: int = 0, *, backend: Backend = None, timeout: float | None = None

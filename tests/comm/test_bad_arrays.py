@@ -14,7 +14,20 @@ from hocket.errors import InvalidArgument, InvalidType, UnsupportedDtype
 from .bad_calls import BadCall, Outcome, bad, find_faults, run_bad_calls
 
 _NUM_RANKS = 2
-_KNOWN = ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
+_KNOWN = (
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "bool",
+    "uint16",
+    "complex64",
+)
 
 
 def _read_only(count: int = 4) -> np.ndarray:
@@ -88,11 +101,8 @@ _CALLS = {
     **{
         f"type {name}": _unsupported(dtype)
         for name, dtype in {
-            "uint16": np.uint16,
-            "uint32": np.uint32,
-            "uint64": np.uint64,
-            "complex64": np.complex64,
             "longdouble": np.longdouble,
+            "clongdouble": np.clongdouble,
             "object": object,
             "text": "U4",
             "bytes": "S4",
@@ -103,8 +113,8 @@ _CALLS = {
             "int4": ml_dtypes.int4,
         }.items()
     },
-    "type of array.array": bad(lambda c: c.all_reduce(array.array("H", [1, 2])), UnsupportedDtype, "'H'", *_KNOWN),
-    "type of out": bad(lambda c: c.all_gather(np.zeros(8, "u4"), np.zeros(4)), UnsupportedDtype, "out"),
+    "type of array.array": bad(lambda c: c.all_reduce(array.array("u", "ab")), UnsupportedDtype, "'w'", *_KNOWN),
+    "type of out": bad(lambda c: c.all_gather(np.zeros(8, "g"), np.zeros(4)), UnsupportedDtype, "out"),
     "types differ all_gather": bad(
         lambda c: c.all_gather(np.zeros(8, "f4"), np.zeros(4, "i4")), InvalidArgument, "out", "float32", "x", "int32"
     ),
@@ -144,12 +154,18 @@ _CALLS = {
             has,
         )
         for dtype, ops, has in (
-            *((kind, ("avg",), "floating-point") for kind in ("int8", "int16", "int32", "int64", "uint8")),
-            ("bool", ("sum", "prod", "avg"), "min (and) and max (or)"),
+            *(
+                (kind, ("avg",), f"{kind} has sum, prod, min, max, band, bor, bxor, land, lor, lxor")
+                for kind in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+            ),
+            ("bool", ("sum", "prod", "avg"), "bool has min, max, band, bor, bxor, land, lor, lxor"),
+            ("complex64", ("min", "max", "band", "lor"), "complex64 has sum, prod, avg"),
+            ("float32", ("band", "bor", "bxor", "land", "lor", "lxor"), "float32 has sum, prod, min, max, avg"),
         )
         for op in ops
     },
     "reduce: avg of int64": bad(lambda c: c.reduce(np.zeros(4, "i8"), 0, "avg"), UnsupportedDtype, "avg of int64"),
+    "scan: avg": bad(lambda c: c.scan(np.zeros(4), "avg"), InvalidArgument, "scan has no 'avg'"),
     "reduce_scatter: sum of bool": bad(
         lambda c: c.reduce_scatter(np.zeros(2, "?"), np.zeros(4, "?")), UnsupportedDtype, "sum of bool"
     ),

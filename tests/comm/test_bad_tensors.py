@@ -60,7 +60,7 @@ _CALLS = {
         f"type {name}": bad(
             lambda c, name=name: c.all_reduce(_typed(name)), UnsupportedDtype, "x", name, "float16", "bool"
         )
-        for name in ("complex64", "uint16", "uint32", "float8_e4m3fn")
+        for name in ("complex32", "float8_e5m2", "float8_e4m3fn")
     },
     "types differ": bad(
         lambda c: c.all_gather(_zeros(8), _typed("float64")), InvalidArgument, "out", "float32", "float64"

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 import hocket as hk
+from hocket import _native
 
 KINDS = (
     "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter",
+    "all_gatherv", "reduce_scatterv", "all_to_allv", "gatherv", "scatterv", "scan",
 )  # fmt: skip
 DTYPES = ("float32", "float64", "int64", "int32")
 COUNTS = (0, 1, 3, 64, 1000, 5000, 40_000, 300_000)  # up to beyond every library's eager limit
@@ -172,6 +174,8 @@ class Runner:
         }
         if step.kind == "barrier":
             return comm.barrier(**how)
+        if step.kind in _native.WITH_COUNTS:
+            return self._issue_with_counts(number, step, comm, data, how, checks, arrays)
         blocks = size if step.kind in ("reduce_scatter", "all_to_all", "scatter") else 1
         given = [data.integers(-50, 50, blocks * step.count).astype(step.dtype) for _ in range(size)]
         if step.kind in ("all_reduce", "broadcast"):
@@ -192,6 +196,9 @@ class Runner:
         if step.kind == "reduce":
             checks.append((number, x, total if rank == step.root else given[rank]))
             return comm.reduce(x, step.root, **how)
+        if step.kind == "scan":
+            checks.append((number, x, np.sum(given[: rank + 1], axis=0).astype(step.dtype)))
+            return comm.scan(x, **how)
         if step.kind == "all_gather":
             out = np.empty(size * step.count, step.dtype)
             checks.append((number, out, np.concatenate(given)))
@@ -212,6 +219,53 @@ class Runner:
             return comm.reduce_scatter(out, x, **how)
         checks.append((number, out, np.concatenate([each[mine] for each in given])))
         return comm.all_to_all(out, x, **how)
+
+    @staticmethod
+    def _issue_with_counts(
+        number: int,
+        step: Step,
+        comm: hk.Communicator,
+        data: np.random.Generator,
+        how: dict[str, Any],
+        checks: list[tuple[int, np.ndarray[Any, Any], np.ndarray[Any, Any]]],
+        arrays: list[Any],
+    ) -> hk.Work:
+        """Blocks of up to `step.count` items; row r of the matrix is what rank r sends to each other."""
+        size, rank, is_root = comm.size, comm.rank, comm.rank == step.root
+        matrix = data.integers(0, step.count + 1, (size, size)) * data.integers(0, 2, (size, size))
+        counts = matrix[0]
+        sent = matrix.sum(1) if step.kind == "all_to_allv" else [counts.sum()] * size
+        if step.kind in ("gatherv", "all_gatherv"):
+            sent = list(counts)
+        given = [data.integers(-50, 50, each).astype(step.dtype) for each in sent]
+        x = given[rank].copy()
+        ends = np.concatenate([np.zeros((size, 1), int), matrix.cumsum(1)], 1)
+        row = 0 if step.kind != "all_to_allv" else None
+        to_me = [given[each][slice(*ends[each if row is None else row][rank : rank + 2])] for each in range(size)]
+        arrays.append(x)
+        match step.kind:
+            case "all_to_allv":
+                expected = np.concatenate(to_me)
+            case "gatherv" | "all_gatherv":
+                expected = np.concatenate(given)
+            case "scatterv":
+                expected = to_me[step.root]
+            case _:
+                expected = np.sum(to_me, axis=0).astype(step.dtype)
+        out = np.empty(expected.size, step.dtype)
+        if step.kind != "gatherv" or is_root:
+            checks.append((number, out, expected))
+        match step.kind:
+            case "all_to_allv":
+                return comm.all_to_allv(out, x, list(matrix[:, rank]), list(matrix[rank]), **how)
+            case "all_gatherv":
+                return comm.all_gatherv(out, x, list(counts), **how)
+            case "gatherv":
+                return comm.gatherv(out if is_root else None, x, list(counts), step.root, **how)
+            case "scatterv":
+                return comm.scatterv(out, x if is_root else None, list(counts), step.root, **how)
+            case _:
+                return comm.reduce_scatterv(out, x, list(counts), **how)
 
 
 def make_communicators(world: hk.Communicator) -> tuple[list[hk.Communicator | None], list[list[int]]]:

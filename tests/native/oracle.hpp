@@ -34,6 +34,24 @@ inline double reduced(DType dtype, ReduceOp op, int size, uint64_t index, uint64
       case ReduceOp::max:
         result = std::max(result, x);
         break;
+      case ReduceOp::band:
+        result &= x;
+        break;
+      case ReduceOp::bor:
+        result |= x;
+        break;
+      case ReduceOp::bxor:
+        result ^= x;
+        break;
+      case ReduceOp::land:
+        result = result && x;
+        break;
+      case ReduceOp::lor:
+        result = result || x;
+        break;
+      case ReduceOp::lxor:
+        result = !result != !x;
+        break;
       default:
         result += x;
     }

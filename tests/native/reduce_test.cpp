@@ -24,9 +24,12 @@ namespace {
 using namespace hocket;
 
 constexpr Isa kIsas[] = {Isa::scalar, Isa::avx2, Isa::avx512};
-constexpr DType kDTypes[] = {DType::float16, DType::bfloat16, DType::float32, DType::float64, DType::int8,
-                             DType::int16,   DType::int32,    DType::int64,   DType::uint8,   DType::boolean};
-constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::prod, ReduceOp::min, ReduceOp::max, ReduceOp::avg};
+constexpr DType kDTypes[] = {DType::float16, DType::bfloat16, DType::float32, DType::float64,   DType::int8,
+                             DType::int16,   DType::int32,    DType::int64,   DType::uint8,     DType::boolean,
+                             DType::uint16,  DType::uint32,   DType::uint64,  DType::complex64, DType::complex128};
+constexpr ReduceOp kOps[] = {ReduceOp::sum,  ReduceOp::prod, ReduceOp::min, ReduceOp::max,
+                             ReduceOp::avg,  ReduceOp::band, ReduceOp::bor, ReduceOp::bxor,
+                             ReduceOp::land, ReduceOp::lor,  ReduceOp::lxor};
 
 // ---- Oracle
 
@@ -68,6 +71,14 @@ T combine(ReduceOp op, T a, T b) {
   const auto wide_a = static_cast<Wide>(a), wide_b = static_cast<Wide>(b);
   if (op == ReduceOp::min) return std::min(a, b);
   if (op == ReduceOp::max) return std::max(a, b);
+  if constexpr (std::is_integral_v<T>) {
+    if (op == ReduceOp::band) return static_cast<T>(wide_a & wide_b);
+    if (op == ReduceOp::bor) return static_cast<T>(wide_a | wide_b);
+    if (op == ReduceOp::bxor) return static_cast<T>(wide_a ^ wide_b);
+    if (op == ReduceOp::land) return a && b;
+    if (op == ReduceOp::lor) return a || b;
+    if (op == ReduceOp::lxor) return !a != !b;
+  }
   return static_cast<T>(op == ReduceOp::prod ? wide_a * wide_b : wide_a + wide_b);
 }
 
@@ -97,6 +108,27 @@ std::vector<std::byte> expected(ReduceOp op, std::span<const std::byte* const> s
   return result;
 }
 
+template <class T>
+std::vector<std::byte> expected_of_complex(ReduceOp op, std::span<const std::byte* const> srcs, size_t count) {
+  if (op != ReduceOp::prod) return expected<Native<T>>(op, srcs, 2 * count);
+  std::vector<std::byte> result(count * 2 * sizeof(T));
+  for (size_t i = 0; i < result.size(); i += 2 * sizeof(T)) {
+    T product[2];
+    std::memcpy(product, srcs[0] + i, sizeof product);
+    for (size_t k = 1; k < srcs.size(); ++k) {
+      T x[2];
+      std::memcpy(x, srcs[k] + i, sizeof x);
+      const T re = product[0] * x[0] - product[1] * x[1];
+      product[1] = product[0] * x[1] + product[1] * x[0];
+      product[0] = re;
+    }
+    for (T& part : product)
+      if (srcs.size() > 1 && std::isnan(part)) part = std::numeric_limits<T>::quiet_NaN();
+    std::memcpy(&result[i], product, sizeof product);
+  }
+  return result;
+}
+
 std::vector<std::byte> expected(DType dtype, ReduceOp op, std::span<const std::byte* const> srcs, size_t count) {
   switch (dtype) {
     case DType::float16:
@@ -118,6 +150,16 @@ std::vector<std::byte> expected(DType dtype, ReduceOp op, std::span<const std::b
     case DType::uint8:
     case DType::boolean:
       return expected<Native<uint8_t>>(op, srcs, count);
+    case DType::uint16:
+      return expected<Native<uint16_t>>(op, srcs, count);
+    case DType::uint32:
+      return expected<Native<uint32_t>>(op, srcs, count);
+    case DType::uint64:
+      return expected<Native<uint64_t>>(op, srcs, count);
+    case DType::complex64:
+      return expected_of_complex<float>(op, srcs, count);
+    case DType::complex128:
+      return expected_of_complex<double>(op, srcs, count);
   }
   std::abort();
 }
@@ -162,6 +204,8 @@ struct Block {
 };
 
 Block random_block(DType dtype, size_t count, size_t misalignment) {
+  if (is_complex(dtype))
+    return random_block(dtype == DType::complex64 ? DType::float32 : DType::float64, 2 * count, misalignment);
   Block block(count * itemsize(dtype), misalignment);
   for (size_t i = 0; i < block.nbytes; i += itemsize(dtype)) {
     const uint64_t element = random_element(dtype);

@@ -87,7 +87,7 @@ SPOILT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "no nbytes": (lambda content: content["steps"][3].pop("nbytes"), "step 3: the field 'nbytes' is missing"),
     "kind": (change_step(kind="send"), "step 3: kind must be one of all_gather"),
     "kind's type": (change_step(kind=["all_reduce"]), "step 3: kind must be one of"),
-    "dtype": (change_step(dtype="complex64"), "step 3: dtype must be one of float16"),
+    "dtype": (change_step(dtype="float8"), "step 3: dtype must be one of float16"),
     "negative": (change_step(nbytes=-4), "step 3: nbytes must be"),
     "part of an element": (change_step(nbytes=402), "whole number of float32 elements, not 402"),
     "fraction": (change_step(nbytes=400.0), "step 3: nbytes must be"),

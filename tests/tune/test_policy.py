@@ -69,6 +69,25 @@ def test_border_is_the_geometric_mean() -> None:
     ]  # fmt: skip
 
 
+def test_counts_are_chosen_for_as_equal_blocks_of_the_mean_size() -> None:
+    rows = [
+        row("all_gather", "shm", 1_000, 1e-6), row("all_gather", "mpi", 1_000, 2e-6),
+        row("all_gather", "shm", 100_000, 2e-5), row("all_gather", "mpi", 100_000, 1e-5),
+        row("all_to_all", "shm", 1_000, 1e-6), row("all_to_all", "mpi", 1_000, 2e-6),
+        row("all_to_all", "shm", 1_000_000, 2e-5), row("all_to_all", "mpi", 1_000_000, 1e-5),
+    ]  # fmt: skip
+    policy = TablePolicy(table(*rows))
+    group = Group(2, ["shm", "mpi"])
+    for nbytes in (0, 10_000, 19_999, 20_000, 20_001, 20_002, 10**9):
+        chosen = best(policy, "all_gatherv", nbytes)
+        assert chosen == best(policy, "all_gather", nbytes // 2)
+        assert policy.explain(group, "all_gatherv", "moved", nbytes)[1][0].backend == chosen
+    # of all_to_allv nobody knows the size of all (rule R8)
+    (only,) = policy.choices(group)["all_to_allv", "moved"]
+    assert (only.most_nbytes, only.ranking) == (LARGEST_NBYTES, ("mpi", "shm"))
+    assert "one choice for all sizes, made at 256 KiB" in policy.explain(group, "all_to_allv", "moved", 16)[0]
+
+
 def test_equal_ranges_become_one() -> None:
     rows = [row("broadcast", name, nbytes, s) for nbytes in (16, 64, 256) for name, s in (("shm", 1.0), ("mpi", 2.0))]
     (only,) = TablePolicy(table(*rows)).choices(Group(2, ["shm", "mpi"]))["broadcast", "moved"]
@@ -94,7 +113,8 @@ def test_classes_of_types_are_chosen_for_apart() -> None:
         (of_two(1.06, 1.0), ["shm", "mpi"], "mpi"),  # beyond it
         (of_two(1.10, 1.0, noise=0.1), ["shm", "mpi"], "shm"),  # shm was seen at 0.99
         (of_two(1.12, 1.0, noise=0.1), ["shm", "mpi"], "mpi"),
-        (of_two(1.90, 1.0, noise=0.5), ["shm", "mpi"], "shm"),
+        (of_two(1.20, 1.0, noise=0.5), ["shm", "mpi"], "shm"),
+        (of_two(1.90, 1.0, noise=0.5), ["shm", "mpi"], "mpi"),  # both were disturbed, but the lower end tells
         (of_two(2.10, 1.0, noise=0.5), ["shm", "mpi"], "mpi"),
         (of_two(1.0, 1.0, busy=(3.0, 1.5)), ["shm", "mpi"], "mpi"),  # equal alone: the one that loses less when busy
         (of_two(1.0, 1.0, busy=(1.5, 3.0)), ["mpi", "shm"], "shm"),
@@ -170,7 +190,7 @@ def test_one_choice_for_messages_of_all_sizes(op: str) -> None:
     for nbytes in (0, 16, 1 << 30):
         reason, candidates = policy.explain(Group(2, ["shm", "mpi"]), op, "moved", nbytes)
         assert candidates[0].backend == "mpi"
-        assert "; one choice for all messages" in reason
+        assert "; one choice for all sizes, made at 64 KiB" in reason
 
 
 def test_sender_and_receiver_choose_alike() -> None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, cast
 from hocket import _native
 from hocket.backends.base import Backend, Job, Lane, LanePair, call_driving
 
-_SIXTEEN_BIT_FLOATS = ("float16", "bfloat16")
+_REDUCED_TYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool")
 
 
 class GlooBackend(Backend):
@@ -108,13 +108,6 @@ class GlooCollectiveLane(_GlooLane):
 
     depth = 4
 
-    def refuses(self, kind: str, dtype: str, reduction: str | None) -> str | None:
-        if reduction == "avg" and dtype in _SIXTEEN_BIT_FLOATS:
-            return "gloo would round the sum to 16 bits before the division"
-        if reduction is not None and dtype == "int16":
-            return "gloo cannot reduce int16"
-        return None
-
     def post(self, operation: _native.LaneOperation, wake: Callable[[], None]) -> object:
         work, finish = _START[operation.kind](self, operation)
         return work, work.get_future(), finish
@@ -132,34 +125,35 @@ class GlooCollectiveLane(_GlooLane):
         return self._group.barrier(), None
 
     def _all_reduce(self, operation: _native.LaneOperation) -> Any:
+        if not _reduces_as_promised(operation):
+            return self._reduce_gathered(operation, range(self.size))
         x = _tensor(operation.out_address, operation.out_nbytes, operation.dtype)
-        if _propagates_nan(operation):
-            return self._reduce_gathered(operation, x)
         return self._group.allreduce([x], _options("AllreduceOptions", operation)), None
 
     def _reduce(self, operation: _native.LaneOperation) -> Any:
-        x = _tensor(operation.in_address, operation.in_nbytes, operation.dtype)
         is_root = operation.root == self._rank
-        if _propagates_nan(operation):
-            return self._reduce_gathered(operation, x if is_root else None)
+        if not _reduces_as_promised(operation):
+            return self._reduce_gathered(operation, range(self.size) if is_root else ())
+        x = _tensor(operation.in_address, operation.in_nbytes, operation.dtype)
         options = _options("ReduceOptions", operation)
         options.rootRank = operation.root
         # gloo uses the arrays of the others as scratch memory
         return self._group.reduce([x if is_root else x.clone()], options), None
 
-    def _reduce_gathered(self, operation: _native.LaneOperation, result: Any) -> Any:
-        """Reduce min or max of floats as torch does: gloo's own drop NaN or not, by the order of their operands."""
+    def _scan(self, operation: _native.LaneOperation) -> Any:
+        return self._reduce_gathered(operation, range(self._rank + 1))
+
+    def _reduce_gathered(self, operation: _native.LaneOperation, ranks: Sequence[int]) -> Any:
+        """Gather the arrays of all ranks, and reduce those of some as shared memory does."""
         import torch
 
-        x = _tensor(operation.in_address, operation.in_nbytes, operation.dtype)
-        gathered = torch.empty(self.size * x.numel(), dtype=x.dtype)
+        gathered = torch.empty(self.size * operation.in_nbytes, dtype=torch.uint8)
 
         def finish() -> None:
-            if result is not None:
-                rows = gathered.view(self.size, -1)
-                result.copy_(rows.amin(0) if operation.reduction == "min" else rows.amax(0))
+            if ranks:
+                _reduce_rows(operation, gathered, ranks)
 
-        return self._group._allgather_base(gathered, x), finish
+        return self._group._allgather_base(gathered, _bytes(operation.in_address, operation.in_nbytes)), finish
 
     def _broadcast(self, operation: _native.LaneOperation) -> Any:
         from torch.distributed import BroadcastOptions
@@ -177,19 +171,17 @@ class GlooCollectiveLane(_GlooLane):
     def _reduce_scatter(self, operation: _native.LaneOperation) -> Any:
         import torch
 
-        x = _tensor(operation.in_address, operation.in_nbytes, operation.dtype)
-        out = _tensor(operation.out_address, operation.out_nbytes, operation.dtype)
-        if _propagates_nan(operation):
-            received = torch.empty_like(x)
-
-            def finish() -> None:
-                rows = received.view(self.size, -1)
-                out.copy_(rows.amin(0) if operation.reduction == "min" else rows.amax(0))
-
-            return self._group.alltoall_base(received, x, [], []), finish
+        if not _reduces_as_promised(operation):
+            nbytes = operation.out_nbytes
+            received = torch.empty(self.size * nbytes, dtype=torch.uint8)
+            own_sizes = [nbytes] * self.size if operation.in_blocks else []
+            x = _bytes(operation.in_address, operation.in_nbytes)
+            work = self._group.alltoall_base(received, x, own_sizes, operation.in_blocks)
+            return work, lambda: _reduce_rows(operation, received, range(self.size))
         # gloo's own is this all_reduce, with a handle that cannot be asked
-        summed = x.clone()
-        own = summed.view(self.size, -1)[self._rank]
+        summed = _tensor(operation.in_address, operation.in_nbytes, operation.dtype).clone()
+        out = _tensor(operation.out_address, operation.out_nbytes, operation.dtype)
+        own = self._own_block(operation, summed)
         return self._group.allreduce([summed], _options("AllreduceOptions", operation)), lambda: out.copy_(own)
 
     def _gather(self, operation: _native.LaneOperation) -> Any:
@@ -220,13 +212,51 @@ class GlooCollectiveLane(_GlooLane):
 
     def _all_to_all(self, operation: _native.LaneOperation) -> Any:
         x = _bytes(operation.in_address, operation.in_nbytes)
-        return self._group.alltoall_base(_bytes(operation.out_address, operation.out_nbytes), x, [], []), None
+        out = _bytes(operation.out_address, operation.out_nbytes)
+        return self._group.alltoall_base(out, x, operation.out_blocks, operation.in_blocks), None
+
+    def _own_block(self, operation: _native.LaneOperation, x: Any) -> Any:
+        """Return this rank's part of an array of blocks."""
+        if not operation.in_blocks:
+            return x.view(self.size, -1)[self._rank]
+        return x.split([nbytes // x.element_size() for nbytes in operation.in_blocks])[self._rank]
+
+    # gloo has no operations with blocks of different sizes but all_to_all; the others are cases of it.
+
+    def _all_gatherv(self, operation: _native.LaneOperation) -> Any:
+        x = _bytes(operation.in_address, operation.in_nbytes).repeat(self.size)
+        out = _bytes(operation.out_address, operation.out_nbytes)
+        return self._group.alltoall_base(out, x, operation.out_blocks, [operation.in_nbytes] * self.size), None
+
+    def _gatherv(self, operation: _native.LaneOperation) -> Any:
+        x = _bytes(operation.in_address, operation.in_nbytes)
+        if operation.root != self._rank:
+            return self._group.alltoall_base(_bytes(0, 0), x, [0] * self.size, self._to_root(operation, x)), None
+        offset = sum(operation.out_blocks[: self._rank])
+        if operation.in_address == operation.out_address + offset:
+            x = x.clone()
+        out = _bytes(operation.out_address, operation.out_nbytes)
+        return self._group.alltoall_base(out, x, operation.out_blocks, self._to_root(operation, x)), None
+
+    def _scatterv(self, operation: _native.LaneOperation) -> Any:
+        out = _bytes(operation.out_address, operation.out_nbytes)
+        if operation.root != self._rank:
+            return self._group.alltoall_base(out, _bytes(0, 0), self._to_root(operation, out), [0] * self.size), None
+        x = _bytes(operation.in_address, operation.in_nbytes)
+        if operation.out_address == operation.in_address + sum(operation.in_blocks[: self._rank]):
+            x = x.clone()
+        return self._group.alltoall_base(out, x, self._to_root(operation, out), operation.in_blocks), None
+
+    def _to_root(self, operation: _native.LaneOperation, block: Any) -> list[int]:
+        """Return the sizes of blocks of which only that of the root holds something."""
+        return [block.numel() if rank == operation.root else 0 for rank in range(self.size)]
 
 
 _START = {
     "barrier": GlooCollectiveLane._barrier,
     "all_reduce": GlooCollectiveLane._all_reduce,
     "reduce": GlooCollectiveLane._reduce,
+    "scan": GlooCollectiveLane._scan,
     "broadcast": GlooCollectiveLane._broadcast,
     "all_gather": GlooCollectiveLane._all_gather,
     "split": GlooCollectiveLane._all_gather,
@@ -235,6 +265,11 @@ _START = {
     "all_to_all": GlooCollectiveLane._all_to_all,
     "gather": GlooCollectiveLane._gather,
     "scatter": GlooCollectiveLane._scatter,
+    "all_gatherv": GlooCollectiveLane._all_gatherv,
+    "reduce_scatterv": GlooCollectiveLane._reduce_scatter,
+    "all_to_allv": GlooCollectiveLane._all_to_all,
+    "gatherv": GlooCollectiveLane._gatherv,
+    "scatterv": GlooCollectiveLane._scatterv,
 }
 
 
@@ -308,8 +343,27 @@ def _timedelta(seconds: float) -> timedelta:
     return timedelta(seconds=min(seconds, 1e9))  # "for ever" is no timedelta
 
 
-def _propagates_nan(operation: _native.LaneOperation) -> bool:
-    return operation.reduction in ("min", "max") and "float" in operation.dtype
+def _reduces_as_promised(operation: _native.LaneOperation) -> bool:
+    """Whether gloo's own reduction gives what hocket promises.
+
+    It has few types and no bits; its min and max drop NaN or not, by the order of their operands; and it would round
+    the sum of 16-bit floats before the division of an average.
+    """
+    match operation.reduction:
+        case "sum" | "prod":
+            return operation.dtype in _REDUCED_TYPES
+        case "min" | "max":
+            return operation.dtype in _REDUCED_TYPES and "float" not in operation.dtype
+        case "avg":
+            return operation.dtype in ("float32", "float64")
+        case _:
+            return False
+
+
+def _reduce_rows(operation: _native.LaneOperation, rows: Any, ranks: Sequence[int]) -> None:
+    nbytes = operation.out_nbytes
+    addresses = [rows.data_ptr() + rank * nbytes for rank in ranks]
+    _native.reduce_memory(operation.dtype, operation.reduction or "", operation.out_address, addresses, nbytes)
 
 
 def _options(name: str, operation: _native.LaneOperation) -> Any:

@@ -28,8 +28,13 @@ _LIBRARIES = {"mpich": "libmpi.so.12", "openmpi": "libmpi.so.40"}
 _DATATYPES = {
     "float16": "UINT16_T", "bfloat16": "UINT16_T", "float32": "FLOAT", "float64": "DOUBLE", "int8": "INT8_T",
     "int16": "INT16_T", "int32": "INT32_T", "int64": "INT64_T", "uint8": "UINT8_T", "bool": "UINT8_T",
+    "uint16": "UINT16_T", "uint32": "UINT32_T", "uint64": "UINT64_T", "complex64": "C_FLOAT_COMPLEX",
+    "complex128": "C_DOUBLE_COMPLEX",
 }  # fmt: skip
-_REDUCTIONS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX"}
+_REDUCTIONS = {
+    "sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX", "avg": "SUM", "band": "BAND", "bor": "BOR",
+    "bxor": "BXOR", "land": "LAND", "lor": "LOR", "lxor": "LXOR",
+}  # fmt: skip
 
 
 class MpiBackend(Backend):

@@ -15,6 +15,7 @@ from typing import SupportsIndex
 from hocket import _native
 from hocket.comm.fabric import Backends, Fabric
 from hocket.comm.messages import Recv, Send
+from hocket.comm.objects import ObjectOperations
 from hocket.comm.policy import CHOOSABLE, Explanation, Group, Policy, dtype_class
 from hocket.errors import HocketError, InvalidArgument, InvalidState, InvalidType
 from hocket.trace import Record, decode_events
@@ -23,20 +24,28 @@ _NO_COLOR = -1
 _LARGEST_INT64 = 2**63 - 1
 
 
-class Communicator(_native.Communicator):
+class Communicator(ObjectOperations):
     """A group of ranks with an issue order of its own.
 
     Operations work in place or write into `out`, on NumPy arrays, torch tensors on the CPU and anything else with the
     buffer protocol; non-contiguous arrays are worked on in a copy that is written back. All members issue the same
     collectives in the same order: what they disagree about raises `CollectiveMismatch` on every one of them.
 
-    all_reduce(x, op="sum"), reduce(x, root, op="sum"), broadcast(x, root), barrier(), all_gather(out, x),
-    reduce_scatter(out, x, op="sum"), all_to_all(out, x), gather(out, x, root), scatter(out, x, root),
-    send(x, dst, tag=0), recv(x, src, tag=0), isend, irecv, sendrecv(x, dst, out, src, tag=0, out_tag=None).
+    all_reduce(x, op="sum"), reduce(x, root, op="sum"), scan(x, op="sum"), broadcast(x, root), barrier(),
+    all_gather(out, x), reduce_scatter(out, x, op="sum"), all_to_all(out, x), gather(out, x, root),
+    scatter(out, x, root), send(x, dst, tag=0), recv(x, src, tag=0), isend, irecv,
+    sendrecv(x, dst, out, src, tag=0, out_tag=None),
+    all_gatherv(out, x, counts), reduce_scatterv(out, x, counts, op="sum"), gatherv(out, x, counts, root),
+    scatterv(out, x, counts, root), all_to_allv(out, x, out_counts, in_counts): counts[r] is the number of items in the
+    block of rank r, the same list on every rank; blocks lie one behind the other. For all_to_allv out_counts[r] says
+    how many items come from rank r and in_counts[r] how many go there.
+    all_gather_object(obj), gather_object(obj, root), broadcast_object(obj, root), scatter_object(objs, root),
+    all_to_all_object(objs), send_object(obj, dst, tag=0), recv_object(src, tag=0) carry Python objects.
     The collectives take ``async_op=True`` and return a `Work` then; all take ``timeout`` in seconds.
 
     Reductions are made in rank order: bitwise equal on all ranks and from run to run. float16 and bfloat16 accumulate
-    in float32; integers wrap; min and max propagate NaN; avg divides once, at the end.
+    in float32; integers wrap; min and max propagate NaN; avg divides once, at the end. op is "sum", "prod", "min",
+    "max", "avg", for bits "band", "bor", "bxor", or for zero and not zero "land", "lor", "lxor".
 
     Where there are several backends each operation goes to the one that the policy names, or to ``backend=``.
     Operations on different backends run side by side; those that touch the same bytes, and those that follow others by
@@ -128,7 +137,7 @@ class Communicator(_native.Communicator):
 
         Args:
             op: name of the operation, e.g. "all_reduce".
-            nbytes: of the array; of one block for all_gather, reduce_scatter and all_to_all.
+            nbytes: as in `Record.nbytes`.
             dtype: name of the type of its elements.
             reduction: for operations that reduce.
 

@@ -13,11 +13,13 @@ LARGEST_NBYTES = (1 << 64) - 1
 _INTERNAL = ("split", "dup", "group")
 CHOOSABLE = tuple(name for name in _native.OP_NAMES if name not in _INTERNAL)
 """The operations a policy has a say in."""
+WITH_COUNTS: Mapping[str, str] = _native.WITH_COUNTS
+"""The operations with blocks of different sizes, and what each is with equal ones."""
 
 
 def dtype_class(op: str, dtype: str) -> str:
     """Return the class of types that choices are made by, as the native core does (native/core/choice.hpp)."""
-    if op not in ("all_reduce", "reduce", "reduce_scatter"):
+    if op not in ("all_reduce", "reduce", "scan", "reduce_scatter", "reduce_scatterv"):
         return "moved"
     return "half" if dtype in ("float16", "bfloat16") else "full"
 

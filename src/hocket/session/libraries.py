@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hocket.backends import Backend, Job, find_backends
-from hocket.comm import Communicator, Policy
+from hocket.comm import Policy
 from hocket.comm.fabric import describe_shared_memory
 from hocket.comm.policy import DefaultPolicy
 from hocket.errors import BackendUnavailable, HocketError, TableError, TableMismatch
@@ -85,22 +85,6 @@ def agree_on_policy(job: Job, libraries: Libraries, num_hosts: int) -> Policy:
     if job.rank == 0:
         warn_of_foreign_table(policy)
     return policy
-
-
-def exchange_over(control: Communicator) -> Callable[[str], list[str]]:
-    """Make the function by which ranks hand each other short texts."""
-
-    def exchange(text: str) -> list[str]:
-        data = text.encode()
-        lengths = bytearray(8 * control.size)
-        control.all_gather(lengths, len(data).to_bytes(8, "little"))
-        sizes = [int.from_bytes(lengths[8 * rank : 8 * rank + 8], "little") for rank in range(control.size)]
-        longest = max(1, *sizes)
-        gathered = bytearray(longest * control.size)
-        control.all_gather(gathered, data.ljust(longest, b"\0"))
-        return [gathered[longest * rank : longest * rank + size].decode() for rank, size in enumerate(sizes)]
-
-    return exchange
 
 
 def _find_obstacle(adapter: type[Backend], job: Job, wanted: Sequence[str] | None) -> str | None:

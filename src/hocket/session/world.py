@@ -28,7 +28,7 @@ from hocket.errors import (
     InvalidState,
     PeerFailure,
 )
-from hocket.session.libraries import Libraries, agree_on_policy, bring_up, exchange_over
+from hocket.session.libraries import Libraries, agree_on_policy, bring_up
 from hocket.trace import write_failure_record
 
 _EXIT_DRAIN_S = 1.0  # the others are to learn of our end within two seconds
@@ -201,7 +201,7 @@ def _bring_up(
         timeout,
     )
     try:
-        job = Job(*_place(world), "127.0.0.1", timeout, exchange_over(start_up))
+        job = Job(*_place(world), "127.0.0.1", timeout, start_up.all_gather_object)
         return _start_libraries(job, wanted, policy, 1)
     finally:
         start_up._leave(0.0)

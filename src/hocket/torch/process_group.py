@@ -35,6 +35,9 @@ _REDUCTIONS = {
     dist.ReduceOp.MIN: "min",
     dist.ReduceOp.MAX: "max",
     dist.ReduceOp.AVG: "avg",
+    dist.ReduceOp.BAND: "band",
+    dist.ReduceOp.BOR: "bor",
+    dist.ReduceOp.BXOR: "bxor",
 }
 
 

@@ -26,9 +26,10 @@ class Record:
     Args:
         op: kind, e.g. "all_reduce".
         seq: its number in the issue order of the communicator; point-to-point counts per peer and direction.
-        nbytes: bytes of the array; of one block where there is one for every rank.
+        nbytes: bytes of the array; of one block where there is one for every rank; of all blocks together where counts
+            were given (of all_to_allv, those that this rank sends).
         dtype: name of the element type.
-        reduction: "sum", "prod", "min", "max", "avg", or None.
+        reduction: "sum" or another name of a reduction, or None.
         peer: root of a rooted operation, peer of a point-to-point one, or None.
         tag: of a point-to-point operation, else 0.
         backend: name of the library that carried it.

@@ -14,12 +14,13 @@ from hocket.errors import InvalidArgument
 from hocket.trace.record import Record
 
 _FORMAT = "hocket-traffic-1"
-_REDUCING = frozenset({"all_reduce", "reduce", "reduce_scatter"})
+_REDUCING = frozenset({"all_reduce", "reduce", "reduce_scatter", "scan"})
 _ROOTED = frozenset({"reduce", "broadcast", "gather", "scatter"})
 _KINDS = _REDUCING | _ROOTED | {"all_gather", "all_to_all", "barrier"}
 _ITEM_NBYTES = {
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
-    "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "bool": 1,
+    "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "bool": 1, "uint16": 2, "uint32": 4, "uint64": 8,
+    "complex64": 8, "complex128": 16,
 }  # fmt: skip
 assert _KINDS.issubset(_native.OP_NAMES) and set(_ITEM_NBYTES).issubset(_native.DTYPE_NAMES)
 
@@ -35,7 +36,7 @@ class TrafficStep:
         kind: name of a collective operation of the communicator.
         nbytes: bytes of the array; of one block where there is one for every rank, as in `Record`.
         dtype: name of the element type.
-        reduction: "sum", "prod", "min", "max" or "avg" where the kind reduces, else None.
+        reduction: name of the reduction where the kind reduces, else None.
         root: rank of the root of an operation that has one, else None.
         is_async: issued with ``async_op=True``.
         compute_s: seconds of computation before it is issued.
@@ -129,7 +130,8 @@ class Traffic:
 
         `compute_s` is the time between the end of one operation and the issue of the next, less the waiting known from
         `waited`. A record does not say when its operation was waited for: without `waited`, all asynchronous
-        operations are waited for at the end of the step.
+        operations are waited for at the end of the step. Of an operation with counts a record knows no more than the
+        sum: it becomes the one with equal blocks.
 
         Args:
             records: of one communicator, oldest first; all of them completed collectives.
@@ -152,7 +154,7 @@ class Traffic:
         steps: list[TrafficStep] = []
         pending = [(at_ns, index_of[seq]) for at_ns, seq in waited]
         free_ns = since_ns
-        for record in kept:
+        for record in (_with_equal_blocks(record, num_ranks) for record in kept):
             if record.op not in _KINDS or record.seconds is None or record.state != "completed":
                 raise InvalidArgument(
                     f"operation {record.seq}, {record.op}, {record.state}: not a completed collective"
@@ -263,6 +265,13 @@ def _is_number(value: object) -> bool:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _with_equal_blocks(record: Record, num_ranks: int) -> Record:
+    if record.op not in _native.WITH_COUNTS:
+        return record
+    items = record.nbytes // _ITEM_NBYTES[record.dtype] // num_ranks
+    return replace(record, op=_native.WITH_COUNTS[record.op], nbytes=items * _ITEM_NBYTES[record.dtype])
 
 
 def _waiting_ns(at_ns: int, record: Record) -> int:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Candidate, Choices, Group, Policy, Range
+from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, WITH_COUNTS, Candidate, Choices, Group, Policy, Range
 
 from hocket import _native  # isort: skip
 
@@ -38,6 +38,7 @@ _COSTS: dict[str, Callable[[int], tuple[float, float]]] = {
     "barrier": lambda n: (math.log2(n), 0.0),
     "all_reduce": lambda n: (2 * math.log2(n), 2 * (n - 1) / n),
     "reduce": lambda n: (2 * math.log2(n), 2 * (n - 1) / n),
+    "scan": lambda n: (math.log2(n), math.log2(n)),
     "broadcast": lambda n: (2 * math.log2(n), 2 * (n - 1) / n),
     "all_gather": lambda n: (math.log2(n), n - 1),
     "reduce_scatter": lambda n: (math.log2(n), n - 1),
@@ -53,6 +54,8 @@ def predict_seconds(backend: str, op: str, group: Group, nbytes: int) -> float:
     """Return the modelled time of an operation in seconds."""
     links = LINKS if group.num_hosts == 1 else LINKS_BETWEEN_HOSTS
     link = links.get(backend, _UNKNOWN)
+    if op in WITH_COUNTS:
+        op, nbytes = WITH_COUNTS[op], nbytes // group.size
     rounds, traffic = _COSTS[op](max(2, group.size))
     return rounds * link.latency_s + traffic * nbytes / (link.bandwidth_gb_s * 1e9)
 

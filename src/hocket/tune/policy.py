@@ -8,23 +8,36 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 from hocket import _native
-from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Candidate, Choices, Group, Policy, Range
+from hocket.comm.policy import (
+    CHOOSABLE,
+    LARGEST_NBYTES,
+    WITH_COUNTS,
+    Candidate,
+    Choices,
+    Group,
+    Policy,
+    Range,
+    format_nbytes,
+)
 from hocket.tune.model import rank_by_model
 from hocket.tune.table import Row, Table
 
-# A backend is faster than another one if its median is by so much shorter, and shorter than anything that was seen of
-# the other: what disturbs a measurement only ever adds to it, so the lower ends of intervals can be trusted.
+# A backend is faster than another one if its median is by so much shorter, and either shorter than anything that was
+# seen of the other, or its lower end clearly below the other's: what disturbs a measurement only ever adds to it, so
+# the lower ends of intervals can be trusted.
 _LEAST_GAIN = 0.05
-# Messages are matched within one library, and sender and receiver may see different sizes: one choice for all (R8).
-_ONE_CHOICE = ("send", "recv")
-_MESSAGE_NBYTES = 64 << 10
+_CLEAR_GAIN = 0.25
+# Messages are matched within one library, and sender and receiver may see different sizes, as the ranks of an
+# all_to_allv do: one choice for all (R8), made at this size.
+_ONE_CHOICE = {"send": 64 << 10, "recv": 64 << 10, "all_to_allv": 256 << 10}
 
 
 class TablePolicy(Policy):
     """For each operation the backend whose measured time is the shortest at the nearest measured size.
 
     Where none is clearly faster than another, the one that loses less next to a busy second backend is chosen, and then
-    the one that the model prefers. Where nothing was measured the model decides.
+    the one that the model prefers. Where nothing was measured the model decides. An operation with counts goes where
+    the one with equal blocks would, at the mean size of its blocks.
     """
 
     def __init__(self, table: Table) -> None:
@@ -37,7 +50,9 @@ class TablePolicy(Policy):
 
     def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
         if op in _ONE_CHOICE:
-            nbytes = _MESSAGE_NBYTES
+            nbytes = _ONE_CHOICE[op]
+        elif op in WITH_COUNTS:
+            nbytes //= group.size
         measured_size, sizes = self._nearest(group.size, op, dtypes)
         if not sizes:
             return f"{self.table.path} has no {op} of that kind, a model decides", rank_by_model(group, op, nbytes)
@@ -58,7 +73,7 @@ class TablePolicy(Policy):
         if measured_size != group.size:
             reason += f"; measured between {measured_size} ranks, there are no times for {group.size}"
         if op in _ONE_CHOICE:
-            reason += f"; one choice for all messages, made at {_MESSAGE_NBYTES} B"
+            reason += f"; one choice for all sizes, made at {format_nbytes(_ONE_CHOICE[op])}"
         return reason, candidates
 
     def expected_seconds(self, size: int, backend: str, op: str, dtypes: str, nbytes: int) -> float | None:
@@ -83,12 +98,13 @@ class TablePolicy(Policy):
             order = tuple(each.backend for each in rank_by_model(group, op, 1))
             return [Range(LARGEST_NBYTES, order)]
         if op in _ONE_CHOICE:
-            rows = sizes[_nearest_size(list(sizes), _MESSAGE_NBYTES)]
+            rows = sizes[_nearest_size(list(sizes), _ONE_CHOICE[op])]
             return [Range(LARGEST_NBYTES, self._order(rows, group))]
+        unit = group.size if op in WITH_COUNTS else 1  # the size of those is that of all blocks together
         ranges: list[Range] = []
         measured = list(sizes)
         for nbytes, following in zip(measured, [*measured[1:], None], strict=True):
-            most = LARGEST_NBYTES if following is None else _border(nbytes, following)
+            most = LARGEST_NBYTES if following is None else (_border(nbytes, following) + 1) * unit - 1
             order = self._order(sizes[nbytes], group)
             if ranges and ranges[-1].ranking == order:
                 ranges[-1] = Range(most, order)
@@ -122,7 +138,7 @@ class TablePolicy(Policy):
 
         A message has one time, that of "send": its two ends have to choose alike.
         """
-        op = "send" if op == "recv" else op
+        op = "send" if op == "recv" else WITH_COUNTS.get(op, op)
         measured = {
             num_ranks: sizes
             for (each_op, each_dtypes, num_ranks, busy), sizes in self.table.cells.items()
@@ -135,7 +151,8 @@ class TablePolicy(Policy):
 
 
 def _is_faster(row: Row, other: Row) -> bool:
-    return row.seconds * (1 + _LEAST_GAIN) < other.seconds and row.seconds < other.low
+    is_clear = row.seconds < other.low or row.low * (1 + _CLEAR_GAIN) < other.low
+    return row.seconds * (1 + _LEAST_GAIN) < other.seconds and is_clear
 
 
 def _border(nbytes: int, following: int) -> int:

@@ -19,11 +19,11 @@ from hocket.tune.machine import this_machine
 from hocket.tune.table import Row, Table
 
 OPS = (
-    "barrier", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter",
-    "send",
+    "barrier", "all_reduce", "reduce", "scan", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "gather",
+    "scatter", "send",
 )  # fmt: skip
 _WITH_BLOCKS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
-REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
+REDUCTIONS = ("all_reduce", "reduce", "scan", "reduce_scatter")
 SIZES = (16, 256, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 BUSY_SIZES = (4 << 10, 256 << 10, 4 << 20)
 _BACKGROUND_NBYTES = 256 << 10
@@ -163,6 +163,8 @@ def _call(
             return lambda **how: comm.all_reduce(items, backend=backend, **how)
         case "reduce":
             return lambda **how: comm.reduce(items, 0, backend=backend, **how)
+        case "scan":
+            return lambda **how: comm.scan(items, backend=backend, **how)
         case "broadcast":
             return lambda **how: comm.broadcast(items, 0, backend=backend, **how)
         case "all_gather":

@@ -1,0 +1,272 @@
+// Collectives of which an array has a block for every rank, of equal sizes or of those that the caller gives.
+#include "bind/arguments.hpp"
+#include "bind/methods.hpp"
+#include "bind/operands.hpp"
+
+namespace hocket {
+
+namespace {
+
+// The arguments that differ between these operations; of counts, only those of the kinds with counts are given.
+struct BlockArguments {
+  PyObject* out;
+  PyObject* x;
+  PyObject* counts = nullptr;     // of the array with blocks; of all_to_allv, of out
+  PyObject* in_counts = nullptr;  // of all_to_allv
+  bool has_out = true;            // gather: on the root only
+  bool has_x = true;              // scatter: likewise
+};
+
+void check_on_root_only(const Operation& op, const char* argument, PyObject* object, bool is_root) {
+  const bool is_given = object && object != Py_None;
+  if (is_given == is_root) return;
+  throw Failure(ErrorCode::invalid_argument,
+                std::string(name(op.kind)) + ": " + (is_root ? "the root needs " : "only the root has ") + argument +
+                    (is_root ? ", with a block for every rank" : "; pass None on the other ranks"));
+}
+
+[[noreturn]] void fail_sizes(const Operation& op, const Arrays& arrays, const std::string& rule) {
+  throw Failure(ErrorCode::invalid_argument, std::string(name(op.kind)) + ": out has " +
+                                                 std::to_string(arrays.out.nbytes()) + " bytes and x has " +
+                                                 std::to_string(arrays.in.nbytes()) + ", but " + rule);
+}
+
+// All blocks have the size of the array without blocks, or a rank's share of both.
+void set_equal_blocks(Operation& op, const BlockArguments& given, const Arrays& arrays, int size) {
+  if (!given.has_x || !given.has_out) return;  // the one array is the block
+  const auto n = static_cast<size_t>(size);
+  if (op.kind == OpKind::all_to_all) {
+    if (arrays.out.nbytes() != arrays.in.nbytes()) fail_sizes(op, arrays, "both must have the same size");
+    if (arrays.in.nbytes() % (n * itemsize(op.dtype)) != 0)
+      throw Failure(ErrorCode::invalid_argument,
+                    "all_to_all: x has " + std::to_string(arrays.in.nbytes() / itemsize(op.dtype)) +
+                        " items, which cannot be split into " + std::to_string(size) + " equal blocks");
+    op.nbytes = arrays.in.nbytes() / n;
+  } else if (has_output_blocks(op.kind)) {
+    op.nbytes = arrays.in.nbytes();
+    if (arrays.out.nbytes() != n * op.nbytes) fail_sizes(op, arrays, "out must hold the x of every rank");
+  } else {
+    op.nbytes = arrays.out.nbytes();
+    if (arrays.in.nbytes() != n * op.nbytes) fail_sizes(op, arrays, "x must hold one block like out for every rank");
+  }
+}
+
+void check_items(const Operation& op, const char* array, const char* counts, uint64_t has, uint64_t expected) {
+  if (has == expected) return;
+  throw Failure(ErrorCode::invalid_argument, std::string(name(op.kind)) + ": " + array + " has " +
+                                                 std::to_string(has / itemsize(op.dtype)) + " items, but " + counts +
+                                                 " says " + std::to_string(expected / itemsize(op.dtype)));
+}
+
+void set_counted_blocks(Operation& op, const BlockArguments& given, uint64_t in_nbytes, uint64_t out_nbytes, int rank,
+                        int size) {
+  auto blocks = std::make_shared<Blocks>();
+  blocks->in_nbytes = in_nbytes;
+  blocks->out_nbytes = out_nbytes;
+  const bool both = op.kind == OpKind::all_to_allv;
+  BlockOffsets counts = read_counts(given.counts, both ? "out_counts" : "counts", size, itemsize(op.dtype));
+  const uint64_t total = counts.back();
+  if (has_output_blocks(op.kind)) {
+    if (given.has_out) check_items(op, "out", both ? "out_counts" : "counts", out_nbytes, total);
+    if (!both) check_items(op, "x", "counts of this rank", in_nbytes, block_of(counts, rank).nbytes);
+    blocks->out = std::move(counts);
+  } else {
+    if (given.has_x) check_items(op, "x", "counts", in_nbytes, total);
+    check_items(op, "out", "counts of this rank", out_nbytes, block_of(counts, rank).nbytes);
+    blocks->in = std::move(counts);
+  }
+  if (both) {
+    blocks->in = read_counts(given.in_counts, "in_counts", size, itemsize(op.dtype));
+    check_items(op, "x", "in_counts", in_nbytes, blocks->in.back());
+    const uint64_t to_itself = block_of(blocks->in, rank).nbytes;
+    if (to_itself != block_of(blocks->out, rank).nbytes)
+      throw Failure(ErrorCode::invalid_argument,
+                    "all_to_allv: in_counts and out_counts of this rank itself differ: " +
+                        std::to_string(to_itself / itemsize(op.dtype)) + " and " +
+                        std::to_string(block_of(blocks->out, rank).nbytes / itemsize(op.dtype)));
+  }
+  op.nbytes = both ? in_nbytes : total;
+  if (!both) op.counts_hash = hash_of(blocks->in.empty() ? blocks->out : blocks->in);
+  op.blocks = std::move(blocks);
+}
+
+// FSDP gathers into a buffer of which x is this rank's own block, and the like; any other overlap is a mistake.
+void check_overlap(const Operation& op, const BlockArguments& given, const Arrays& arrays, int rank) {
+  if (!given.has_x || !given.has_out || !arrays.out.overlaps(arrays.in)) return;
+  const bool in_blocks = has_input_blocks(op.kind);
+  const bool out_blocks = has_output_blocks(op.kind);
+  if (in_blocks && !out_blocks) {
+    const Block own = op.in_block(rank);
+    if (arrays.out.is_same_range(op.in + own.offset, own.nbytes) && !arrays.in.is_copy()) return;
+  } else if (out_blocks && !in_blocks) {
+    const Block own = op.out_block(rank);
+    if (arrays.in.is_same_range(op.out + own.offset, own.nbytes)) return;
+  }
+  throw Failure(ErrorCode::invalid_argument,
+                std::string(name(op.kind)) + ": out and x overlap in memory; pass a copy of x");
+}
+
+PyObject* run_blocks(PyObject* self, const Entry& entry, Operation op, BlockArguments given, const Options& options) {
+  const int rank = entry.core().rank;
+  const int size = entry.core().size;
+  auto arrays = arrays_pool().take();
+  uint64_t in_nbytes = 0;
+  uint64_t out_nbytes = 0;
+  if (without_counts(op.kind) == OpKind::gather) {
+    given.has_out = op.root == rank;
+    check_on_root_only(op, "out", given.out, given.has_out);
+  } else if (without_counts(op.kind) == OpKind::scatter) {
+    given.has_x = op.root == rank;
+    check_on_root_only(op, "x", given.x, given.has_x);
+  }
+  if (!given.has_out) {
+    take_in_place(entry, given.x, Access::read, op, *arrays);
+    in_nbytes = op.nbytes;
+    op.out = nullptr;
+  } else if (!given.has_x) {
+    take_in_place(entry, given.out, Access::write, op, *arrays);
+    out_nbytes = op.nbytes;
+    op.in = nullptr;
+  } else {
+    take_in_and_out(entry, given.out, given.x, op, *arrays);
+    in_nbytes = arrays->in.nbytes();
+    out_nbytes = arrays->out.nbytes();
+  }
+  if (reduces(op.kind)) check_reducible(op);
+  if (has_counts(op.kind))
+    set_counted_blocks(op, given, in_nbytes, out_nbytes, rank, size);
+  else
+    set_equal_blocks(op, given, *arrays, size);
+  check_overlap(op, given, *arrays, rank);
+  return run(self, entry, std::move(op), std::move(arrays), options);
+}
+
+}  // namespace
+
+PyObject* all_gather(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static constexpr Signature<6> signature{"all_gather", {"out", "x", "backend", "async_op", "deps", "timeout"}, 2, 2};
+  return guarded([&] {
+    const auto v = signature.read(args, nargs, kwnames);
+    const Entry entry(self);
+    const Options options = read_options(entry, v[2], v[3], v[4], v[5]);
+    return run_blocks(self, entry, {.kind = OpKind::all_gather}, {v[0], v[1]}, options);
+  });
+}
+
+PyObject* reduce_scatter(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static constexpr Signature<7> signature{
+      "reduce_scatter", {"out", "x", "op", "backend", "async_op", "deps", "timeout"}, 2, 3};
+  return guarded([&] {
+    const auto v = signature.read(args, nargs, kwnames);
+    const Entry entry(self);
+    const Options options = read_options(entry, v[3], v[4], v[5], v[6]);
+    return run_blocks(self, entry, {.kind = OpKind::reduce_scatter, .reduce = read_reduce(v[2])}, {v[0], v[1]},
+                      options);
+  });
+}
+
+PyObject* all_to_all(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static constexpr Signature<6> signature{"all_to_all", {"out", "x", "backend", "async_op", "deps", "timeout"}, 2, 2};
+  return guarded([&] {
+    const auto v = signature.read(args, nargs, kwnames);
+    const Entry entry(self);
+    const Options options = read_options(entry, v[2], v[3], v[4], v[5]);
+    return run_blocks(self, entry, {.kind = OpKind::all_to_all}, {v[0], v[1]}, options);
+  });
+}
+
+PyObject* gather(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static constexpr Signature<7> signature{
+      "gather", {"out", "x", "root", "backend", "async_op", "deps", "timeout"}, 3, 3};
+  return guarded([&] {
+    const auto v = signature.read(args, nargs, kwnames);
+    const Entry entry(self);
+    const Options options = read_options(entry, v[3], v[4], v[5], v[6]);
+    return run_blocks(self, entry, {.kind = OpKind::gather, .root = read_rank(v[2], "root", entry.core().size)},
+                      {v[0], v[1]}, options);
+  });
+}
+
+PyObject* scatter(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static constexpr Signature<7> signature{
+      "scatter", {"out", "x", "root", "backend", "async_op", "deps", "timeout"}, 3, 3};
+  return guarded([&] {
+    const auto v = signature.read(args, nargs, kwnames);
+    const Entry entry(self);
+    const Options options = read_options(entry, v[3], v[4], v[5], v[6]);
+    return run_blocks(self, entry, {.kind = OpKind::scatter, .root = read_rank(v[2], "root", entry.core().size)},
+                      {v[0], v[1]}, options);
+  });
+}
+
+PyObject* all_gatherv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static constexpr Signature<7> signature{
+      "all_gatherv", {"out", "x", "counts", "backend", "async_op", "deps", "timeout"}, 3, 3};
+  return guarded([&] {
+    const auto v = signature.read(args, nargs, kwnames);
+    const Entry entry(self);
+    const Options options = read_options(entry, v[3], v[4], v[5], v[6]);
+    return run_blocks(self, entry, {.kind = OpKind::all_gatherv}, {v[0], v[1], v[2]}, options);
+  });
+}
+
+PyObject* reduce_scatterv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static constexpr Signature<8> signature{
+      "reduce_scatterv", {"out", "x", "counts", "op", "backend", "async_op", "deps", "timeout"}, 3, 4};
+  return guarded([&] {
+    const auto v = signature.read(args, nargs, kwnames);
+    const Entry entry(self);
+    const Options options = read_options(entry, v[4], v[5], v[6], v[7]);
+    return run_blocks(self, entry, {.kind = OpKind::reduce_scatterv, .reduce = read_reduce(v[3])}, {v[0], v[1], v[2]},
+                      options);
+  });
+}
+
+PyObject* all_to_allv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static constexpr Signature<8> signature{
+      "all_to_allv", {"out", "x", "out_counts", "in_counts", "backend", "async_op", "deps", "timeout"}, 4, 4};
+  return guarded([&] {
+    const auto v = signature.read(args, nargs, kwnames);
+    const Entry entry(self);
+    const Options options = read_options(entry, v[4], v[5], v[6], v[7]);
+    return run_blocks(self, entry, {.kind = OpKind::all_to_allv}, {v[0], v[1], v[2], v[3]}, options);
+  });
+}
+
+PyObject* gatherv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static constexpr Signature<8> signature{
+      "gatherv", {"out", "x", "counts", "root", "backend", "async_op", "deps", "timeout"}, 4, 4};
+  return guarded([&] {
+    const auto v = signature.read(args, nargs, kwnames);
+    const Entry entry(self);
+    const Options options = read_options(entry, v[4], v[5], v[6], v[7]);
+    return run_blocks(self, entry, {.kind = OpKind::gatherv, .root = read_rank(v[3], "root", entry.core().size)},
+                      {v[0], v[1], v[2]}, options);
+  });
+}
+
+PyObject* scatterv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static constexpr Signature<8> signature{
+      "scatterv", {"out", "x", "counts", "root", "backend", "async_op", "deps", "timeout"}, 4, 4};
+  return guarded([&] {
+    const auto v = signature.read(args, nargs, kwnames);
+    const Entry entry(self);
+    const Options options = read_options(entry, v[4], v[5], v[6], v[7]);
+    return run_blocks(self, entry, {.kind = OpKind::scatterv, .root = read_rank(v[3], "root", entry.core().size)},
+                      {v[0], v[1], v[2]}, options);
+  });
+}
+
+// all_gather under the name of what it is done for, so that a mismatch names that.
+PyObject* gather_for(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static constexpr Signature<3> signature{"_gather_for", {"kind", "out", "x"}, 3, 3};
+  return guarded([&] {
+    const auto v = signature.read(args, nargs, kwnames);
+    const Entry entry(self);
+    const bool is_split = PyUnicode_CompareWithASCIIString(v[0], "split") == 0;
+    return run_blocks(self, entry, {.kind = is_split ? OpKind::split : OpKind::dup}, {v[1], v[2]},
+                      {.timeout_s = entry.communicator().timeout_s, .is_internal = true});
+  });
+}
+
+}  // namespace hocket

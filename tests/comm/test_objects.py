@@ -1,0 +1,84 @@
+"""Objects between ranks, and what happens to those that cannot be pickled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hocket as hk
+
+
+def _round_trips(comm: hk.Communicator) -> bool:
+    rank, size = comm.rank, comm.size
+    mine: Any = [{"rank": rank}, np.arange(rank * 1000), None, "x" * (100_000 if rank == 1 else 3)][rank % 4]
+    everyone = comm.all_gather_object(mine)
+    assert len(everyone) == size and everyone[0] == {"rank": 0}
+    np.testing.assert_array_equal(everyone[1], np.arange(1000))
+    for root in range(size):
+        gathered = comm.gather_object((rank, root), root)
+        assert gathered == ([(each, root) for each in range(size)] if rank == root else None)
+        assert comm.broadcast_object({"of": root} if rank == root else None, root) == {"of": root}
+        objs = [[root, each] * each for each in range(size)] if rank == root else None
+        assert comm.scatter_object(objs, root) == [root, rank] * rank
+    swapped = comm.all_to_all_object([f"{rank} to {each}" * each for each in range(size)])
+    assert swapped == [f"{each} to {rank}" * rank for each in range(size)]
+    if rank == 0:
+        comm.send_object(list(range(5)), 1, tag=2)
+        comm.send_object("second", 1, tag=2)
+    elif rank == 1:
+        assert comm.recv_object(0, tag=2) == [0, 1, 2, 3, 4]
+        assert comm.recv_object(0, tag=2) == "second"
+    return True
+
+
+def _over(comm: hk.Communicator, backend: str) -> bool:
+    comm.finalize()
+    comm = hk.init(backends=["shm", backend], timeout=30)
+    objs = [{"to": each, "data": b"." * (10_000 * each)} for each in range(comm.size)]
+    got = comm.all_to_all_object(objs, backend=backend)
+    assert [each["to"] for each in got] == [comm.rank] * comm.size
+    assert comm.all_gather_object(comm.rank, backend=backend) == list(range(comm.size))
+    comm.finalize()
+    return True
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_round_trips(num_ranks: int) -> None:
+    assert all(hk.spawn(_round_trips, num_ranks, timeout=50))
+
+
+def test_other_backend() -> None:
+    assert all(hk.spawn(_over, 2, "mpi", timeout=50))
+
+
+def _cannot(comm: hk.Communicator) -> list[str]:
+    def bad() -> None:
+        """Local functions cannot be pickled."""
+
+    mine = bad if comm.rank == 1 else "good"
+    calls: list[Any] = [
+        lambda: comm.all_gather_object(mine),
+        lambda: comm.gather_object(mine, 0),
+        lambda: comm.broadcast_object(mine, 1),
+        lambda: comm.scatter_object([1, bad, 3] if comm.rank == 1 else None, 1),
+        lambda: comm.all_to_all_object([1, bad, 3] if comm.rank == 1 else [1, 2, 3]),
+    ]
+    texts = []
+    for call in calls:
+        with pytest.raises(hk.InvalidType) as caught:
+            call()
+        texts.append(str(caught.value))
+        assert comm.all_gather_object(comm.rank) == [0, 1, 2]
+    with pytest.raises(hk.InvalidType, match="function cannot be pickled"):
+        comm.send_object(bad, 0)
+    with pytest.raises(hk.InvalidArgument, match="one object for each of the 3 ranks, not 2 objects"):
+        comm.all_to_all_object([1, 2])
+    comm.barrier()
+    return texts
+
+
+def test_not_to_be_pickled() -> None:
+    for texts in hk.spawn(_cannot, 3, timeout=50):
+        assert all(text.startswith("rank 1: its function cannot be pickled: ") for text in texts)
