@@ -58,8 +58,8 @@ void check_items(const Operation& op, const char* array, const char* counts, uin
                                                  " says " + std::to_string(expected / itemsize(op.dtype)));
 }
 
-void set_counted_blocks(Operation& op, const BlockArguments& given, uint64_t in_nbytes, uint64_t out_nbytes, int rank,
-                        int size) {
+std::shared_ptr<const Blocks> set_counted_blocks(Operation& op, const BlockArguments& given, uint64_t in_nbytes,
+                                                 uint64_t out_nbytes, int rank, int size) {
   auto blocks = std::make_shared<Blocks>();
   blocks->in_nbytes = in_nbytes;
   blocks->out_nbytes = out_nbytes;
@@ -86,8 +86,9 @@ void set_counted_blocks(Operation& op, const BlockArguments& given, uint64_t in_
                         std::to_string(block_of(blocks->out, rank).nbytes / itemsize(op.dtype)));
   }
   op.nbytes = both ? in_nbytes : total;
-  if (!both) op.counts_hash = hash_of(blocks->in.empty() ? blocks->out : blocks->in);
-  op.blocks = std::move(blocks);
+  if (!both) blocks->agreed = hash_of(blocks->in.empty() ? blocks->out : blocks->in);
+  op.blocks = blocks.get();
+  return blocks;
 }
 
 // FSDP gathers into a buffer of which x is this rank's own block, and the like; any other overlap is a mistake.
@@ -134,11 +135,11 @@ PyObject* run_blocks(PyObject* self, const Entry& entry, Operation op, BlockArgu
   }
   if (reduces(op.kind)) check_reducible(op);
   if (has_counts(op.kind))
-    set_counted_blocks(op, given, in_nbytes, out_nbytes, rank, size);
+    arrays->blocks = set_counted_blocks(op, given, in_nbytes, out_nbytes, rank, size);
   else
     set_equal_blocks(op, given, *arrays, size);
   check_overlap(op, given, *arrays, rank);
-  return run(self, entry, std::move(op), std::move(arrays), options);
+  return run(self, entry, op, std::move(arrays), options);
 }
 
 }  // namespace

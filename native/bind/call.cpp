@@ -4,6 +4,7 @@
 
 #include "bind/call_site.hpp"
 #include "bind/gil.hpp"
+#include "bind/prepared.hpp"
 #include "bind/tensor.hpp"
 
 namespace hocket {
@@ -100,60 +101,43 @@ std::vector<WorkPtr> read_deps(PyObject* object, const Communicator& core) {
   return deps;
 }
 
-ByteRange range_of(const Array& array) {
-  ByteRange range;
-  if (array.nbytes()) array.extent(&range.begin, &range.end);
-  return range;
-}
-
 }  // namespace
 
-PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<Arrays> arrays,
-              const Options& options) {
-  Communicator& core = entry.core();
+bool try_at_once(Communicator& core, Operation& op, AtOnce& at_once) {
   Engine& engine = Engine::instance();
-  if (!options.is_internal) op.backend = entry.communicator().choose(options.backend, op);
-  std::vector<WorkPtr> deps = read_deps(options.deps, core);
-  if (arrays->written_object.is_valid() && is_tensor(arrays->written_object.ptr()))
-    mark_written(arrays->written_object.ptr());
-  uint64_t event = 0;
-  bool posted = false;
-  if (!options.is_async && deps.empty() && !is_point_to_point(op.kind) && engine.lock().try_lock()) {
-    bool done;
-    {
-      const std::lock_guard guard(engine.lock(), std::adopt_lock);
-      done = core.try_short(op, posted, event);
-    }
-    if (done) [[likely]] {
-      if (arrays->written && arrays->written->is_copy()) arrays->written->write_back();
-      arrays_pool().give_back(std::move(arrays));
-      Py_RETURN_NONE;
-    }
-  }
-  release_finished_arrays();
-  op.site = call_site();
+  if (is_point_to_point(op.kind) || !engine.lock().try_lock()) return false;
+  const std::lock_guard guard(engine.lock(), std::adopt_lock);
+  return core.try_short(op, at_once.posted, at_once.event);
+}
+
+WorkPtr make_work(const Entry& entry, const Operation& op, Arrays& arrays, double timeout_s) {
   auto work = std::make_shared<Work>();
   work->op = op;
+  work->op.site = call_site();
   work->communicator = entry.communicator().shared_core();
-  work->timeout_s = options.timeout_s;
+  work->timeout_s = timeout_s;
   work->issued_ns = now_ns();
-  work->deps = std::move(deps);
-  work->reads = range_of(arrays->in);
-  if (Array* written = arrays->written) {
-    work->writes = range_of(*written);
-    if (written->is_copy()) work->write_back = [written] { written->write_back(); };
+  work->reads = arrays.reads();
+  work->writes = arrays.writes();
+  if (arrays.has_copies()) {
+    work->read_in = [&arrays] { arrays.read_in(); };
+    work->write_back = [&arrays] { arrays.write_back(); };
   }
-  if (Array* in = &arrays->in; in->is_copy()) work->read_in = [in] { in->read_in(); };
-  work->pins = pin(std::move(arrays));
+  work->blocks = arrays.blocks;
+  return work;
+}
+
+void issue(PyObject* self, Communicator& core, const WorkPtr& work, const AtOnce& at_once, bool is_async) {
   std::optional<Failure> failure;
+  Engine& engine = Engine::instance();
   {
     const ProgressGuard guard;
-    if (posted)
-      core.adopt(work, event);
+    if (at_once.posted)
+      core.adopt(work, at_once.event);
     else if (core.failure())
       failure = Failure(*core.failure());
     else
-      core.issue(work, options.is_async ? kEventAsync : 0);
+      core.issue(work, is_async ? kEventAsync : 0);
     engine.progress();  // every entry drives all lanes
   }
   if (failure) {
@@ -161,12 +145,45 @@ PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<
     throw PythonError();
   }
   engine.attend();
-  if (!options.is_async) {
+  if (is_async && engine.has_thread()) engine.wake_own_process();
+}
+
+void note_written(const Arrays& arrays) {
+  if (arrays.written_object.is_valid() && is_tensor(arrays.written_object.ptr()))
+    mark_written(arrays.written_object.ptr());
+  for (const nb::object& tensor : arrays.written_parts) mark_written(tensor.ptr());
+}
+
+PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<Arrays> arrays,
+              const Options& options) {
+  Communicator& core = entry.core();
+  PyCommunicator& communicator = entry.communicator();
+  if (!options.is_internal) op.backend = communicator.choose(options.backend, op);
+  std::vector<WorkPtr> deps = read_deps(options.deps, core);
+  if (communicator.mode == PyCommunicator::Mode::prepare) [[unlikely]]
+    return prepare(self, op, std::move(arrays), options, !deps.empty());
+  note_written(*arrays);
+  const bool is_coalesced = communicator.mode == PyCommunicator::Mode::coalesce && !options.is_async;
+  const bool is_async = options.is_async || is_coalesced;
+  AtOnce at_once;
+  if (!is_async && deps.empty() && try_at_once(core, op, at_once)) [[likely]] {
+    if (arrays->has_copies()) arrays->write_back();
+    arrays_pool().give_back(std::move(arrays));
+    Py_RETURN_NONE;
+  }
+  release_finished_arrays();
+  const WorkPtr work = make_work(entry, op, *arrays, options.timeout_s);
+  work->deps = std::move(deps);
+  work->pins = pin(std::move(arrays));
+  issue(self, core, work, at_once, is_async);
+  if (!is_async) {
     wait_for_work(nb::handle(self), work, options.timeout_s);
     Py_RETURN_NONE;
   }
-  if (engine.has_thread()) engine.wake_own_process();
-  return nb::cast(PyWork{std::move(work), nb::borrow(nb::handle(self))}).release().ptr();
+  nb::object handle = nb::cast(PyWork{work, nb::borrow(nb::handle(self))});
+  if (!is_coalesced) return handle.release().ptr();
+  communicator.coalesced.append(handle);
+  Py_RETURN_NONE;
 }
 
 Options read_options(const Entry& entry, PyObject* backend, PyObject* async_op, PyObject* deps, PyObject* timeout) {

@@ -45,6 +45,18 @@ int read_tag(PyObject* object);
 double read_timeout(PyObject* object, const PyCommunicator& communicator);
 Options read_options(const Entry& entry, PyObject* backend, PyObject* async_op, PyObject* deps, PyObject* timeout);
 
+// What an attempt to do an operation on the spot has left behind: it may be posted, and not be over.
+struct AtOnce {
+  bool posted = false;
+  uint64_t event = 0;
+};
+
+// The steps of run(), for operations that are issued again and again.
+bool try_at_once(Communicator& core, Operation& op, AtOnce& at_once);
+WorkPtr make_work(const Entry& entry, const Operation& op, Arrays& arrays, double timeout_s);  // without deps and pins
+void issue(PyObject* self, Communicator& core, const WorkPtr& work, const AtOnce& at_once, bool is_async);
+void note_written(const Arrays& arrays);
+
 // Issues the operation and, unless it is asynchronous, waits for it. Returns None or a Work.
 PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<Arrays> arrays, const Options& options);
 

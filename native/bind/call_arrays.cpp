@@ -1,12 +1,32 @@
 #include "bind/call_arrays.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <vector>
 
+#include "core/copy.hpp"
+
 namespace hocket {
 
 namespace {
+
+ByteRange range_of(const Array& array) {
+  ByteRange range;
+  if (array.nbytes()) array.extent(&range.begin, &range.end);
+  return range;
+}
+
+// From the first byte of any to the last: more than what is used, as ranges that nobody else has are worth little.
+ByteRange range_of(const std::vector<std::unique_ptr<Array>>& parts) {
+  ByteRange all;
+  for (const auto& part : parts) {
+    const ByteRange range = range_of(*part);
+    if (!range.begin) continue;
+    all = {all.begin ? std::min(all.begin, range.begin) : range.begin, std::max(all.end, range.end)};
+  }
+  return all;
+}
 
 // A Work may die on a thread without the GIL, its arrays must not: they wait here for the next call.
 class ArraysOfFinished {
@@ -42,6 +62,34 @@ ArraysPool& arrays_pool() {
   static auto* pool = new ArraysPool;  // NOLINT
   return *pool;
 }
+
+void Arrays::read_in() const {
+  if (in.is_copy()) in.read_in();
+  std::byte* to = buffer.get();
+  for (const auto& part : parts) {
+    if (part->is_copy()) part->read_in();
+    copy_bytes(to, part->data(), part->nbytes());
+    to += part->nbytes();
+  }
+}
+
+void Arrays::write_back() const {
+  if (written && written->is_copy()) written->write_back();
+  if (!writes_parts) return;
+  const std::byte* from = buffer.get();
+  for (const auto& part : parts) {
+    copy_bytes(part->data(), from, part->nbytes());
+    if (part->is_copy()) part->write_back();
+    from += part->nbytes();
+  }
+}
+
+ByteRange Arrays::reads() const { return buffer ? range_of(parts) : range_of(in); }
+ByteRange Arrays::writes() const {
+  if (buffer) return writes_parts ? range_of(parts) : ByteRange{};
+  return written ? range_of(*written) : ByteRange{};
+}
+
 std::shared_ptr<void> pin(std::unique_ptr<Arrays> arrays) {
   return {arrays.release(), [](Arrays* held) {
             std::unique_ptr<Arrays> owner(held);

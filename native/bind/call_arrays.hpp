@@ -2,9 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "bind/arrays.hpp"
 #include "bind/errors.hpp"
+#include "core/blocks.hpp"
+#include "core/work.hpp"
 
 namespace hocket {
 
@@ -15,6 +18,21 @@ struct Arrays {
   Array out;
   Array* written = nullptr;
   nb::object written_object;
+  // Of a coalesced operation: its arrays, which travel one behind the other in a buffer, and the tensors among those
+  // that are written.
+  std::vector<std::unique_ptr<Array>> parts;
+  std::unique_ptr<std::byte[]> buffer;
+  std::vector<nb::object> written_parts;
+  bool writes_parts = false;
+  std::shared_ptr<const Blocks> blocks;  // of an operation with counts
+
+  // Whether the operation works on a copy of what the caller gave, which has to be filled before and brought home after
+  // it. Neither needs the GIL.
+  bool has_copies() const { return in.is_copy() || out.is_copy() || buffer; }
+  void read_in() const;
+  void write_back() const;
+  ByteRange reads() const;
+  ByteRange writes() const;
 };
 class ArraysPool {
  public:
@@ -24,6 +42,8 @@ class ArraysPool {
     arrays->out.release();
     arrays->written = nullptr;
     arrays->written_object.reset();
+    arrays->blocks.reset();
+    if (!arrays->parts.empty()) return;  // rare, and large
     spare_ = std::move(arrays);
   }
 

@@ -212,6 +212,22 @@ void bind_communicator(nb::module_& module) {
       .def_prop_rw(
           "_on_failure", [](const PyCommunicator& self) { return self.on_failure; },
           [](PyCommunicator& self, nb::object value) { self.on_failure = std::move(value); }, nb::arg("value").none())
+      .def("_set_preparing",
+           [](PyCommunicator& self, bool value) {
+             self.mode = value ? PyCommunicator::Mode::prepare : PyCommunicator::Mode::run;
+           })
+      .def("_begin_coalescing",
+           [](PyCommunicator& self) {
+             if (self.mode != PyCommunicator::Mode::run)
+               throw Failure(ErrorCode::invalid_state,
+                             "operations are being coalesced already; coalesced() does not nest");
+             self.mode = PyCommunicator::Mode::coalesce;
+           })
+      .def("_end_coalescing",
+           [](PyCommunicator& self) {
+             self.mode = PyCommunicator::Mode::run;
+             return std::exchange(self.coalesced, nb::list());
+           })
       .def("_records", &records)
       .def("_close", &PyCommunicator::close, nb::arg("drain_timeout"));
 }

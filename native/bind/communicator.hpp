@@ -54,6 +54,10 @@ class PyCommunicator {
 
   const double timeout_s;
   bool check_grad = true;
+  // What operations do: run; be kept for later (prepared.hpp); or be issued and waited for together.
+  enum class Mode : uint8_t { run, prepare, coalesce };
+  Mode mode = Mode::run;
+  nb::list coalesced;     // Work objects
   nb::object on_failure;  // called with (communicator, exception) when an operation failed
 
  private:
@@ -71,6 +75,7 @@ struct PyWork {
 };
 
 void bind_communicator(nb::module_& module);
+void bind_prepared(nb::module_& module);
 void bind_control(nb::module_& module);
 void bind_work(nb::module_& module);
 

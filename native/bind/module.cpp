@@ -33,6 +33,7 @@ NB_MODULE(_native, module) {
   bind_control(module);
   bind_communicator(module);
   bind_work(module);
+  bind_prepared(module);
   bind_lanes(module);
 
   // The sizes at which the core changes its way of doing things; tests go to their borders.

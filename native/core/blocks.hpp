@@ -32,6 +32,7 @@ struct Blocks {
   BlockOffsets out;  // empty where the output is one
   uint64_t in_nbytes = 0;
   uint64_t out_nbytes = 0;
+  uint64_t agreed = 0;  // a hash of what all members know
 };
 
 inline uint64_t mix_bits(uint64_t h) {

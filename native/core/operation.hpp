@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "core/blocks.hpp"
@@ -21,10 +20,9 @@ struct Operation {
   uint64_t nbytes = 0;  // the array, or one block where there is one for every rank; with counts: all blocks together
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  const char* site = nullptr;  // call site "file.py:12", interned for the life of the process; null while unknown
-  void* token = nullptr;       // belongs to the lane that carries the operation
-  uint64_t counts_hash = 0;    // of the blocks' sizes, where all members know all of them
-  std::shared_ptr<const Blocks> blocks = nullptr;  // only with counts
+  const char* site = nullptr;      // call site "file.py:12", interned for the life of the process; null while unknown
+  void* token = nullptr;           // belongs to the lane that carries the operation
+  const Blocks* blocks = nullptr;  // only with counts; belongs to the call or the work
 
   size_t count() const { return nbytes / itemsize(dtype); }
   // Bytes at `in` and at `out` of this rank; of gather and scatter those of the root.
@@ -57,7 +55,7 @@ inline uint64_t fingerprint(const Operation& op) {
                         (reduces(op.kind) ? static_cast<uint64_t>(op.reduce) + 1 : 0) << 16 |
                         static_cast<uint64_t>(op.backend) << 24 |
                         static_cast<uint64_t>(static_cast<uint32_t>(op.root)) << 32;
-  uint64_t h = head * 0x9E3779B97F4A7C15ull ^ op.agreed_nbytes() ^ op.counts_hash;
+  uint64_t h = head * 0x9E3779B97F4A7C15ull ^ op.agreed_nbytes() ^ (op.blocks ? op.blocks->agreed : 0);
   h = (h ^ (h >> 32)) * 0xD6E8FEB86659FD93ull;
   return (h ^ (h >> 29)) | 1;
 }

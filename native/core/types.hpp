@@ -83,24 +83,31 @@ constexpr OpKind without_counts(OpKind kind) {
   return has_counts(kind) ? plain[static_cast<size_t>(kind) - static_cast<size_t>(OpKind::gatherv)] : kind;
 }
 
+// Sets of kinds: asked on the way of every operation.
+template <typename... Kinds>
+constexpr uint32_t kinds(Kinds... each) {
+  return ((1u << static_cast<uint32_t>(each)) | ...);
+}
+static_assert(kOpNames.size() <= 32);
+constexpr bool is_in(OpKind kind, uint32_t set) { return (set >> static_cast<uint32_t>(kind) & 1) != 0; }
+
 constexpr bool reduces(OpKind kind) {
-  return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::scan ||
-         without_counts(kind) == OpKind::reduce_scatter;
+  return is_in(
+      kind, kinds(OpKind::all_reduce, OpKind::reduce, OpKind::scan, OpKind::reduce_scatter, OpKind::reduce_scatterv));
 }
 // Whether the input, or the output, is a block for every rank; of gather and scatter on the root.
 constexpr bool has_input_blocks(OpKind kind) {
-  kind = without_counts(kind);
-  return kind == OpKind::reduce_scatter || kind == OpKind::all_to_all || kind == OpKind::scatter;
+  return is_in(kind, kinds(OpKind::reduce_scatter, OpKind::reduce_scatterv, OpKind::all_to_all, OpKind::all_to_allv,
+                           OpKind::scatter, OpKind::scatterv));
 }
 constexpr bool has_output_blocks(OpKind kind) {
-  kind = without_counts(kind);
-  return kind == OpKind::all_gather || kind == OpKind::all_to_all || kind == OpKind::gather || kind == OpKind::split ||
-         kind == OpKind::dup;
+  return is_in(kind, kinds(OpKind::all_gather, OpKind::all_gatherv, OpKind::all_to_all, OpKind::all_to_allv,
+                           OpKind::gather, OpKind::gatherv, OpKind::split, OpKind::dup));
 }
 constexpr bool is_point_to_point(OpKind kind) { return kind == OpKind::send || kind == OpKind::recv; }
 constexpr bool has_root(OpKind kind) {
-  kind = without_counts(kind);
-  return kind == OpKind::reduce || kind == OpKind::broadcast || kind == OpKind::gather || kind == OpKind::scatter;
+  return is_in(kind, kinds(OpKind::reduce, OpKind::broadcast, OpKind::gather, OpKind::gatherv, OpKind::scatter,
+                           OpKind::scatterv));
 }
 
 // bool has no arithmetic, complex numbers have no order, floats no bits of meaning, and integers no average.

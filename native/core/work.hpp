@@ -39,9 +39,10 @@ struct Work {
   ByteRange writes;
   // Operations of the same communicator, issued earlier (rule R5), that have to be over before this one is posted.
   std::vector<std::shared_ptr<Work>> deps;
-  std::function<void()> read_in;     // copies a strided array once more, after the dependencies
-  std::function<void()> write_back;  // copies the result into a strided array; needs no Python
-  std::shared_ptr<void> pins;        // the Python objects whose memory the operation uses
+  std::function<void()> read_in;         // copies a strided array once more, after the dependencies
+  std::function<void()> write_back;      // copies the result into a strided array; needs no Python
+  std::shared_ptr<const Blocks> blocks;  // of op
+  std::shared_ptr<void> pins;            // the Python objects whose memory the operation uses
 
   bool finished() const { return state.load(std::memory_order_acquire) >= State::done; }
   // Whether this operation and the later one touch the same bytes in a way whose order matters.

@@ -71,9 +71,10 @@ std::optional<Control::Report> Control::report(uint64_t key, uint64_t seq) {
   if (found == groups_.end() || found->second.num_members == 0) return std::nullopt;
   const Group& group = found->second;
   Report report{group.last, 0, ""};
-  const Operation& op = group.log[seq % kLogged].op;
+  const Logged& logged = group.log[seq % kLogged];
+  const Operation& op = logged.op;
   if (op.seq == seq) {
-    report.fingerprint = fingerprint(op);
+    report.fingerprint = logged.fingerprint;
     report.text = describe(op) + " on " + group.backends[op.backend];
     if (op.site) report.text += std::string(" at ") + op.site;
   }

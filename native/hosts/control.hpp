@@ -71,7 +71,8 @@ class Control {
     int64_t noted_ns;
   };
   struct Logged {
-    Operation op;
+    Operation op;  // without its blocks, which belong to the call
+    uint64_t fingerprint;
     uint64_t history;  // a hash of the fingerprints up to this one
   };
   // One communicator; made by whoever speaks of it first.

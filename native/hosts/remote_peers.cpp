@@ -79,7 +79,9 @@ void RemotePeers::note_issued(const Operation& op) const {
   group.last = op.seq;
   group.history = (group.history ^ fingerprint(op)) * 0x9E3779B97F4A7C15ull;
   group.history ^= group.history >> 31;
-  group.log[op.seq % Control::kLogged] = {op, group.history};
+  Control::Logged& logged = group.log[op.seq % Control::kLogged];
+  logged = {op, fingerprint(op), group.history};
+  logged.op.blocks = nullptr;
   if (op.seq % Control::kIssuedPeriod == 0)
     control_->send(
         {.kind = Notice::Kind::issued, .key = key_, .members = members_, .seq = op.seq, .history = group.history});

@@ -66,9 +66,20 @@ const Variant& choose() {
   return *best;
 }
 
-const Variant& active() {
-  static const Variant& variant = choose();
-  return variant;
+// The chosen variant's kernels, looked up once: an operation asks for one each time.
+struct Active {
+  const Variant& variant = choose();
+  std::array<std::array<ReduceKernel, kNumReduceOps>, kNumDTypes> kernels{};
+  Active() {
+    for (size_t dtype = 0; dtype < kNumDTypes; ++dtype)
+      for (size_t op = 0; op < kNumReduceOps; ++op)
+        kernels[dtype][op] = variant.lookup(static_cast<DType>(dtype), static_cast<ReduceOp>(op));
+  }
+};
+
+const Active& active() {
+  static const Active active;
+  return active;
 }
 
 }  // namespace
@@ -82,8 +93,10 @@ ReduceKernel reduce_kernel(Isa isa, DType dtype, ReduceOp op) {
   return kVariants[static_cast<size_t>(isa)].lookup(dtype, op);
 }
 
-ReduceKernel reduce_kernel(DType dtype, ReduceOp op) { return active().lookup(dtype, op); }
+ReduceKernel reduce_kernel(DType dtype, ReduceOp op) {
+  return active().kernels[static_cast<size_t>(dtype)][static_cast<size_t>(op)];
+}
 
-const char* active_isa() { return active().name; }
+const char* active_isa() { return active().variant.name; }
 
 }  // namespace hocket

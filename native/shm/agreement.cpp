@@ -23,15 +23,15 @@ Progress Agreement::look_for_stray(const Operation& op) {
   look_for_stray_ = false;
   if (!op.site) return Progress::waiting;  // the caller looks it up before it waits any longer
   for (int peer = 0; peer < region_->size; ++peer) {
-    const std::optional<Operation> other = region_->issued(peer, op.seq);
-    if (!other || fingerprint(*other) == fingerprint(op)) continue;
+    const auto issued = region_->issued(peer, op.seq);
+    if (!issued || issued->second == fingerprint(op)) continue;
     cancel();
     const auto text = [&](const Operation& which) {
       return describe(which) + " on " + region_->backend_name(which.backend);
     };
-    throw Failure(ErrorCode::collective_mismatch, "operation number " + std::to_string(op.seq) + ": rank " +
-                                                      std::to_string(region_->rank) + ": " + text(op) + " at " +
-                                                      op.site + "; rank " + std::to_string(peer) + ": " + text(*other));
+    throw Failure(ErrorCode::collective_mismatch,
+                  "operation number " + std::to_string(op.seq) + ": rank " + std::to_string(region_->rank) + ": " +
+                      text(op) + " at " + op.site + "; rank " + std::to_string(peer) + ": " + text(issued->first));
   }
   return Progress::waiting;
 }

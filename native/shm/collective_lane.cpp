@@ -26,7 +26,8 @@ Progress CollectiveLane::post(Operation& op) {
     return Progress::done;
   }
   std::optional<Error> refusal;
-  if (!is_eager(op)) {
+  const uint64_t most = contribution(op);
+  if (most > kEagerBytes) {
     try {
       region_->need_stage();
     } catch (const Failure& failure) {
@@ -34,7 +35,7 @@ Progress CollectiveLane::post(Operation& op) {
     }
     offer_array(op);
   } else if (op.in) {
-    copy_bytes(agreement_.payload(rank_, contribution(op)), op.in, op.in_nbytes(size_));
+    copy_bytes(agreement_.payload(rank_, most), op.in, op.in_nbytes(size_));
   }
   agreement_.begin(op, std::move(refusal));
   return Progress::moved;
@@ -66,8 +67,10 @@ Progress CollectiveLane::test(Operation& op) {
 }
 
 void CollectiveLane::consume_eager(const Operation& op) {
+  const uint64_t most = contribution(op);
+  const auto payload = [&](int peer) { return agreement_.payload(peer, most); };
   const auto reduce = [&](uint64_t offset, uint64_t nbytes, int num_ranks) {
-    for (int peer = 0; peer < num_ranks; ++peer) sources_[peer] = payload(op, peer) + offset;
+    for (int peer = 0; peer < num_ranks; ++peer) sources_[peer] = payload(peer) + offset;
     reduce_kernel(op.dtype, op.reduce)(op.out, nullptr, sources_.data(), num_ranks, nbytes / itemsize(op.dtype));
   };
   switch (without_counts(op.kind)) {
@@ -80,14 +83,14 @@ void CollectiveLane::consume_eager(const Operation& op) {
     case OpKind::reduce_scatter:
       return reduce(op.in_block(rank_).offset, op.in_block(rank_).nbytes, size_);
     case OpKind::broadcast:
-      if (op.root != rank_) copy_bytes(op.out, payload(op, op.root), op.nbytes);
+      if (op.root != rank_) copy_bytes(op.out, payload(op.root), op.nbytes);
       return;
     case OpKind::all_to_all:
       for (int peer = 0; peer < size_; ++peer)
-        copy_bytes(op.out + op.out_block(peer).offset, payload(op, peer) + op.in_block(rank_).offset, op.nbytes);
+        copy_bytes(op.out + op.out_block(peer).offset, payload(peer) + op.in_block(rank_).offset, op.nbytes);
       return;
     case OpKind::scatter:
-      return copy_bytes(op.out, payload(op, op.root) + op.in_block(rank_).offset, op.in_block(rank_).nbytes);
+      return copy_bytes(op.out, payload(op.root) + op.in_block(rank_).offset, op.in_block(rank_).nbytes);
     case OpKind::barrier:
       return;
     case OpKind::gather:
@@ -95,7 +98,7 @@ void CollectiveLane::consume_eager(const Operation& op) {
       [[fallthrough]];
     default:  // all_gather, and split and dup, which gather their arguments
       for (int peer = 0; peer < size_; ++peer)
-        copy_bytes(op.out + op.out_block(peer).offset, payload(op, peer), op.out_block(peer).nbytes);
+        copy_bytes(op.out + op.out_block(peer).offset, payload(peer), op.out_block(peer).nbytes);
   }
 }
 

@@ -211,25 +211,25 @@ void Region::note_issued(const Operation& op) const {
                        static_cast<uint64_t>(static_cast<uint32_t>(op.root)) << 32,
                    std::memory_order_release);
   entry.nbytes.store(op.nbytes, std::memory_order_release);
-  entry.counts_hash.store(op.counts_hash, std::memory_order_release);
+  entry.fingerprint.store(fingerprint(op), std::memory_order_release);
   entry.seq.store(op.seq, std::memory_order_release);
 }
 
-std::optional<Operation> Region::issued(int peer, uint64_t seq) const {
+std::optional<std::pair<Operation, uint64_t>> Region::issued(int peer, uint64_t seq) const {
   const Issued::Entry& entry = issued_[peer].entries[seq % Issued::kCapacity];
   if (entry.seq.load(std::memory_order_acquire) != seq) return std::nullopt;
   const uint64_t kind = entry.kind.load(std::memory_order_acquire);
   const uint64_t nbytes = entry.nbytes.load(std::memory_order_acquire);
-  const uint64_t counts_hash = entry.counts_hash.load(std::memory_order_acquire);
+  const uint64_t its_fingerprint = entry.fingerprint.load(std::memory_order_acquire);
   if (entry.seq.load(std::memory_order_relaxed) != seq) return std::nullopt;  // overwritten meanwhile
-  return Operation{.kind = static_cast<OpKind>(kind & 0xff),
-                   .dtype = static_cast<DType>(kind >> 8 & 0xff),
-                   .reduce = static_cast<ReduceOp>(kind >> 16 & 0xff),
-                   .backend = static_cast<uint8_t>(kind >> 24 & 0xff),
-                   .root = static_cast<int32_t>(kind >> 32),
-                   .seq = seq,
-                   .nbytes = nbytes,
-                   .counts_hash = counts_hash};
+  const Operation op{.kind = static_cast<OpKind>(kind & 0xff),
+                     .dtype = static_cast<DType>(kind >> 8 & 0xff),
+                     .reduce = static_cast<ReduceOp>(kind >> 16 & 0xff),
+                     .backend = static_cast<uint8_t>(kind >> 24 & 0xff),
+                     .root = static_cast<int32_t>(kind >> 32),
+                     .seq = seq,
+                     .nbytes = nbytes};
+  return std::pair(op, its_fingerprint);
 }
 
 void Region::post_abort(const Error& error) const {

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/operation.hpp"
@@ -68,7 +69,7 @@ struct Issued {
     std::atomic<uint64_t> seq;   // stored last; zero while the entry is being written
     std::atomic<uint64_t> kind;  // the small fields of the operation, packed
     std::atomic<uint64_t> nbytes;
-    std::atomic<uint64_t> counts_hash;
+    std::atomic<uint64_t> fingerprint;
   };
   Entry entries[kCapacity];
 };
@@ -113,8 +114,9 @@ class Region final : public Peers {
   RankFlags& flags(int peer) const { return flags_[peer]; }
   Detail& detail(size_t lane, int peer) const { return details_[lane * size_ + static_cast<size_t>(peer)]; }
   void note_issued(const Operation& op) const;
-  // What the member issued under that number, as far as it is known; in, out and site are not.
-  std::optional<Operation> issued(int peer, uint64_t seq) const;
+  // What the member issued under that number, and its fingerprint, as far as they are known; in, out, site and blocks
+  // are not.
+  std::optional<std::pair<Operation, uint64_t>> issued(int peer, uint64_t seq) const;
   std::byte* in_slot(int peer, uint64_t chunk) const { return stage(peer) + (chunk & 1) * chunk_bytes; }
   std::byte* out_slot(int peer, uint64_t chunk) const { return stage(peer) + (2 + (chunk & 1)) * chunk_bytes; }
   PipeControl& control(int sender, int receiver) const { return controls_[sender * size_ + receiver]; }

@@ -7,10 +7,11 @@ import operator
 import weakref
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import SupportsIndex
+from typing import Any, SupportsIndex, cast
 
 from hocket import _native
 from hocket.comm.fabric import Backends, Fabric
@@ -189,6 +190,43 @@ class Communicator(ObjectOperations):
             else:
                 raise InvalidType(f"messages must be hocket.Send and hocket.Recv, not {message!r}")
         return self._batch(given, backend=backend, timeout=timeout)
+
+    def prepare(self, op: str, *arguments: Any, **options: Any) -> _native.Prepared:
+        """Read the arguments of an operation once, to issue it again and again; nothing is sent yet.
+
+        The backend is the one that carries it now, whatever policy is set later.
+
+        Args:
+            op: name of a method: a collective, "send" or "recv".
+            arguments, options: as of that method, without async_op and deps.
+
+        Raises:
+            InvalidArgument: there is no such operation, or what its method raises.
+            InvalidState: by `Prepared.start`, if it is in flight.
+        """
+        if op not in CHOOSABLE:
+            raise InvalidArgument(f"there is no operation {op!r} to prepare; there are {', '.join(CHOOSABLE)}")
+        self._set_preparing(True)
+        try:
+            return cast(_native.Prepared, getattr(self, op)(*arguments, **options))
+        finally:
+            self._set_preparing(False)
+
+    @contextmanager
+    def coalesced(self) -> Iterator[None]:
+        """Issue the operations of a ``with`` block side by side, and wait for all of them at its end.
+
+        Those that touch the same bytes keep their order. Where the block raises, nothing is waited for: what was issued
+        goes on.
+        """
+        self._begin_coalescing()
+        try:
+            yield
+        except BaseException:
+            self._end_coalescing()
+            raise
+        for work in self._end_coalescing():
+            work.wait()
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Divide the communicator; called by all members.
