@@ -86,6 +86,10 @@ bool is_c_contiguous(const Py_buffer& buffer) {
 
 }  // namespace
 
+bool is_array(PyObject* object) {
+  return is_tensor(object) || PyObject_CheckBuffer(object) || PyObject_HasAttrString(object, "__array_interface__");
+}
+
 void Array::release() {
   if (buffer_.obj) PyBuffer_Release(&buffer_);  // clears buffer_.obj
   Py_CLEAR(owner_);

@@ -19,6 +19,9 @@ struct ArrayRules {
   bool check_grad = true;  // whether a tensor that requires grad may not be written (with grad mode on)
 };
 
+// Whether an object is one array, as far as that shows without asking for its memory.
+bool is_array(PyObject* object);
+
 // Keeps its array's memory valid while it lives. Everything but data(), nbytes() and dtype() needs the GIL.
 class Array {
  public:

@@ -161,7 +161,7 @@ PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<
   if (!options.is_internal) op.backend = communicator.choose(options.backend, op);
   std::vector<WorkPtr> deps = read_deps(options.deps, core);
   if (communicator.mode == PyCommunicator::Mode::prepare) [[unlikely]]
-    return prepare(self, op, std::move(arrays), options, !deps.empty());
+    return prepare(self, op, std::move(arrays), options);
   note_written(*arrays);
   const bool is_coalesced = communicator.mode == PyCommunicator::Mode::coalesce && !options.is_async;
   const bool is_async = options.is_async || is_coalesced;

@@ -63,6 +63,35 @@ PyObject* broadcast(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyO
   });
 }
 
+PyObject* all_reduce_coalesced(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static constexpr Signature<6> signature{
+      "all_reduce_coalesced", {"xs", "op", "backend", "async_op", "deps", "timeout"}, 1, 2};
+  return guarded([&] {
+    const auto v = signature.read(args, nargs, kwnames);
+    const Entry entry(self);
+    const Options options = read_options(entry, v[2], v[3], v[4], v[5]);
+    auto arrays = arrays_pool().take();
+    Operation op{.kind = OpKind::all_reduce, .reduce = read_reduce(v[1])};
+    take_parts(entry, v[0], Access::write, op, *arrays);
+    check_reducible(op);
+    return run(self, entry, op, std::move(arrays), options);
+  });
+}
+
+PyObject* broadcast_coalesced(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static constexpr Signature<6> signature{
+      "broadcast_coalesced", {"xs", "root", "backend", "async_op", "deps", "timeout"}, 2, 2};
+  return guarded([&] {
+    const auto v = signature.read(args, nargs, kwnames);
+    const Entry entry(self);
+    const Options options = read_options(entry, v[2], v[3], v[4], v[5]);
+    auto arrays = arrays_pool().take();
+    Operation op{.kind = OpKind::broadcast, .root = read_rank(v[1], "root", entry.core().size)};
+    take_parts(entry, v[0], op.root == entry.core().rank ? Access::read : Access::write, op, *arrays);
+    return run(self, entry, op, std::move(arrays), options);
+  });
+}
+
 PyObject* barrier(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<4> signature{"barrier", {"backend", "async_op", "deps", "timeout"}, 0, 0};
   return guarded([&] {
@@ -88,6 +117,8 @@ PyMethodDef* operation_methods() {
       method<reduce>("reduce", "Reduce x over all ranks, in place on the root; x of the others stays as it is."),
       method<scan>("scan", "Reduce x over ranks 0 to this one, in place on every rank."),
       method<broadcast>("broadcast", "Copy x of the root into x of every rank."),
+      method<all_reduce_coalesced>("all_reduce_coalesced", "all_reduce of several arrays as one, each in place."),
+      method<broadcast_coalesced>("broadcast_coalesced", "broadcast of several arrays as one."),
       method<barrier>("barrier", "Return when all ranks have entered."),
       method<all_gather>("all_gather", "Put x of rank r into block r of out, on every rank."),
       method<reduce_scatter>("reduce_scatter",

@@ -9,6 +9,7 @@ using Method = PyObject*(PyObject* self, PyObject* const* args, Py_ssize_t nargs
 
 // methods.cpp
 Method all_reduce, reduce, scan, broadcast, barrier;
+Method all_reduce_coalesced, broadcast_coalesced;
 // block_methods.cpp
 Method all_gather, reduce_scatter, all_to_all, gather, scatter;
 Method all_gatherv, reduce_scatterv, all_to_allv, gatherv, scatterv;

@@ -1,5 +1,9 @@
 #include "bind/operands.hpp"
 
+#include <algorithm>
+
+#include "bind/tensor.hpp"
+
 namespace hocket {
 
 void check_reducible(const Operation& op) {
@@ -34,6 +38,55 @@ void take_in_and_out(const Entry& entry, PyObject* out, PyObject* x, Operation& 
   if (arrays.out.dtype() != op.dtype)
     throw Failure(ErrorCode::invalid_argument,
                   std::string("out has type ") + name(arrays.out.dtype()) + ", but x has " + name(op.dtype));
+}
+
+namespace {
+
+void check_parts(const std::vector<std::unique_ptr<Array>>& parts, Access access) {
+  std::vector<ByteRange> ranges;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i]->dtype() != parts[0]->dtype())
+      throw Failure(ErrorCode::invalid_argument, "xs must be arrays of one type, but number 0 has " +
+                                                     std::string(name(parts[0]->dtype())) + " and number " +
+                                                     std::to_string(i) + " has " + name(parts[i]->dtype()));
+    ByteRange range;
+    parts[i]->extent(&range.begin, &range.end);
+    if (parts[i]->nbytes()) ranges.push_back(range);
+  }
+  if (access == Access::read) return;
+  std::sort(ranges.begin(), ranges.end(), [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
+  for (size_t i = 1; i < ranges.size(); ++i)
+    if (ranges[i - 1].overlaps(ranges[i]))
+      throw Failure(ErrorCode::invalid_argument, "xs: two of the arrays overlap in memory; pass a copy of one");
+}
+
+}  // namespace
+
+void take_parts(const Entry& entry, PyObject* xs, Access access, Operation& op, Arrays& arrays) {
+  PyObject* items = PySequence_Fast(xs, "");
+  if (!items || is_array(xs)) {
+    PyErr_Clear();
+    Py_XDECREF(items);
+    throw Failure(ErrorCode::invalid_type, std::string("xs must be a sequence of arrays, not ") + Py_TYPE(xs)->tp_name);
+  }
+  const nb::object held = nb::steal(items);
+  size_t nbytes = 0;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items); ++i) {
+    PyObject* x = PySequence_Fast_GET_ITEM(items, i);
+    const std::string argument = "xs[" + std::to_string(i) + "]";
+    arrays.parts.push_back(std::make_unique<Array>());
+    arrays.parts.back()->acquire(x, {argument.c_str(), access, entry.communicator().check_grad});
+    nbytes += arrays.parts.back()->nbytes();
+    if (access == Access::write && is_tensor(x)) arrays.written_parts.push_back(nb::borrow(nb::handle(x)));
+  }
+  if (arrays.parts.empty()) throw Failure(ErrorCode::invalid_argument, "xs holds no array");
+  check_parts(arrays.parts, access);
+  arrays.writes_parts = access == Access::write;
+  arrays.buffer = std::make_unique_for_overwrite<std::byte[]>(std::max<size_t>(nbytes, 1));
+  arrays.read_in();
+  op.dtype = arrays.parts[0]->dtype();
+  op.nbytes = nbytes;
+  op.in = op.out = arrays.buffer.get();
 }
 
 BlockOffsets read_counts(PyObject* object, const char* argument, int size, size_t itemsize) {

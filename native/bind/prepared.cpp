@@ -84,9 +84,8 @@ nb::object ask_work(PyPrepared& prepared, const char* method, const Arguments&..
 
 }  // namespace
 
-PyObject* prepare(PyObject* self, const Operation& op, std::unique_ptr<Arrays> arrays, const Options& options,
-                  bool has_deps) {
-  if (options.is_async || has_deps)
+PyObject* prepare(PyObject* self, const Operation& op, std::unique_ptr<Arrays> arrays, const Options& options) {
+  if (options.is_async || (options.deps && options.deps != Py_None))
     throw Failure(
         ErrorCode::invalid_argument,
         "prepare() takes no async_op and no deps: start() is asynchronous, and follows what was issued before "

@@ -6,7 +6,6 @@
 namespace hocket {
 
 // Makes a Prepared out of an operation whose arguments are good; a new reference.
-PyObject* prepare(PyObject* self, const Operation& op, std::unique_ptr<Arrays> arrays, const Options& options,
-                  bool has_deps);
+PyObject* prepare(PyObject* self, const Operation& op, std::unique_ptr<Arrays> arrays, const Options& options);
 
 }  // namespace hocket

@@ -15,6 +15,7 @@ from typing import Any, SupportsIndex, cast
 
 from hocket import _native
 from hocket.comm.fabric import Backends, Fabric
+from hocket.comm.fusion import Bucket, Fused
 from hocket.comm.messages import Recv, Send
 from hocket.comm.objects import ObjectOperations
 from hocket.comm.policy import CHOOSABLE, Explanation, Group, Policy, dtype_class
@@ -227,6 +228,25 @@ class Communicator(ObjectOperations):
             raise
         for work in self._end_coalescing():
             work.wait()
+
+    def fused(self, *, max_nbytes: int = 4 << 20, backend: str | None = None) -> Fused:
+        """Make all_reduces of a ``with`` block travel together: ``with comm.fused() as fused: fused.all_reduce(x)``.
+
+        Args:
+            max_nbytes: of arrays of one type and reduction that travel together.
+            backend: as of `all_reduce`.
+        """
+        return Fused(self, max_nbytes, backend)
+
+    def bucket(self, *, max_nbytes: int = 4 << 20, max_seconds: float = 0.005, backend: str | None = None) -> Bucket:
+        """Make a bucket, which collects all_reduces and sends them together; called by all members.
+
+        Args:
+            max_nbytes: that are collected before they are sent.
+            max_seconds: that one is kept before it is sent.
+            backend: as of `all_reduce`.
+        """
+        return Bucket(self, max_nbytes, max_seconds, backend)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Divide the communicator; called by all members.
