@@ -227,7 +227,7 @@ class Bucket:
         """Agree on what all ranks have collected, and reduce that. One rank's round is every rank's."""
         with self._changed:
             collected = array("q", [self._num_queued])
-        self._comm.all_reduce(collected, "min")  # type: ignore[call-overload]
+        self._comm.all_reduce(collected, "min")
         with self._changed:
             ready = [self._queue.popleft() for _ in range(collected[0] - self._num_sent)]
             self._num_sent = collected[0]
