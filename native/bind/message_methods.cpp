@@ -131,4 +131,22 @@ PyObject* irecv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObjec
   });
 }
 
+PyObject* find_sender(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static constexpr Signature<1> signature{"_find_sender", {"tag"}, 1, 1};
+  return guarded([&]() -> PyObject* {
+    const auto v = signature.read(args, nargs, kwnames);
+    const Entry entry(self);
+    const int tag = read_tag(v[0]);
+    std::optional<int> sender;
+    {
+      const ProgressGuard guard;
+      if (entry.core().failure()) throw Failure(*entry.core().failure());
+      sender = entry.core().find_sender(tag);
+      Engine::instance().progress();
+    }
+    if (!sender) Py_RETURN_NONE;
+    return PyLong_FromLong(*sender);
+  });
+}
+
 }  // namespace hocket

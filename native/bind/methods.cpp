@@ -137,6 +137,7 @@ PyMethodDef* operation_methods() {
       method<irecv>("irecv", "Receive from rank src into x; returns a Work."),
       method<sendrecv>("sendrecv", "Send x to rank dst while receiving from rank src into out."),
       method<batch>("_batch", nullptr),
+      method<find_sender>("_find_sender", nullptr),
       method<gather_for>("_gather_for", nullptr),
       {nullptr, nullptr, 0, nullptr}};
   return methods;

@@ -70,6 +70,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const std::optional<Error>& failure() const { return failure_; }
   // Whether a receive of a message of this rank to itself waits for one more.
   bool expects_from_self(int tag) const;
+  // Over the first backend; see Lane.
+  std::optional<int> find_sender(int tag) { return queues_[1].lane->find_sender(tag); }
   // Who is waited for, as text; for stall reports.
   std::string waiting_text(const Work& work);
   std::vector<int> missing(const Work& work);

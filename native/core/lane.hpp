@@ -41,6 +41,8 @@ class Lane {
   virtual bool is_short(const Operation&) const { return false; }
   // Why the library cannot carry the operation, nothing if it can; a function of the operation alone (rule R8).
   virtual std::optional<std::string> refuses(const Operation&) const { return std::nullopt; }
+  // Of messages: a rank of which one with this tag has come that no receive waits for.
+  virtual std::optional<int> find_sender(int) { return std::nullopt; }
   virtual Polling polling() const { return Polling::none; }
   // The library may use the arrays of a cancelled operation as long as the process lives.
   virtual bool keeps_arrays() const { return false; }

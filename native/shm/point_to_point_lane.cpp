@@ -118,6 +118,16 @@ bool PointToPointLane::take_in(int peer) {
   return receive(peer, in) || moved;
 }
 
+std::optional<int> PointToPointLane::find_sender(int tag) {
+  for (int step = 1; step <= region_->size; ++step) {
+    const int peer = (last_found_ + step) % region_->size;
+    take_in(peer);
+    for (const Message& message : in_[peer].unexpected)
+      if (message.envelope.tag == tag && !message.receive) return last_found_ = peer;
+  }
+  return std::nullopt;
+}
+
 bool PointToPointLane::drive_out(int peer) {
   Outgoing& out = out_[peer];
   bool moved = false;

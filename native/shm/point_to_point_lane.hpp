@@ -35,6 +35,7 @@ class PointToPointLane final : public Lane {
   Progress test(Operation& op) override;
   std::vector<int> missing(const Operation& op) const override { return {op.root}; }
   bool cancel(Operation& op) noexcept override;
+  std::optional<int> find_sender(int tag) override;
   std::optional<Error> health() override { return region_->look_at_peers(); }
   void abandon(const Error& error) noexcept override { region_->post_abort(error); }
 
@@ -111,6 +112,7 @@ class PointToPointLane final : public Lane {
 
   std::shared_ptr<Region> region_;
   const int rank_;
+  int last_found_ = 0;  // by find_sender: whoever is next to it is asked first
   std::vector<Outgoing> out_;
   std::vector<Incoming> in_;
 };

@@ -74,3 +74,35 @@ def test_wrong_arguments_send_nothing() -> None:
     for seen in hk.spawn(_wrong, 2, timeout=50):
         for text, begin in zip(seen, expected, strict=True):
             assert text.startswith(begin), text
+
+
+def _probe(comm: hk.Communicator) -> bool:
+    if comm.rank == 0:
+        sources = []
+        for _ in range(4):
+            while (source := comm.probe(tag=5)) is None:
+                pass
+            x = np.zeros(3 if source == 1 else 30_000)
+            comm.recv(x, source, tag=5)
+            assert (x == source).all()
+            sources.append(source)
+        assert sorted(sources) == [1, 1, 2, 2]
+        assert comm.probe(tag=5) is None
+    else:
+        for _ in range(2):
+            comm.send(np.full(3 if comm.rank == 1 else 30_000, float(comm.rank)), 0, tag=5)
+        comm.send(np.ones(1), 0, tag=6)  # of another tag
+    comm.barrier()
+    if comm.rank == 0:
+        assert comm.probe(tag=6) in (1, 2)
+        for source in (1, 2):
+            comm.recv(np.zeros(1), source, tag=6)
+        with pytest.raises(hk.InvalidArgument, match="tag"):
+            comm.probe(tag=-1)
+    return True
+
+
+@pytest.mark.parametrize("single_copy", ["1", "0"])
+def test_probe(monkeypatch: pytest.MonkeyPatch, single_copy: str) -> None:
+    monkeypatch.setenv("HOCKET_SINGLE_COPY", single_copy)
+    assert all(hk.spawn(_probe, 3, timeout=50))

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 HERE = Path(__file__).parent
 
@@ -34,6 +35,33 @@ def test_operations(num_ranks: int) -> None:
 @pytest.mark.timeout(200)
 def test_operations_under_torchrun() -> None:
     assert run(2, "operations.py", "hocket", launcher="torchrun").count("done") == 2
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_every_form_gives_what_gloo_gives(tmp_path: Path, num_ranks: int) -> None:
+    for backend in ("gloo", "hocket"):
+        assert run(num_ranks, "forms.py", backend, str(tmp_path)).count("done") == num_ranks
+    for rank in range(num_ranks):
+        theirs, ours = (torch.load(tmp_path / f"{backend}-{rank}.pt") for backend in ("gloo", "hocket"))
+        assert len(theirs) > 20 and theirs.keys() <= ours.keys()
+        for name, tensors in theirs.items():
+            for ours_, theirs_ in zip(ours[name], tensors, strict=True):
+                assert torch.equal(ours_, theirs_), f"rank {rank}, {name}: {ours_} instead of {theirs_}"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_parallel_training_gives_the_losses_of_gloo(tmp_path: Path, num_ranks: int) -> None:
+    for backend in ("gloo", "hocket"):
+        assert run(num_ranks, "parallel.py", backend, str(tmp_path)).count("done") == num_ranks
+    for rank in range(num_ranks):
+        theirs, ours = (json.loads((tmp_path / f"{backend}-{rank}.json").read_text()) for backend in ("gloo", "hocket"))
+        assert len(theirs) == 9
+        for name, losses in theirs.items():
+            # a sum of two numbers has one value; of four, gloo rounds another one, in 16 bits too
+            expected = losses if num_ranks == 2 else pytest.approx(losses, rel=1e-3)
+            assert ours[name] == expected, f"rank {rank}, {name}"
 
 
 @pytest.fixture(scope="module")

@@ -192,6 +192,18 @@ class Communicator(ObjectOperations):
                 raise InvalidType(f"messages must be hocket.Send and hocket.Recv, not {message!r}")
         return self._batch(given, backend=backend, timeout=timeout)
 
+    def probe(self, tag: int = 0) -> int | None:
+        """Return a rank of which a message with this tag has come that nothing receives yet; None if there is none.
+
+        Over shared memory only.
+
+        Raises:
+            InvalidState: the ranks are on several hosts.
+        """
+        if self._names[0] != "shm":
+            raise InvalidState(f"probe() looks into shared memory, but the ranks are on {self.num_hosts} hosts")
+        return self._find_sender(tag)
+
     def prepare(self, op: str, *arguments: Any, **options: Any) -> _native.Prepared:
         """Read the arguments of an operation once, to issue it again and again; nothing is sent yet.
 

@@ -9,6 +9,7 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import (
     AllgatherOptions,
+    AllreduceCoalescedOptions,
     AllreduceOptions,
     AllToAllOptions,
     BarrierOptions,
@@ -27,7 +29,10 @@ from hocket import _native
 from hocket.comm import Communicator
 from hocket.errors import BackendUnavailable, CommTimeout, InvalidArgument, UnsupportedDtype
 from hocket.session import connect_host
-from hocket.torch.work import BackwardDrain, HocketWork, in_backward
+from hocket.torch.profile import recorded
+from hocket.torch.sparse import reduce_sparse
+from hocket.torch.tensors import items_of_splits, pack, unpack
+from hocket.torch.work import AnySourceWork, BackwardDrain, HocketWork, JoinedWork, in_backward
 
 _REDUCTIONS = {
     dist.ReduceOp.SUM: "sum",
@@ -50,6 +55,8 @@ class HocketProcessGroup(dist.ProcessGroup):
         self.communicator = communicator
         self._drain = BackwardDrain()
         self._group_name = self._group_desc = "undefined"
+        self._timeout_s: float | None = None  # None: that of the communicator
+        self._coalescing: list[HocketWork] | None = None
 
     def getBackendName(self) -> str:
         return "hocket"
@@ -68,60 +75,142 @@ class HocketProcessGroup(dist.ProcessGroup):
         self._group_desc = description
 
     def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None, *args: Any) -> HocketWork:
-        opts = opts or AllreduceOptions()
-        return self._issue(
-            opts, lambda **how: self.communicator.all_reduce(_one(tensors), _reduction(opts), **how), list(tensors)
-        )
+        opts, x = opts or AllreduceOptions(), _one(tensors)
+        if x.is_sparse:
+            reduce_sparse(self.communicator, x, _reduction(opts), _seconds(opts))
+            return HocketWork(None, [x])
+        return self._issue("all_reduce", opts, [x], [x], lambda **how: self.communicator.all_reduce(
+            x, _reduction(opts), **how))  # fmt: skip
+
+    def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> HocketWork:
+        opts, xs = opts or AllreduceCoalescedOptions(), list(tensors)
+        return self._issue("all_reduce_coalesced", opts, xs, xs, lambda **how: self.communicator.all_reduce_coalesced(
+            xs, _reduction(opts), **how))  # fmt: skip
 
     def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any) -> HocketWork:
-        return self._issue(
-            opts, lambda **how: self.communicator.broadcast(_one(tensors), opts.rootRank, **how), list(tensors)
-        )
+        x = _one(tensors)
+        return self._issue("broadcast", opts, [x], [x], lambda **how: self.communicator.broadcast(
+            x, opts.rootRank, **how))  # fmt: skip
 
     def reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> HocketWork:
-        return self._issue(
-            opts,
-            lambda **how: self.communicator.reduce(_one(tensors), opts.rootRank, _reduction(opts), **how),
-            list(tensors),
-        )
+        x = _one(tensors)
+        return self._issue("reduce", opts, [x], [x], lambda **how: self.communicator.reduce(
+            x, opts.rootRank, _reduction(opts), **how))  # fmt: skip
 
     def barrier(self, opts: Any = None) -> HocketWork:
-        return self._issue(opts or BarrierOptions(), self.communicator.barrier, [])
+        return self._issue("barrier", opts or BarrierOptions(), [], [], self.communicator.barrier)
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """Wait for all ranks; every rank that waited in vain learns which others did not come.
+
+        Raises:
+            CommTimeout: naming them; whatever `wait_all_ranks` says, all of them.
+        """
+        self.communicator.barrier(timeout=timeout.total_seconds() if timeout else None)
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HocketWork:
         return self._issue(
-            opts or AllgatherOptions(),
+            "all_gather", opts or AllgatherOptions(), [input], [output],
             lambda **how: self.communicator.all_gather(output, input, **how),
-            [output],
-        )
+        )  # fmt: skip
 
     all_gather_single = _allgather_base
 
     def allgather(
         self, output_lists: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> HocketWork:
-        outputs = list(_one(output_lists))
-        input = _one(inputs)
-        flat = _flat_like(input, self.size())
+        outputs, x = list(_one(output_lists)), _one(inputs)
+        counts = [output.numel() for output in outputs]
+        flat = x.new_empty(sum(counts))
         return self._issue(
-            opts or AllgatherOptions(),
-            lambda **how: self.communicator.all_gather(flat, input, **how),
-            outputs,
-            finish=lambda: _unpack(outputs, flat),
-        )
+            "all_gather", opts or AllgatherOptions(), [x], outputs,
+            # every rank has the same list of shapes, so all take the same of the two
+            lambda **how: self.communicator.all_gather(flat, x, **how)
+            if len(set(counts)) == 1
+            else self.communicator.all_gatherv(flat, x, counts, **how),
+            finish=lambda: unpack(outputs, flat),
+        )  # fmt: skip
+
+    def allgather_coalesced(
+        self, output_lists: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> HocketWork:
+        """Gather several tensors; `output_lists` has for each rank a list of as many."""
+        xs, opts = list(inputs), opts or AllgatherOptions()
+        flats = [x.new_empty(self.size() * x.numel()) for x in xs]
+        by_input = list(zip(*output_lists, strict=True))
+
+        def finish() -> None:
+            for outputs, flat in zip(by_input, flats, strict=True):
+                unpack(outputs, flat)
+
+        return self._issue_all(
+            "all_gather_coalesced", opts, xs, [output for outputs in output_lists for output in outputs],
+            [partial(self.communicator.all_gather, flat, x) for flat, x in zip(flats, xs, strict=True)],
+            finish=finish,
+        )  # fmt: skip
+
+    def allgather_into_tensor_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> HocketWork:
+        return self._issue_all(
+            "all_gather_coalesced", opts or AllgatherOptions(), list(inputs), list(outputs),
+            [partial(self.communicator.all_gather, out, x) for out, x in zip(outputs, inputs, strict=True)],
+        )  # fmt: skip
+
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+
+    def gather(
+        self, output_lists: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any
+    ) -> HocketWork:
+        x, is_root = _one(inputs), opts.rootRank == self.rank()
+        outputs = list(_one(output_lists)) if is_root else []
+        flat = x.new_empty(sum(output.numel() for output in outputs)) if is_root else None
+        return self._issue(
+            "gather", opts, [x], outputs,
+            lambda **how: self.communicator.gather(flat, x, opts.rootRank, **how),
+            finish=lambda: unpack(outputs, flat) if flat is not None else None,
+        )  # fmt: skip
+
+    def scatter(
+        self, outputs: Sequence[torch.Tensor], input_lists: Sequence[Sequence[torch.Tensor]], opts: Any
+    ) -> HocketWork:
+        out = _one(outputs)
+        packed = pack(_one(input_lists)) if opts.rootRank == self.rank() else None
+        return self._issue("scatter", opts, [] if packed is None else [packed], [out],
+                           lambda **how: self.communicator.scatter(out, packed, opts.rootRank, **how))  # fmt: skip
 
     def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HocketWork:
         opts = opts or ReduceScatterOptions()
         return self._issue(
-            opts, lambda **how: self.communicator.reduce_scatter(output, input, _reduction(opts), **how), [output]
-        )
+            "reduce_scatter", opts, [input], [output],
+            lambda **how: self.communicator.reduce_scatter(output, input, _reduction(opts), **how),
+        )  # fmt: skip
 
     reduce_scatter_single = _reduce_scatter_base
 
     def reduce_scatter(
         self, outputs: Sequence[torch.Tensor], input_lists: Sequence[Sequence[torch.Tensor]], opts: Any = None
     ) -> HocketWork:
-        return self._reduce_scatter_base(_one(outputs), _pack(_one(input_lists)), opts)
+        out, inputs, opts = _one(outputs), _one(input_lists), opts or ReduceScatterOptions()
+        counts, packed = [x.numel() for x in inputs], pack(inputs)
+        if len(set(counts)) == 1:
+            return self._reduce_scatter_base(out, packed, opts)
+        return self._issue("reduce_scatter", opts, list(inputs), [out], lambda **how: self.communicator.reduce_scatterv(
+            out, packed, counts, _reduction(opts), **how))  # fmt: skip
+
+    def reduce_scatter_tensor_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> HocketWork:
+        opts = opts or ReduceScatterOptions()
+        return self._issue_all(
+            "reduce_scatter_coalesced", opts, list(inputs), list(outputs),
+            [
+                partial(self.communicator.reduce_scatter, out, x, _reduction(opts))
+                for out, x in zip(outputs, inputs, strict=True)
+            ],
+        )  # fmt: skip
+
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
     def alltoall_base(
         self,
@@ -131,32 +220,62 @@ class HocketProcessGroup(dist.ProcessGroup):
         input_split_sizes: Sequence[int],
         opts: Any = None,
     ) -> HocketWork:
-        for sizes in (output_split_sizes, input_split_sizes):
-            if len(set(sizes)) > 1:
-                raise InvalidArgument(
-                    f"all_to_all_single: split sizes must be equal in this version, not {list(sizes)}"
-                )
-        return self._issue(
-            opts or AllToAllOptions(), lambda **how: self.communicator.all_to_all(output, input, **how), [output]
-        )
+        opts = opts or AllToAllOptions()
+        if not output_split_sizes and not input_split_sizes:
+            return self._issue("all_to_all", opts, [input], [output], lambda **how: self.communicator.all_to_all(
+                output, input, **how))  # fmt: skip
+        out_counts = items_of_splits(output, output_split_sizes, self.size())
+        in_counts = items_of_splits(input, input_split_sizes, self.size())
+        return self._issue("all_to_all", opts, [input], [output], lambda **how: self.communicator.all_to_allv(
+            output, input, out_counts, in_counts, **how))  # fmt: skip
 
     all_to_all_single = alltoall_base
 
     def alltoall(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None) -> HocketWork:
-        packed = _pack(inputs)
-        flat = torch.empty_like(packed)
+        # Always with counts: whether this rank's tensors have one shape says nothing of the others'.
+        out_counts, in_counts = [x.numel() for x in outputs], [x.numel() for x in inputs]
+        packed = pack(inputs)
+        flat = packed.new_empty(sum(out_counts))
         return self._issue(
-            opts or AllToAllOptions(),
-            lambda **how: self.communicator.all_to_all(flat, packed, **how),
-            list(outputs),
-            finish=lambda: _unpack(outputs, flat),
-        )
+            "all_to_all", opts or AllToAllOptions(), list(inputs), list(outputs),
+            lambda **how: self.communicator.all_to_allv(flat, packed, out_counts, in_counts, **how),
+            finish=lambda: unpack(outputs, flat),
+        )  # fmt: skip
 
     def send(self, tensors: Sequence[torch.Tensor], dst: int, tag: int = 0) -> HocketWork:
-        return HocketWork(self.communicator.isend(_one(tensors), dst, tag), list(tensors))
+        with recorded("send", tensors):
+            return HocketWork(self.communicator.isend(_one(tensors), dst, tag), list(tensors))
 
     def recv(self, tensors: Sequence[torch.Tensor], src: int, tag: int = 0) -> HocketWork:
-        return HocketWork(self.communicator.irecv(_one(tensors), src, tag), list(tensors))
+        with recorded("recv", tensors):
+            return HocketWork(self.communicator.irecv(_one(tensors), src, tag), list(tensors), source=src)
+
+    def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> AnySourceWork:
+        with recorded("recv", tensors):
+            return AnySourceWork(self.communicator, _one(tensors), tag)
+
+    recv_any_source = recv_anysource
+
+    # Operations between these two are issued side by side; all that torch's manager does not collect by itself.
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._coalescing = []
+
+    def _end_coalescing(self, device: torch.device) -> HocketWork | None:
+        works, self._coalescing = self._coalescing, None
+        return JoinedWork(works) if works else None
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the time that operations have whose call names none."""
+        self._timeout_s = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    def _get_sequence_number_for_group(self) -> int:
+        records = self.communicator.records()
+        return max((record.seq for record in records if record.op not in ("send", "recv")), default=0)
+
+    def _set_sequence_number_for_group(self) -> None:
+        """gloo and NCCL agree on a first number here; ours begin at one on every rank."""
 
     def shutdown(self) -> None:
         """Wait for operations in flight and leave; called by ``dist.destroy_process_group()``."""
@@ -167,15 +286,40 @@ class HocketProcessGroup(dist.ProcessGroup):
 
     def _issue(
         self,
+        name: str,
         opts: Any,
+        inputs: list[torch.Tensor],
+        outputs: list[torch.Tensor],
         call: Callable[..., _native.Work | None],
-        tensors: list[torch.Tensor],
-        finish: Callable[[], None] | None = None,
+        finish: Callable[[], object] | None = None,
     ) -> HocketWork:
         """Make the call, blocking if torch asked for that; it is called as ``call(async_op=, timeout=)``."""
         backward = in_backward()
-        is_async = backward or getattr(opts, "asyncOp", True)
-        work = HocketWork(call(async_op=is_async, timeout=_seconds(opts)), tensors, finish)
+        is_async = backward or self._coalescing is not None or getattr(opts, "asyncOp", True)
+        with recorded(name, inputs):
+            native = call(async_op=is_async, timeout=_seconds(opts) or self._timeout_s)
+        return self._keep(HocketWork(native, outputs, finish), backward)
+
+    def _issue_all(
+        self,
+        name: str,
+        opts: Any,
+        inputs: list[torch.Tensor],
+        outputs: list[torch.Tensor],
+        calls: Sequence[Callable[..., _native.Work | None]],
+        finish: Callable[[], object] | None = None,
+    ) -> HocketWork:
+        """Make several calls side by side, under one work."""
+        with recorded(name, inputs):
+            works = [HocketWork(call(async_op=True, timeout=_seconds(opts) or self._timeout_s), []) for call in calls]
+        work = self._keep(JoinedWork(works, outputs, finish), in_backward())
+        if not getattr(opts, "asyncOp", True):
+            work.wait()
+        return work
+
+    def _keep(self, work: HocketWork, backward: bool) -> HocketWork:
+        if self._coalescing is not None:
+            self._coalescing.append(work)
         if backward:
             self._drain.add(work)
         return work
@@ -259,18 +403,3 @@ def _seconds(opts: Any) -> float | None:
     timeout = getattr(opts, "timeout", None)
     # torch writes -1 ms, or nothing, where the group's default is meant
     return timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else None
-
-
-def _flat_like(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    return torch.empty((count, *tensor.shape), dtype=tensor.dtype)
-
-
-def _pack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    if len({tensor.shape for tensor in tensors}) > 1:
-        raise InvalidArgument(f"all tensors must have one shape so far, not {[tuple(t.shape) for t in tensors]}")
-    return torch.stack([tensor.detach() for tensor in tensors])
-
-
-def _unpack(tensors: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
-    for tensor, part in zip(tensors, flat, strict=True):
-        tensor.copy_(part.view(tensor.shape))

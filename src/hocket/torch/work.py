@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from hocket import _native
+from hocket.errors import CommTimeout
+
+if TYPE_CHECKING:
+    from hocket.comm import Communicator
 
 
 class HocketWork(dist.Work):
@@ -18,15 +24,18 @@ class HocketWork(dist.Work):
         native: the operation; None if it is over already.
         tensors: the result, as torch's futures give it.
         finish: what is left to do once the operation is over, e.g. copies into a list of tensors.
+        source: rank that a message is from.
     """
 
     def __init__(
         self,
         native: _native.Work | None,
         tensors: list[torch.Tensor],
-        finish: Callable[[], None] | None = None,
+        finish: Callable[[], object] | None = None,
+        source: int = -1,
     ) -> None:
         super().__init__()
+        self._source = source
         self._native = native
         self._tensors = tensors
         self._finish = finish
@@ -57,6 +66,9 @@ class HocketWork(dist.Work):
     def exception(self) -> BaseException | None:
         return None if self._native is None else self._native.exception()
 
+    def _source_rank(self) -> int:
+        return self._source
+
     def synchronize(self) -> None:
         self.wait()
 
@@ -68,15 +80,22 @@ class HocketWork(dist.Work):
         """Return a future of the result tensors.
 
         torch's C++ code waits for futures in a way that drives nothing. Inside of backward they are completed by
-        `BackwardDrain`; elsewhere by the progress thread, which this starts.
+        `BackwardDrain`, or by who waits for them in Python; elsewhere by the progress thread, which this starts.
         """
         if self._future is None:
-            self._future = torch.futures.Future()
+            self._future = DrivenFuture(self._drive)
             if self._native is None or (self._native.done and self._finish is None):
                 self._settle_future()
             elif not in_backward():
                 self._native._on_finished(self._settle)
         return self._future
+
+    def _drive(self) -> None:
+        """Bring the future to its end, however the operation ends."""
+        try:
+            self.wait()
+        except Exception:
+            self._settle_future()
 
     def _settle(self) -> None:
         """Bring work and future to their end without raising; the operation is over."""
@@ -100,6 +119,133 @@ class HocketWork(dist.Work):
             self._future.set_result(self._tensors)
         else:
             self._future.set_exception(error)  # type: ignore[arg-type]
+
+
+class DrivenFuture(torch.futures.Future[Any]):
+    """A future that drives its operation when it, or one that follows from it, is waited for.
+
+    Communication hooks of DDP wait inside of backward, where no other thread would.
+
+    Args:
+        drive: completes the future of the operation.
+    """
+
+    def __init__(self, drive: Callable[[], None]) -> None:
+        super().__init__()
+        self._drive = drive
+
+    def wait(self) -> Any:
+        if not self.done():
+            self._drive()
+        return super().wait()
+
+    def then(self, callback: Callable[[Any], Any]) -> torch.futures.Future[Any]:
+        following = DrivenFuture(self._drive)
+
+        def follow(future: torch.futures.Future[Any]) -> None:
+            try:
+                following.set_result(callback(future))
+            except Exception as error:
+                following.set_exception(error)
+
+        self.add_done_callback(follow)
+        return following
+
+
+class JoinedWork(HocketWork):
+    """Several works as one; over when all of them are.
+
+    Args:
+        works: that it is made of.
+        tensors: the result; None: those of all works.
+        finish: as of `HocketWork`.
+    """
+
+    def __init__(
+        self,
+        works: Sequence[HocketWork],
+        tensors: list[torch.Tensor] | None = None,
+        finish: Callable[[], object] | None = None,
+    ) -> None:
+        self._works = list(works)
+        # The last one is over when all are, as far as anything is: a wait for it alone would do for most.
+        last = next((work._native for work in reversed(self._works) if work._native is not None), None)
+        self._joined = [tensor for work in self._works for tensor in work._tensors]
+        super().__init__(last, self._joined if tensors is None else tensors, finish)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        for work in self._works:
+            work.wait(timeout)
+        self._complete()
+        return True
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def exception(self) -> BaseException | None:
+        return next((error for work in self._works if (error := work.exception()) is not None), None)
+
+    def _complete(self) -> None:
+        for work in self._works:  # the future of the last one may be told before the others are over
+            work.wait()
+        super()._complete()
+
+
+class AnySourceWork(dist.Work):
+    """A receive from whichever rank sends first; it is matched when it is asked about.
+
+    Args:
+        comm: communicator of one host.
+        x: that is received into.
+        tag: of the message.
+    """
+
+    def __init__(self, comm: Communicator, x: torch.Tensor, tag: int) -> None:
+        super().__init__()
+        self._comm, self._x, self._tag = comm, x, tag
+        self._source = -1
+        self._native: _native.Work | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        limit_s = timeout.total_seconds() if timeout else self._comm.timeout
+        deadline = time.monotonic() + limit_s
+        while not self._is_matched():
+            if time.monotonic() > deadline:
+                raise CommTimeout(
+                    f"rank {self._comm.rank}: no rank has sent a message with tag {self._tag} within {limit_s:g} s"
+                )
+            time.sleep(0)
+        assert self._native is not None
+        self._native.wait(max(0.0, deadline - time.monotonic()))
+        return True
+
+    def is_completed(self) -> bool:
+        if not self._is_matched():
+            return False
+        assert self._native is not None
+        return self._native.test()
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        return None if self._native is None else self._native.exception()
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        self.wait()
+        return [self._x]
+
+    def _source_rank(self) -> int:
+        return self._source
+
+    def _is_matched(self) -> bool:
+        if self._native is None and (source := self._comm.probe(self._tag)) is not None:
+            self._source = source
+            self._native = self._comm.irecv(self._x, source, self._tag)
+        return self._native is not None
 
 
 def in_backward() -> bool:

@@ -1,0 +1,40 @@
+"""Lists of tensors as one array, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from hocket.errors import InvalidArgument
+
+
+def pack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the items of all tensors, one behind the other."""
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        raise InvalidArgument(f"all tensors must have one type, not {[str(tensor.dtype) for tensor in tensors]}")
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def unpack(tensors: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
+    """Copy what `pack` made into tensors of the same sizes."""
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.copy_(part.view(tensor.shape))
+
+
+def items_of_splits(tensor: torch.Tensor, splits: Sequence[int], size: int) -> list[int]:
+    """Return how many items each rank's part of a tensor has; splits are in rows, none means equal parts.
+
+    Raises:
+        InvalidArgument: the splits are not those of the tensor.
+    """
+    rows = tensor.shape[0] if tensor.dim() else 1
+    if not splits:
+        if rows % size:
+            raise InvalidArgument(f"{rows} rows cannot be split into {size} equal parts; give split sizes")
+        splits = [rows // size] * size
+    if len(splits) != size or sum(splits) != rows:
+        raise InvalidArgument(f"split sizes must be {size} numbers that sum to {rows} rows, not {list(splits)}")
+    items = tensor.numel() // rows if rows else 0
+    return [each * items for each in splits]
