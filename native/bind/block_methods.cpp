@@ -157,7 +157,7 @@ PyObject* all_gather(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
 PyObject* reduce_scatter(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<7> signature{
       "reduce_scatter", {"out", "x", "op", "backend", "async_op", "deps", "timeout"}, 2, 3};
-  return guarded([&] {
+  return reducing("reduce_scatter", self, args, nargs, kwnames, [&] {
     const auto v = signature.read(args, nargs, kwnames);
     const Entry entry(self);
     const Options options = read_options(entry, v[3], v[4], v[5], v[6]);
@@ -214,7 +214,7 @@ PyObject* all_gatherv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, P
 PyObject* reduce_scatterv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<8> signature{
       "reduce_scatterv", {"out", "x", "counts", "op", "backend", "async_op", "deps", "timeout"}, 3, 4};
-  return guarded([&] {
+  return reducing("reduce_scatterv", self, args, nargs, kwnames, [&] {
     const auto v = signature.read(args, nargs, kwnames);
     const Entry entry(self);
     const Options options = read_options(entry, v[4], v[5], v[6], v[7]);

@@ -28,10 +28,20 @@ ReduceOp read_reduce(PyObject* object) {
   if (PyUnicode_Check(object))
     for (size_t i = 0; i < kNumReduceOps; ++i)
       if (PyUnicode_CompareWithASCIIString(object, kReduceNames[i]) == 0) return static_cast<ReduceOp>(i);
-  std::string known;
-  for (const char* each : kReduceNames) known += std::string(known.empty() ? "'" : ", '") + each + "'";
-  throw Failure(ErrorCode::invalid_argument,
-                "op must be one of " + known + ", not " + nb::cast<std::string>(nb::repr(nb::handle(object))));
+  throw UnknownReduction();
+}
+
+PyObject* reduce_by_function(const char* method, PyObject* self, PyObject* const* args, Py_ssize_t nargs,
+                             PyObject* kwnames) {
+  const Py_ssize_t given = PyVectorcall_NARGS(static_cast<size_t>(nargs));
+  const Py_ssize_t named = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
+  const nb::str kind(method);
+  const nb::str name("_reduce_by_function");
+  std::vector<PyObject*> all{self, kind.ptr()};
+  all.insert(all.end(), args, args + given + named);
+  PyObject* result = PyObject_VectorcallMethod(name.ptr(), all.data(), static_cast<size_t>(given + 2), kwnames);
+  if (!result) throw PythonError();
+  return result;
 }
 
 int read_rank(PyObject* object, const char* argument, int size) {

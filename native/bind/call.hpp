@@ -31,6 +31,10 @@ class Entry {
   PyCommunicator& self_;
 };
 
+// Communicator._reduce_by_function, with the arguments of a vectorcall method.
+PyObject* reduce_by_function(const char* method, PyObject* self, PyObject* const* args, Py_ssize_t nargs,
+                             PyObject* kwnames);
+
 struct Options {
   bool is_async = false;
   double timeout_s = 0;
@@ -39,7 +43,24 @@ struct Options {
   bool is_internal = false;  // of the communicator itself: over the first backend, whatever operations may use
 };
 
-ReduceOp read_reduce(PyObject* object);
+// `op` is none of the core's own.
+class UnknownReduction {};
+
+ReduceOp read_reduce(PyObject* object);  // throws UnknownReduction
+
+// Runs the body of a method that reduces; where `op` is none of the core's, the method of Python that knows those of
+// users gets the call as it came.
+template <typename Body>
+PyObject* reducing(const char* method, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                   Body&& body) {
+  return guarded([&]() -> PyObject* {
+    try {
+      return body();
+    } catch (const UnknownReduction&) {
+      return reduce_by_function(method, self, args, nargs, kwnames);
+    }
+  });
+}
 int read_rank(PyObject* object, const char* argument, int size);
 int read_tag(PyObject* object);
 double read_timeout(PyObject* object, const PyCommunicator& communicator);

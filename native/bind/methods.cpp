@@ -7,7 +7,7 @@ namespace hocket {
 
 PyObject* all_reduce(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<6> signature{"all_reduce", {"x", "op", "backend", "async_op", "deps", "timeout"}, 1, 2};
-  return guarded([&] {
+  return reducing("all_reduce", self, args, nargs, kwnames, [&] {
     const auto v = signature.read(args, nargs, kwnames);
     const Entry entry(self);
     const Options options = read_options(entry, v[2], v[3], v[4], v[5]);
@@ -21,7 +21,7 @@ PyObject* all_reduce(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
 
 PyObject* scan(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<6> signature{"scan", {"x", "op", "backend", "async_op", "deps", "timeout"}, 1, 2};
-  return guarded([&] {
+  return reducing("scan", self, args, nargs, kwnames, [&] {
     const auto v = signature.read(args, nargs, kwnames);
     const Entry entry(self);
     const Options options = read_options(entry, v[2], v[3], v[4], v[5]);
@@ -37,7 +37,7 @@ PyObject* scan(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject
 PyObject* reduce(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<7> signature{
       "reduce", {"x", "root", "op", "backend", "async_op", "deps", "timeout"}, 2, 3};
-  return guarded([&] {
+  return reducing("reduce", self, args, nargs, kwnames, [&] {
     const auto v = signature.read(args, nargs, kwnames);
     const Entry entry(self);
     const Options options = read_options(entry, v[3], v[4], v[5], v[6]);

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hocket._native import Work
-    from hocket.comm import Communicator, Policy, Recv, Send
+    from hocket.comm import Communicator, Policy, Recv, Send, register_reduction
     from hocket.errors import (
         Aborted,
         BackendUnavailable,
@@ -56,6 +56,7 @@ __all__ = [
     "Work",
     "__version__",
     "init",
+    "register_reduction",
     "spawn",
 ]
 
@@ -67,6 +68,7 @@ _HOMES = {
     "Send": "hocket.comm",
     "Work": "hocket._native",
     "init": "hocket.session",
+    "register_reduction": "hocket.comm",
     "spawn": "hocket.session",
 }
 

@@ -4,5 +4,6 @@ from hocket.comm.communicator import Communicator
 from hocket.comm.fabric import Backends, Fabric, Layout
 from hocket.comm.messages import Recv, Send
 from hocket.comm.policy import Policy
+from hocket.comm.reductions import register_reduction
 
-__all__ = ["Backends", "Communicator", "Fabric", "Layout", "Policy", "Recv", "Send"]
+__all__ = ["Backends", "Communicator", "Fabric", "Layout", "Policy", "Recv", "Send", "register_reduction"]

@@ -19,6 +19,7 @@ from hocket.comm.fusion import Bucket, Fused
 from hocket.comm.messages import Recv, Send
 from hocket.comm.objects import ObjectOperations
 from hocket.comm.policy import CHOOSABLE, Explanation, Group, Policy, dtype_class
+from hocket.comm.reductions import reduce_by_function
 from hocket.errors import HocketError, InvalidArgument, InvalidState, InvalidType
 from hocket.trace import Record, decode_events
 
@@ -47,7 +48,8 @@ class Communicator(ObjectOperations):
 
     Reductions are made in rank order: bitwise equal on all ranks and from run to run. float16 and bfloat16 accumulate
     in float32; integers wrap; min and max propagate NaN; avg divides once, at the end. op is "sum", "prod", "min",
-    "max", "avg", for bits "band", "bor", "bxor", or for zero and not zero "land", "lor", "lxor".
+    "max", "avg", for bits "band", "bor", "bxor", for zero and not zero "land", "lor", "lxor", or a name that was given
+    to `hocket.register_reduction`.
 
     Where there are several backends each operation goes to the one that the policy names, or to ``backend=``.
     Operations on different backends run side by side; those that touch the same bytes, and those that follow others by
@@ -203,6 +205,10 @@ class Communicator(ObjectOperations):
         if self._names[0] != "shm":
             raise InvalidState(f"probe() looks into shared memory, but the ranks are on {self.num_hosts} hosts")
         return self._find_sender(tag)
+
+    def _reduce_by_function(self, kind: str, *arguments: Any, **options: Any) -> object:
+        """Called by the native methods where ``op`` is none of theirs."""
+        return reduce_by_function(self, kind, *arguments, **options)
 
     def prepare(self, op: str, *arguments: Any, **options: Any) -> _native.Prepared:
         """Read the arguments of an operation once, to issue it again and again; nothing is sent yet.

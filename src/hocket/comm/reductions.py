@@ -1,0 +1,161 @@
+"""Reductions that users define: a function of two arrays, under a name.
+
+No library knows the function, so the arrays of all ranks are gathered, and each rank that gets a result folds them in
+rank order. That moves as many times more bytes as there are ranks; what is built in goes another way.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hocket import _native
+from hocket.errors import InvalidArgument, InvalidType
+
+if TYPE_CHECKING:
+    from hocket.comm.communicator import Communicator
+
+Function = Callable[[Any, Any], Any]
+
+_functions: dict[str, Function] = {}
+
+
+def register_reduction(name: str, function: Function) -> None:
+    """Give all_reduce, reduce, reduce_scatter, reduce_scatterv and scan a further ``op``.
+
+    Args:
+        name: of the operation; the same on all ranks, which is not checked.
+        function: of two arrays of one shape, called as ``result = function(result, of_next_rank)``; associative. It
+            gets torch tensors where the operation is called with tensors, and NumPy arrays otherwise, and may change
+            the first of them. Each rank calls it by itself, so it has to be the same function on all.
+
+    Raises:
+        InvalidArgument: hocket has an operation of that name, or another function was registered under it.
+        InvalidType: the function cannot be called.
+    """
+    if not isinstance(name, str) or name in _native.REDUCE_NAMES:
+        raise InvalidArgument(f"name must be one that hocket does not have itself, not {name!r}")
+    if not callable(function):
+        raise InvalidType(f"function must be a function of two arrays, not {function!r}")
+    if _functions.setdefault(name, function) is not function:
+        raise InvalidArgument(f"another function is registered as {name!r}")
+
+
+def find_function(name: object) -> Function:
+    """Return what was registered; InvalidArgument if nothing was."""
+    if isinstance(name, str) and name in _functions:
+        return _functions[name]
+    known = ", ".join(map(repr, (*_native.REDUCE_NAMES, *_functions)))
+    raise InvalidArgument(f"op must be one of {known}, not {name!r}")
+
+
+class FoldedWork:
+    """The handle of a reduction of the user's in flight; as `Work`, but it is no ``deps`` of another operation."""
+
+    def __init__(self, gathered: _native.Work, fold: Callable[[], None]) -> None:
+        self._gathered = gathered
+        self._fold: Callable[[], None] | None = fold
+
+    def wait(self, timeout: float | None = None) -> None:
+        """As `Work.wait`; raises what the function raises, too."""
+        self._gathered.wait(timeout)
+        self._finish()
+
+    def test(self) -> bool:
+        """As `Work.test`; the fold is part of it."""
+        if not self._gathered.test():
+            return False
+        self._finish()
+        return True
+
+    def exception(self) -> BaseException | None:
+        return self._gathered.exception()
+
+    @property
+    def done(self) -> bool:
+        return self._gathered.done and self._fold is None
+
+    def __await__(self) -> Generator[Any]:
+        yield from self._gathered.__await__()
+        self._finish()
+
+    def _finish(self) -> None:
+        fold, self._fold = self._fold, None
+        if fold is not None:
+            fold()
+
+
+def reduce_by_function(comm: Communicator, kind: str, *arguments: Any, **options: Any) -> FoldedWork | None:
+    """Do what the method of that name does, with the arguments that it was called with; ``op`` is a registered name."""
+    names = {
+        "all_reduce": ("x", "op"),
+        "reduce": ("x", "root", "op"),
+        "scan": ("x", "op"),
+        "reduce_scatter": ("out", "x", "op"),
+        "reduce_scatterv": ("out", "x", "counts", "op"),
+    }[kind]
+    given = dict(zip(names, arguments, strict=False)) | {name: options.pop(name) for name in names if name in options}
+    function = find_function(given["op"])
+    is_async = options.pop("async_op", False)
+    x = _as_array("x", given["x"])
+    out = _as_array("out", given["out"]) if "out" in given else x
+    if kind != "reduce" or given["root"] == comm.rank:
+        _check_writable("out" if "out" in given else "x", out)
+    rows = _empty_rows(out, comm.size)
+    ranks: Sequence[int] = range(comm.size)
+    match kind:
+        case "all_reduce":
+            gathered = comm.all_gather(rows, x, async_op=True, **options)
+        case "scan":
+            gathered, ranks = comm.all_gather(rows, x, async_op=True, **options), range(comm.rank + 1)
+        case "reduce":
+            is_root = given["root"] == comm.rank
+            gathered = comm.gather(rows if is_root else None, x, given["root"], async_op=True, **options)
+            ranks = ranks if is_root else ()
+        case "reduce_scatter":
+            gathered = comm.all_to_all(rows, x, async_op=True, **options)
+        case _:
+            counts = list(given["counts"])
+            own_counts = [counts[comm.rank]] * comm.size
+            gathered = comm.all_to_allv(rows, x, own_counts, counts, async_op=True, **options)
+
+    def fold() -> None:
+        if ranks:
+            out[...] = functools.reduce(function, [rows[rank] for rank in ranks])
+
+    work = FoldedWork(gathered, fold)
+    if is_async:
+        return work
+    work.wait()
+    return None
+
+
+def _as_array(argument: str, x: Any) -> Any:
+    """Return tensors and NumPy arrays as they are, and other buffers as NumPy arrays of the same memory."""
+    if hasattr(x, "new_empty") or hasattr(x, "__array_interface__"):
+        return x
+    import numpy as np
+
+    try:
+        return np.asarray(memoryview(x))
+    except TypeError:
+        raise InvalidType(
+            f"argument {argument}: expected a NumPy array, a torch tensor or an object with the buffer protocol, not "
+            f"{type(x).__name__}"
+        ) from None
+
+
+def _check_writable(argument: str, x: Any) -> None:
+    if getattr(x, "requires_grad", False):
+        raise InvalidArgument(f"argument {argument}: the tensor requires grad; use x.detach()")
+    if hasattr(x, "flags") and not x.flags.writeable:
+        raise InvalidType(f"argument {argument}: the array is read-only, but the result is written into it")
+
+
+def _empty_rows(x: Any, size: int) -> Any:
+    if hasattr(x, "new_empty"):
+        return x.new_empty((size, *x.shape))
+    import numpy as np
+
+    return np.empty((size, *x.shape), x.dtype)
