@@ -1,0 +1,42 @@
+"""`hocket doctor`: what of hocket works here, what does not, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+_HELP = """Look for what keeps hocket from working, or from being fast, on this machine.
+
+Changes nothing. Run it in the environment and under the launcher of the program; the exit code is 1 if something will
+not work, and 0 otherwise."""
+_EXAMPLES = """\b
+Examples:
+  hocket doctor
+  hocket doctor --json
+  mpirun -n 1 hocket doctor"""
+_MARKS = {"good": "ok", "note": "note", "problem": "PROBLEM"}
+
+
+def register(application: typer.Typer) -> None:
+    """Add the verb to the command."""
+    application.command("doctor", help=_HELP, epilog=_EXAMPLES)(doctor)
+
+
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> int:
+    """Print all findings."""
+    from hocket.cli._findings import find_all
+
+    findings = find_all()
+    has_problem = any(finding.state == "problem" for finding in findings)
+    if as_json:
+        print(json.dumps({"findings": [asdict(finding) for finding in findings], "has_problem": has_problem}))
+        return int(has_problem)
+    width = max(len(finding.about) for finding in findings)
+    for finding in findings:
+        print(f"{_MARKS[finding.state]:<8}{finding.about:<{width}}  {finding.text}")
+        if finding.remedy:
+            print(f"{'':<8}{'':<{width}}  -> {finding.remedy}")
+    return int(has_problem)
