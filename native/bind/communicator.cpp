@@ -92,6 +92,25 @@ PyCommunicator::~PyCommunicator() {
   if (core_->idle()) Engine::instance().detach(*core_);
 }
 
+void PyCommunicator::abort(const std::string& reason) {
+  check_not_forked();
+  const ProgressGuard guard;
+  if (core_->failure()) return;
+  core_->fail({ErrorCode::aborted,
+               "rank " + std::to_string(core_->rank) + " of " + core_->label + " aborted the communicator: " + reason,
+               {}});
+}
+
+bool PyCommunicator::drain(double timeout_s) {
+  check_not_forked();
+  ReleasedGil hooks;
+  Engine& engine = Engine::instance();
+  const bool is_over = engine.wait_for([&] { return core_->failure() || core_->idle(); }, timeout_s, hooks);
+  const std::lock_guard guard(engine.lock());
+  if (core_->failure()) throw Failure(*core_->failure());
+  return is_over;
+}
+
 void PyCommunicator::close(double drain_timeout_s) {
   if (g_forked_child.load(std::memory_order_relaxed) || core_->closed) return;
   ReleasedGil hooks;
@@ -229,6 +248,8 @@ void bind_communicator(nb::module_& module) {
              return std::exchange(self.coalesced, nb::list());
            })
       .def("_records", &records)
+      .def("_abort", &PyCommunicator::abort, nb::arg("reason"))
+      .def("_drain", &PyCommunicator::drain, nb::arg("timeout"))
       .def("_close", &PyCommunicator::close, nb::arg("drain_timeout"));
 }
 

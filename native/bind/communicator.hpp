@@ -52,6 +52,11 @@ class PyCommunicator {
   // Waits until what is in flight is over (at most so long), then leaves. Idempotent.
   void close(double drain_timeout_s);
 
+  // Gives the communicator up: what is in flight fails here and on the other members, who hear the reason.
+  void abort(const std::string& reason);
+  // Waits until nothing is in flight; false if that takes longer. Throws what has broken the communicator.
+  bool drain(double timeout_s);
+
   const double timeout_s;
   bool check_grad = true;
   // What operations do: run; be kept for later (prepared.hpp); or be issued and waited for together.

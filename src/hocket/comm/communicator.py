@@ -20,7 +20,7 @@ from hocket.comm.messages import Recv, Send
 from hocket.comm.objects import ObjectOperations
 from hocket.comm.policy import CHOOSABLE, Explanation, Group, Policy, dtype_class
 from hocket.comm.reductions import reduce_by_function
-from hocket.errors import HocketError, InvalidArgument, InvalidState, InvalidType
+from hocket.errors import CommTimeout, HocketError, InvalidArgument, InvalidState, InvalidType
 from hocket.trace import Record, decode_events
 
 _NO_COLOR = -1
@@ -321,6 +321,44 @@ class Communicator(ObjectOperations):
         self._groups_made[tuple(members)] += 1
         count = self._groups_made[tuple(members)]
         return self._child(members, f"group {members} of {self._label}", "group", count, *members)
+
+    def synchronize(self, timeout: float | None = None) -> None:
+        """Wait for every operation of this rank that is in flight on this communicator.
+
+        Args:
+            timeout: seconds; None: that of the communicator.
+
+        Raises:
+            CommTimeout: some are in flight still.
+            HocketError: what has broken the communicator. What went wrong with one operation its `Work` raises.
+        """
+        limit_s = self.timeout if timeout is None else timeout
+        if not self._drain(limit_s):
+            left = [record for record in self.records() if record.state in ("issued", "started", "waited")]
+            names = ", ".join(f"{record.op} number {record.seq}" for record in left[:3])
+            raise CommTimeout(
+                f"rank {self.rank} of {self._label}: {len(left)} operations are in flight after {limit_s:g} s: {names}"
+            )
+
+    def quiesce(self, timeout: float | None = None) -> None:
+        """Return when nothing is in flight on any member, e.g. to take a checkpoint; called by all members.
+
+        Args:
+            timeout: seconds, of this rank's operations and then of the others'; None: that of the communicator.
+
+        Raises:
+            CommTimeout: naming what is in flight here, or the members that did not come.
+        """
+        self.synchronize(timeout)
+        self.barrier(timeout=timeout)
+
+    def abort(self, reason: str) -> None:
+        """Give the communicator up; this rank alone calls it, and does not wait for anybody.
+
+        Operations in flight, here and on the other members, and all later ones raise `Aborted` with the reason. To be
+        called where a rank cannot go on: the others need not wait for their timeouts.
+        """
+        self._abort(str(reason))
 
     def finalize(self) -> None:
         """Wait for operations in flight and leave this communicator and those made from it. Idempotent.

@@ -282,6 +282,7 @@ class HocketProcessGroup(dist.ProcessGroup):
         self.communicator.finalize()
 
     def abort(self) -> None:
+        self.communicator.abort("the process group was aborted")
         self.communicator._leave(0.0)
 
     def _issue(

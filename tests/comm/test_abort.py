@@ -1,0 +1,74 @@
+"""abort, synchronize and quiesce."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import hocket as hk
+
+
+def _abort(comm: hk.Communicator, backend: str) -> float:
+    comm.finalize()
+    comm = hk.init(backends=["shm", backend], timeout=30)
+    other = comm.dup()
+    comm.barrier(backend=backend)
+    begin = time.monotonic()
+    if comm.rank == 1:
+        pending = comm.irecv(np.zeros(3), 0)
+        time.sleep(0.3)
+        comm.abort("the data ran out")
+        with pytest.raises(hk.Aborted, match="rank 1 of world aborted the communicator: the data ran out"):
+            pending.wait()
+        comm.abort("once more: the first reason stays")
+    else:
+        with pytest.raises(hk.Aborted, match="rank 1 of world aborted the communicator: the data ran out"):
+            comm.all_reduce(np.zeros(70_000), backend=backend)
+    for _ in range(2):
+        with pytest.raises(hk.Aborted, match="the data ran out"):
+            comm.barrier()
+        with pytest.raises(hk.Aborted, match="the data ran out"):
+            comm.synchronize()
+    seconds = time.monotonic() - begin
+    other.barrier()  # another communicator
+    comm.finalize()
+    return seconds
+
+
+@pytest.mark.parametrize("backend", ["shm", "mpi"])
+def test_abort(backend: str) -> None:
+    assert max(hk.spawn(_abort, 3, backend, timeout=50)) < 10
+
+
+def _synchronize(comm: hk.Communicator) -> bool:
+    x = np.ones(1_000_000)
+    works = [comm.all_reduce(x, async_op=True) for _ in range(4)]
+    comm.synchronize()
+    assert all(work.done for work in works) and (x == comm.size**4).all()
+    comm.synchronize()  # nothing in flight
+    if comm.rank == 0:
+        late = comm.irecv(x, 1)
+        with pytest.raises(hk.CommTimeout, match=r"1 operations are in flight after 0.1 s: recv number 1"):
+            comm.synchronize(timeout=0.1)
+        comm.barrier()
+        late.wait()
+    else:
+        comm.barrier()
+        if comm.rank == 1:
+            comm.send(x, 0)
+    order = np.zeros(comm.size)
+    work = comm.all_gather(order, np.ones(1), async_op=True)
+    comm.quiesce()
+    assert work.done and order.all()
+    if comm.rank == 0:
+        with pytest.raises(hk.CommTimeout, match="rank 1"):
+            comm.quiesce(timeout=0.2)
+    else:
+        time.sleep(1.5)
+    return True
+
+
+def test_synchronize_and_quiesce() -> None:
+    assert all(hk.spawn(_synchronize, 2, timeout=50))
