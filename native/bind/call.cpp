@@ -173,7 +173,8 @@ PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<
   if (communicator.mode == PyCommunicator::Mode::prepare) [[unlikely]]
     return prepare(self, op, std::move(arrays), options);
   note_written(*arrays);
-  const bool is_coalesced = communicator.mode == PyCommunicator::Mode::coalesce && !options.is_async;
+  const bool is_coalesced =
+      communicator.mode == PyCommunicator::Mode::coalesce && !options.is_async && !options.is_internal;
   const bool is_async = options.is_async || is_coalesced;
   AtOnce at_once;
   if (!is_async && deps.empty() && try_at_once(core, op, at_once)) [[likely]] {

@@ -49,6 +49,9 @@ def _coalesced(comm: hk.Communicator, backend: str) -> bool:
         assert comm.all_reduce(a, backend=backend) is None  # type: ignore[func-returns-value]
         comm.all_reduce(b, backend=backend)
         comm.barrier()
+        assert comm.all_gather_object(comm.rank, backend=backend) == list(range(comm.size))
+        pair = comm.dup()
+    pair.barrier()
     assert (a == sum(range(comm.size))).all() and (b == 2 * comm.size).all()
     comm.finalize()
     return True

@@ -235,8 +235,8 @@ class Communicator(ObjectOperations):
     def coalesced(self) -> Iterator[None]:
         """Issue the operations of a ``with`` block side by side, and wait for all of them at its end.
 
-        Those that touch the same bytes keep their order. Where the block raises, nothing is waited for: what was issued
-        goes on.
+        Those that touch the same bytes keep their order; operations on objects wait by themselves. Where the block
+        raises, nothing is waited for: what was issued goes on.
         """
         self._begin_coalescing()
         try:
@@ -350,7 +350,7 @@ class Communicator(ObjectOperations):
             CommTimeout: naming what is in flight here, or the members that did not come.
         """
         self.synchronize(timeout)
-        self.barrier(timeout=timeout)
+        self.barrier(timeout=timeout, async_op=True).wait()  # also inside of coalesced()
 
     def abort(self, reason: str) -> None:
         """Give the communicator up; this rank alone calls it, and does not wait for anybody.

@@ -10,10 +10,13 @@ import itertools
 import pickle
 from array import array
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hocket import _native
 from hocket.errors import InvalidArgument, InvalidType
+
+if TYPE_CHECKING:
+    from hocket._native import Asynchronous
 
 _SIZE_NBYTES = 8
 
@@ -27,11 +30,12 @@ class ObjectOperations(_native.Communicator):
         Raises:
             InvalidType: the object of some rank cannot be pickled; on all ranks.
         """
+        how = _asynchronous(backend, timeout)
         data, size = _pickle(obj)
         sizes = _int64s(self.size)
-        self.all_gather(sizes, _int64s(1, [size]), backend=backend, timeout=timeout)
+        self.all_gather(sizes, _int64s(1, [size]), **how).wait()
         gathered = bytearray(sum(map(abs, sizes)))
-        self.all_gatherv(gathered, data, [abs(each) for each in sizes], backend=backend, timeout=timeout)
+        self.all_gatherv(gathered, data, [abs(each) for each in sizes], **how).wait()
         return _unpickle(gathered, sizes)
 
     def gather_object(
@@ -42,15 +46,16 @@ class ObjectOperations(_native.Communicator):
         Raises:
             InvalidType: the object of some rank cannot be pickled; on all ranks.
         """
+        how = _asynchronous(backend, timeout)
         data, size = _pickle(obj)
         sizes = _int64s(self.size)
-        self.all_gather(sizes, _int64s(1, [size]), backend=backend, timeout=timeout)
+        self.all_gather(sizes, _int64s(1, [size]), **how).wait()
         if min(sizes) < 0:  # everyone learns why
             gathered = bytearray(sum(map(abs, sizes)))
-            self.all_gatherv(gathered, data, [abs(each) for each in sizes], backend=backend, timeout=timeout)
+            self.all_gatherv(gathered, data, [abs(each) for each in sizes], **how).wait()
             return _unpickle(gathered, sizes)
         gathered = bytearray(sum(sizes) if self.rank == root else 0)
-        self.gatherv(gathered if self.rank == root else None, data, list(sizes), root, backend=backend, timeout=timeout)
+        self.gatherv(gathered if self.rank == root else None, data, list(sizes), root, **how).wait()
         return _unpickle(gathered, sizes) if self.rank == root else None
 
     def broadcast_object(self, obj: Any, root: int, *, backend: str | None = None, timeout: float | None = None) -> Any:
@@ -59,11 +64,12 @@ class ObjectOperations(_native.Communicator):
         Raises:
             InvalidType: the object cannot be pickled; on all ranks.
         """
+        how = _asynchronous(backend, timeout)
         data, size = _pickle(obj) if self.rank == root else (b"", 0)
         sizes = _int64s(1, [size])
-        self.broadcast(sizes, root, backend=backend, timeout=timeout)
+        self.broadcast(sizes, root, **how).wait()
         received = bytearray(data) if self.rank == root else bytearray(abs(sizes[0]))
-        self.broadcast(received, root, backend=backend, timeout=timeout)
+        self.broadcast(received, root, **how).wait()
         if self.rank == root and size >= 0:
             return obj
         return _unpickle(received, sizes, sender=root)[0]
@@ -82,18 +88,19 @@ class ObjectOperations(_native.Communicator):
             InvalidArgument: the root has another number of objects than there are ranks; before anything is sent.
             InvalidType: one of them cannot be pickled; on all ranks.
         """
+        how = _asynchronous(backend, timeout)
         is_root = self.rank == root
         pickled = _pickle_each(objs, self.size) if is_root else []
         sizes = _int64s(self.size, [size for _, size in pickled])
-        self.broadcast(sizes, root, backend=backend, timeout=timeout)
+        self.broadcast(sizes, root, **how).wait()
         counts = [abs(each) for each in sizes]
         given = b"".join(data for data, _ in pickled)
         if min(sizes) < 0:
             everything = bytearray(given) if is_root else bytearray(sum(counts))
-            self.broadcast(everything, root, backend=backend, timeout=timeout)
+            self.broadcast(everything, root, **how).wait()
             return _unpickle(everything, sizes, sender=root)
         received = bytearray(counts[self.rank])
-        self.scatterv(received, given if is_root else None, counts, root, backend=backend, timeout=timeout)
+        self.scatterv(received, given if is_root else None, counts, root, **how).wait()
         return _unpickle(received, [sizes[self.rank]])[0]
 
     def all_to_all_object(
@@ -105,21 +112,21 @@ class ObjectOperations(_native.Communicator):
             InvalidArgument: there are more or fewer objects than ranks; before anything is sent.
             InvalidType: one of some rank cannot be pickled; on all ranks that it, or another one of that rank, goes to.
         """
+        how = _asynchronous(backend, timeout)
         pickled = _pickle_each(objs, self.size)
         failures = [each for each in pickled if each[1] < 0]
         if failures:  # nobody gets a part of what cannot be sent as a whole
             pickled = [failures[0]] * self.size
         in_sizes, out_sizes = _int64s(self.size, [size for _, size in pickled]), _int64s(self.size)
-        self.all_to_all(out_sizes, in_sizes, backend=backend, timeout=timeout)
+        self.all_to_all(out_sizes, in_sizes, **how).wait()
         received = bytearray(sum(map(abs, out_sizes)))
         self.all_to_allv(
             received,
             b"".join(data for data, _ in pickled),
             [abs(each) for each in out_sizes],
             [abs(each) for each in in_sizes],
-            backend=backend,
-            timeout=timeout,
-        )
+            **how,
+        ).wait()
         return _unpickle(received, out_sizes)
 
     def send_object(
@@ -140,16 +147,21 @@ class ObjectOperations(_native.Communicator):
         if size < 0:
             raise InvalidType(data.decode())
         header = self.isend(_int64s(1, [size]), dst, tag, backend=backend, timeout=timeout)
-        self.send(data, dst, tag, backend=backend, timeout=timeout)
+        self.isend(data, dst, tag, backend=backend, timeout=timeout).wait()
         header.wait()
 
     def recv_object(self, src: int, tag: int = 0, *, backend: str | None = None, timeout: float | None = None) -> Any:
         """Return an object that a rank sent by `send_object`."""
         sizes = _int64s(1)
-        self.recv(sizes, src, tag, backend=backend, timeout=timeout)
+        self.irecv(sizes, src, tag, backend=backend, timeout=timeout).wait()
         received = bytearray(sizes[0])
-        self.recv(received, src, tag, backend=backend, timeout=timeout)
+        self.irecv(received, src, tag, backend=backend, timeout=timeout).wait()
         return _unpickle(received, sizes)[0]
+
+
+def _asynchronous(backend: str | None, timeout: float | None) -> Asynchronous:
+    """Each operation is waited for by itself, also inside of ``comm.coalesced()``."""
+    return {"async_op": True, "backend": backend, "timeout": timeout}
 
 
 def _int64s(count: int, values: Sequence[int] = ()) -> Any:
