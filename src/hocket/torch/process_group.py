@@ -79,23 +79,23 @@ class HocketProcessGroup(dist.ProcessGroup):
         if x.is_sparse:
             reduce_sparse(self.communicator, x, _reduction(opts), _seconds(opts))
             return HocketWork(None, [x])
-        return self._issue("all_reduce", opts, [x], [x], lambda **how: self.communicator.all_reduce(
-            x, _reduction(opts), **how))  # fmt: skip
+        return self._issue("all_reduce", opts, [x], [x], partial(self.communicator.all_reduce, x, _reduction(opts)))
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> HocketWork:
         opts, xs = opts or AllreduceCoalescedOptions(), list(tensors)
-        return self._issue("all_reduce_coalesced", opts, xs, xs, lambda **how: self.communicator.all_reduce_coalesced(
-            xs, _reduction(opts), **how))  # fmt: skip
+        return self._issue(
+            "all_reduce_coalesced", opts, xs, xs, partial(self.communicator.all_reduce_coalesced, xs, _reduction(opts))
+        )
 
     def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any) -> HocketWork:
         x = _one(tensors)
-        return self._issue("broadcast", opts, [x], [x], lambda **how: self.communicator.broadcast(
-            x, opts.rootRank, **how))  # fmt: skip
+        return self._issue("broadcast", opts, [x], [x], partial(self.communicator.broadcast, x, opts.rootRank))
 
     def reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> HocketWork:
         x = _one(tensors)
-        return self._issue("reduce", opts, [x], [x], lambda **how: self.communicator.reduce(
-            x, opts.rootRank, _reduction(opts), **how))  # fmt: skip
+        return self._issue(
+            "reduce", opts, [x], [x], partial(self.communicator.reduce, x, opts.rootRank, _reduction(opts))
+        )
 
     def barrier(self, opts: Any = None) -> HocketWork:
         return self._issue("barrier", opts or BarrierOptions(), [], [], self.communicator.barrier)
@@ -110,9 +110,12 @@ class HocketProcessGroup(dist.ProcessGroup):
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HocketWork:
         return self._issue(
-            "all_gather", opts or AllgatherOptions(), [input], [output],
-            lambda **how: self.communicator.all_gather(output, input, **how),
-        )  # fmt: skip
+            "all_gather",
+            opts or AllgatherOptions(),
+            [input],
+            [output],
+            partial(self.communicator.all_gather, output, input),
+        )
 
     all_gather_single = _allgather_base
 
@@ -122,14 +125,19 @@ class HocketProcessGroup(dist.ProcessGroup):
         outputs, x = list(_one(output_lists)), _one(inputs)
         counts = [output.numel() for output in outputs]
         flat = x.new_empty(sum(counts))
+        # Every rank has the same list of shapes, so all take the same of the two.
+        if len(set(counts)) == 1:
+            call = partial(self.communicator.all_gather, flat, x)
+        else:
+            call = partial(self.communicator.all_gatherv, flat, x, counts)
         return self._issue(
-            "all_gather", opts or AllgatherOptions(), [x], outputs,
-            # every rank has the same list of shapes, so all take the same of the two
-            lambda **how: self.communicator.all_gather(flat, x, **how)
-            if len(set(counts)) == 1
-            else self.communicator.all_gatherv(flat, x, counts, **how),
+            "all_gather",
+            opts or AllgatherOptions(),
+            [x],
+            outputs,
+            call,
             finish=lambda: unpack(outputs, flat),
-        )  # fmt: skip
+        )
 
     def allgather_coalesced(
         self, output_lists: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
@@ -144,18 +152,24 @@ class HocketProcessGroup(dist.ProcessGroup):
                 unpack(outputs, flat)
 
         return self._issue_all(
-            "all_gather_coalesced", opts, xs, [output for outputs in output_lists for output in outputs],
+            "all_gather_coalesced",
+            opts,
+            xs,
+            [output for outputs in output_lists for output in outputs],
             [partial(self.communicator.all_gather, flat, x) for flat, x in zip(flats, xs, strict=True)],
             finish=finish,
-        )  # fmt: skip
+        )
 
     def allgather_into_tensor_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> HocketWork:
         return self._issue_all(
-            "all_gather_coalesced", opts or AllgatherOptions(), list(inputs), list(outputs),
+            "all_gather_coalesced",
+            opts or AllgatherOptions(),
+            list(inputs),
+            list(outputs),
             [partial(self.communicator.all_gather, out, x) for out, x in zip(outputs, inputs, strict=True)],
-        )  # fmt: skip
+        )
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
@@ -166,25 +180,36 @@ class HocketProcessGroup(dist.ProcessGroup):
         outputs = list(_one(output_lists)) if is_root else []
         flat = x.new_empty(sum(output.numel() for output in outputs)) if is_root else None
         return self._issue(
-            "gather", opts, [x], outputs,
-            lambda **how: self.communicator.gather(flat, x, opts.rootRank, **how),
+            "gather",
+            opts,
+            [x],
+            outputs,
+            partial(self.communicator.gather, flat, x, opts.rootRank),
             finish=lambda: unpack(outputs, flat) if flat is not None else None,
-        )  # fmt: skip
+        )
 
     def scatter(
         self, outputs: Sequence[torch.Tensor], input_lists: Sequence[Sequence[torch.Tensor]], opts: Any
     ) -> HocketWork:
         out = _one(outputs)
         packed = pack(_one(input_lists)) if opts.rootRank == self.rank() else None
-        return self._issue("scatter", opts, [] if packed is None else [packed], [out],
-                           lambda **how: self.communicator.scatter(out, packed, opts.rootRank, **how))  # fmt: skip
+        return self._issue(
+            "scatter",
+            opts,
+            [] if packed is None else [packed],
+            [out],
+            partial(self.communicator.scatter, out, packed, opts.rootRank),
+        )
 
     def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HocketWork:
         opts = opts or ReduceScatterOptions()
         return self._issue(
-            "reduce_scatter", opts, [input], [output],
-            lambda **how: self.communicator.reduce_scatter(output, input, _reduction(opts), **how),
-        )  # fmt: skip
+            "reduce_scatter",
+            opts,
+            [input],
+            [output],
+            partial(self.communicator.reduce_scatter, output, input, _reduction(opts)),
+        )
 
     reduce_scatter_single = _reduce_scatter_base
 
@@ -195,20 +220,28 @@ class HocketProcessGroup(dist.ProcessGroup):
         counts, packed = [x.numel() for x in inputs], pack(inputs)
         if len(set(counts)) == 1:
             return self._reduce_scatter_base(out, packed, opts)
-        return self._issue("reduce_scatter", opts, list(inputs), [out], lambda **how: self.communicator.reduce_scatterv(
-            out, packed, counts, _reduction(opts), **how))  # fmt: skip
+        return self._issue(
+            "reduce_scatter",
+            opts,
+            list(inputs),
+            [out],
+            partial(self.communicator.reduce_scatterv, out, packed, counts, _reduction(opts)),
+        )
 
     def reduce_scatter_tensor_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> HocketWork:
         opts = opts or ReduceScatterOptions()
         return self._issue_all(
-            "reduce_scatter_coalesced", opts, list(inputs), list(outputs),
+            "reduce_scatter_coalesced",
+            opts,
+            list(inputs),
+            list(outputs),
             [
                 partial(self.communicator.reduce_scatter, out, x, _reduction(opts))
                 for out, x in zip(outputs, inputs, strict=True)
             ],
-        )  # fmt: skip
+        )
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
@@ -222,12 +255,18 @@ class HocketProcessGroup(dist.ProcessGroup):
     ) -> HocketWork:
         opts = opts or AllToAllOptions()
         if not output_split_sizes and not input_split_sizes:
-            return self._issue("all_to_all", opts, [input], [output], lambda **how: self.communicator.all_to_all(
-                output, input, **how))  # fmt: skip
+            return self._issue(
+                "all_to_all", opts, [input], [output], partial(self.communicator.all_to_all, output, input)
+            )
         out_counts = items_of_splits(output, output_split_sizes, self.size())
         in_counts = items_of_splits(input, input_split_sizes, self.size())
-        return self._issue("all_to_all", opts, [input], [output], lambda **how: self.communicator.all_to_allv(
-            output, input, out_counts, in_counts, **how))  # fmt: skip
+        return self._issue(
+            "all_to_all",
+            opts,
+            [input],
+            [output],
+            partial(self.communicator.all_to_allv, output, input, out_counts, in_counts),
+        )
 
     all_to_all_single = alltoall_base
 
@@ -237,10 +276,13 @@ class HocketProcessGroup(dist.ProcessGroup):
         packed = pack(inputs)
         flat = packed.new_empty(sum(out_counts))
         return self._issue(
-            "all_to_all", opts or AllToAllOptions(), list(inputs), list(outputs),
-            lambda **how: self.communicator.all_to_allv(flat, packed, out_counts, in_counts, **how),
+            "all_to_all",
+            opts or AllToAllOptions(),
+            list(inputs),
+            list(outputs),
+            partial(self.communicator.all_to_allv, flat, packed, out_counts, in_counts),
             finish=lambda: unpack(outputs, flat),
-        )  # fmt: skip
+        )
 
     def send(self, tensors: Sequence[torch.Tensor], dst: int, tag: int = 0) -> HocketWork:
         with recorded("send", tensors):
