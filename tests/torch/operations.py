@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -125,6 +126,7 @@ def mistakes(rank: int, size: int) -> None:
     raises(UnsupportedDtype, lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BXOR))
     raises(CollectiveMismatch, lambda: dist.all_reduce(torch.ones(2 + rank)))
     raises(InvalidArgument, lambda: dist.all_to_all_single(torch.empty(3), torch.empty(3), [1, 1], [2, 1]))
+    dist.group.WORLD.monitored_barrier(timedelta(seconds=20))
     leaf = torch.ones(2, requires_grad=True)
     dist.all_reduce(leaf)  # as over gloo: the backend writes into leaves
     same(leaf.detach(), torch.full((2,), float(size)), "all_reduce of a leaf")
