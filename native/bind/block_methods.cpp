@@ -146,116 +146,96 @@ PyObject* run_blocks(PyObject* self, const Entry& entry, Operation op, BlockArgu
 
 PyObject* all_gather(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<6> signature{"all_gather", {"out", "x", "backend", "async_op", "deps", "timeout"}, 2, 2};
-  return guarded([&] {
-    const auto v = signature.read(args, nargs, kwnames);
-    const Entry entry(self);
-    const Options options = read_options(entry, v[2], v[3], v[4], v[5]);
-    return run_blocks(self, entry, {.kind = OpKind::all_gather}, {v[0], v[1]}, options);
-  });
+  return collective(signature, self, args, nargs, kwnames,
+                    [&](const auto& v, const Entry& entry, const Options& options) {
+                      return run_blocks(self, entry, {.kind = OpKind::all_gather}, {v[0], v[1]}, options);
+                    });
 }
 
 PyObject* reduce_scatter(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<7> signature{
       "reduce_scatter", {"out", "x", "op", "backend", "async_op", "deps", "timeout"}, 2, 3};
-  return reducing("reduce_scatter", self, args, nargs, kwnames, [&] {
-    const auto v = signature.read(args, nargs, kwnames);
-    const Entry entry(self);
-    const Options options = read_options(entry, v[3], v[4], v[5], v[6]);
-    return run_blocks(self, entry, {.kind = OpKind::reduce_scatter, .reduce = read_reduce(v[2])}, {v[0], v[1]},
-                      options);
-  });
+  return collective(signature, self, args, nargs, kwnames,
+                    [&](const auto& v, const Entry& entry, const Options& options) {
+                      return run_blocks(self, entry, {.kind = OpKind::reduce_scatter, .reduce = read_reduce(v[2])},
+                                        {v[0], v[1]}, options);
+                    });
 }
 
 PyObject* all_to_all(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<6> signature{"all_to_all", {"out", "x", "backend", "async_op", "deps", "timeout"}, 2, 2};
-  return guarded([&] {
-    const auto v = signature.read(args, nargs, kwnames);
-    const Entry entry(self);
-    const Options options = read_options(entry, v[2], v[3], v[4], v[5]);
-    return run_blocks(self, entry, {.kind = OpKind::all_to_all}, {v[0], v[1]}, options);
-  });
+  return collective(signature, self, args, nargs, kwnames,
+                    [&](const auto& v, const Entry& entry, const Options& options) {
+                      return run_blocks(self, entry, {.kind = OpKind::all_to_all}, {v[0], v[1]}, options);
+                    });
 }
 
 PyObject* gather(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<7> signature{
       "gather", {"out", "x", "root", "backend", "async_op", "deps", "timeout"}, 3, 3};
-  return guarded([&] {
-    const auto v = signature.read(args, nargs, kwnames);
-    const Entry entry(self);
-    const Options options = read_options(entry, v[3], v[4], v[5], v[6]);
-    return run_blocks(self, entry, {.kind = OpKind::gather, .root = read_rank(v[2], "root", entry.core().size)},
-                      {v[0], v[1]}, options);
-  });
+  return collective(
+      signature, self, args, nargs, kwnames, [&](const auto& v, const Entry& entry, const Options& options) {
+        return run_blocks(self, entry, {.kind = OpKind::gather, .root = read_rank(v[2], "root", entry.core().size)},
+                          {v[0], v[1]}, options);
+      });
 }
 
 PyObject* scatter(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<7> signature{
       "scatter", {"out", "x", "root", "backend", "async_op", "deps", "timeout"}, 3, 3};
-  return guarded([&] {
-    const auto v = signature.read(args, nargs, kwnames);
-    const Entry entry(self);
-    const Options options = read_options(entry, v[3], v[4], v[5], v[6]);
-    return run_blocks(self, entry, {.kind = OpKind::scatter, .root = read_rank(v[2], "root", entry.core().size)},
-                      {v[0], v[1]}, options);
-  });
+  return collective(
+      signature, self, args, nargs, kwnames, [&](const auto& v, const Entry& entry, const Options& options) {
+        return run_blocks(self, entry, {.kind = OpKind::scatter, .root = read_rank(v[2], "root", entry.core().size)},
+                          {v[0], v[1]}, options);
+      });
 }
 
 PyObject* all_gatherv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<7> signature{
       "all_gatherv", {"out", "x", "counts", "backend", "async_op", "deps", "timeout"}, 3, 3};
-  return guarded([&] {
-    const auto v = signature.read(args, nargs, kwnames);
-    const Entry entry(self);
-    const Options options = read_options(entry, v[3], v[4], v[5], v[6]);
-    return run_blocks(self, entry, {.kind = OpKind::all_gatherv}, {v[0], v[1], v[2]}, options);
-  });
+  return collective(signature, self, args, nargs, kwnames,
+                    [&](const auto& v, const Entry& entry, const Options& options) {
+                      return run_blocks(self, entry, {.kind = OpKind::all_gatherv}, {v[0], v[1], v[2]}, options);
+                    });
 }
 
 PyObject* reduce_scatterv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<8> signature{
       "reduce_scatterv", {"out", "x", "counts", "op", "backend", "async_op", "deps", "timeout"}, 3, 4};
-  return reducing("reduce_scatterv", self, args, nargs, kwnames, [&] {
-    const auto v = signature.read(args, nargs, kwnames);
-    const Entry entry(self);
-    const Options options = read_options(entry, v[4], v[5], v[6], v[7]);
-    return run_blocks(self, entry, {.kind = OpKind::reduce_scatterv, .reduce = read_reduce(v[3])}, {v[0], v[1], v[2]},
-                      options);
-  });
+  return collective(signature, self, args, nargs, kwnames,
+                    [&](const auto& v, const Entry& entry, const Options& options) {
+                      return run_blocks(self, entry, {.kind = OpKind::reduce_scatterv, .reduce = read_reduce(v[3])},
+                                        {v[0], v[1], v[2]}, options);
+                    });
 }
 
 PyObject* all_to_allv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<8> signature{
       "all_to_allv", {"out", "x", "out_counts", "in_counts", "backend", "async_op", "deps", "timeout"}, 4, 4};
-  return guarded([&] {
-    const auto v = signature.read(args, nargs, kwnames);
-    const Entry entry(self);
-    const Options options = read_options(entry, v[4], v[5], v[6], v[7]);
-    return run_blocks(self, entry, {.kind = OpKind::all_to_allv}, {v[0], v[1], v[2], v[3]}, options);
-  });
+  return collective(signature, self, args, nargs, kwnames,
+                    [&](const auto& v, const Entry& entry, const Options& options) {
+                      return run_blocks(self, entry, {.kind = OpKind::all_to_allv}, {v[0], v[1], v[2], v[3]}, options);
+                    });
 }
 
 PyObject* gatherv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<8> signature{
       "gatherv", {"out", "x", "counts", "root", "backend", "async_op", "deps", "timeout"}, 4, 4};
-  return guarded([&] {
-    const auto v = signature.read(args, nargs, kwnames);
-    const Entry entry(self);
-    const Options options = read_options(entry, v[4], v[5], v[6], v[7]);
-    return run_blocks(self, entry, {.kind = OpKind::gatherv, .root = read_rank(v[3], "root", entry.core().size)},
-                      {v[0], v[1], v[2]}, options);
-  });
+  return collective(
+      signature, self, args, nargs, kwnames, [&](const auto& v, const Entry& entry, const Options& options) {
+        return run_blocks(self, entry, {.kind = OpKind::gatherv, .root = read_rank(v[3], "root", entry.core().size)},
+                          {v[0], v[1], v[2]}, options);
+      });
 }
 
 PyObject* scatterv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<8> signature{
       "scatterv", {"out", "x", "counts", "root", "backend", "async_op", "deps", "timeout"}, 4, 4};
-  return guarded([&] {
-    const auto v = signature.read(args, nargs, kwnames);
-    const Entry entry(self);
-    const Options options = read_options(entry, v[4], v[5], v[6], v[7]);
-    return run_blocks(self, entry, {.kind = OpKind::scatterv, .root = read_rank(v[3], "root", entry.core().size)},
-                      {v[0], v[1], v[2]}, options);
-  });
+  return collective(
+      signature, self, args, nargs, kwnames, [&](const auto& v, const Entry& entry, const Options& options) {
+        return run_blocks(self, entry, {.kind = OpKind::scatterv, .root = read_rank(v[3], "root", entry.core().size)},
+                          {v[0], v[1], v[2]}, options);
+      });
 }
 
 // all_gather under the name of what it is done for, so that a mismatch names that.

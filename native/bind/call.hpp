@@ -1,6 +1,7 @@
 // What all operations' methods share: entering the communicator, reading options, issuing and waiting.
 #pragma once
 
+#include "bind/arguments.hpp"
 #include "bind/call_arrays.hpp"
 #include "bind/communicator.hpp"
 #include "core/process.hpp"
@@ -48,23 +49,27 @@ class UnknownReduction {};
 
 ReduceOp read_reduce(PyObject* object);  // throws UnknownReduction
 
-// Runs the body of a method that reduces; where `op` is none of the core's, the method of Python that knows those of
-// users gets the call as it came.
-template <typename Body>
-PyObject* reducing(const char* method, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
-                   Body&& body) {
-  return guarded([&]() -> PyObject* {
-    try {
-      return body();
-    } catch (const UnknownReduction&) {
-      return reduce_by_function(method, self, args, nargs, kwnames);
-    }
-  });
-}
 int read_rank(PyObject* object, const char* argument, int size);
 int read_tag(PyObject* object);
 double read_timeout(PyObject* object, const PyCommunicator& communicator);
 Options read_options(const Entry& entry, PyObject* backend, PyObject* async_op, PyObject* deps, PyObject* timeout);
+
+// A collective's method. Its last four arguments are backend, async_op, deps and timeout; `body` gets the values, the
+// entry and what these four say. Where `op` is none of the core's, the method of Python that knows those of users gets
+// the call as it came.
+template <size_t N, typename Body>
+PyObject* collective(const Signature<N>& signature, PyObject* self, PyObject* const* args, Py_ssize_t nargs,
+                     PyObject* kwnames, Body&& body) {
+  return guarded([&]() -> PyObject* {
+    try {
+      const auto v = signature.read(args, nargs, kwnames);
+      const Entry entry(self);
+      return body(v, entry, read_options(entry, v[N - 4], v[N - 3], v[N - 2], v[N - 1]));
+    } catch (const UnknownReduction&) {
+      return reduce_by_function(signature.method, self, args, nargs, kwnames);
+    }
+  });
+}
 
 // What an attempt to do an operation on the spot has left behind: it may be posted, and not be over.
 struct AtOnce {

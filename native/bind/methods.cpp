@@ -7,99 +7,86 @@ namespace hocket {
 
 PyObject* all_reduce(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<6> signature{"all_reduce", {"x", "op", "backend", "async_op", "deps", "timeout"}, 1, 2};
-  return reducing("all_reduce", self, args, nargs, kwnames, [&] {
-    const auto v = signature.read(args, nargs, kwnames);
-    const Entry entry(self);
-    const Options options = read_options(entry, v[2], v[3], v[4], v[5]);
-    auto arrays = arrays_pool().take();
-    Operation op{.kind = OpKind::all_reduce, .reduce = read_reduce(v[1])};
-    take_in_place(entry, v[0], Access::write, op, *arrays);
-    check_reducible(op);
-    return run(self, entry, op, std::move(arrays), options);
-  });
+  return collective(signature, self, args, nargs, kwnames,
+                    [&](const auto& v, const Entry& entry, const Options& options) {
+                      auto arrays = arrays_pool().take();
+                      Operation op{.kind = OpKind::all_reduce, .reduce = read_reduce(v[1])};
+                      take_in_place(entry, v[0], Access::write, op, *arrays);
+                      check_reducible(op);
+                      return run(self, entry, op, std::move(arrays), options);
+                    });
 }
 
 PyObject* scan(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<6> signature{"scan", {"x", "op", "backend", "async_op", "deps", "timeout"}, 1, 2};
-  return reducing("scan", self, args, nargs, kwnames, [&] {
-    const auto v = signature.read(args, nargs, kwnames);
-    const Entry entry(self);
-    const Options options = read_options(entry, v[2], v[3], v[4], v[5]);
-    auto arrays = arrays_pool().take();
-    Operation op{.kind = OpKind::scan, .reduce = read_reduce(v[1])};
-    take_in_place(entry, v[0], Access::write, op, *arrays);
-    if (op.reduce == ReduceOp::avg) throw Failure(ErrorCode::invalid_argument, "scan has no 'avg'; divide its sums");
-    check_reducible(op);
-    return run(self, entry, op, std::move(arrays), options);
-  });
+  return collective(signature, self, args, nargs, kwnames,
+                    [&](const auto& v, const Entry& entry, const Options& options) {
+                      auto arrays = arrays_pool().take();
+                      Operation op{.kind = OpKind::scan, .reduce = read_reduce(v[1])};
+                      take_in_place(entry, v[0], Access::write, op, *arrays);
+                      if (op.reduce == ReduceOp::avg)
+                        throw Failure(ErrorCode::invalid_argument, "scan has no 'avg'; divide its sums");
+                      check_reducible(op);
+                      return run(self, entry, op, std::move(arrays), options);
+                    });
 }
 
 PyObject* reduce(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<7> signature{
       "reduce", {"x", "root", "op", "backend", "async_op", "deps", "timeout"}, 2, 3};
-  return reducing("reduce", self, args, nargs, kwnames, [&] {
-    const auto v = signature.read(args, nargs, kwnames);
-    const Entry entry(self);
-    const Options options = read_options(entry, v[3], v[4], v[5], v[6]);
-    auto arrays = arrays_pool().take();
-    Operation op{
-        .kind = OpKind::reduce, .reduce = read_reduce(v[2]), .root = read_rank(v[1], "root", entry.core().size)};
-    take_in_place(entry, v[0], op.root == entry.core().rank ? Access::write : Access::read, op, *arrays);
-    check_reducible(op);
-    return run(self, entry, op, std::move(arrays), options);
-  });
+  return collective(
+      signature, self, args, nargs, kwnames, [&](const auto& v, const Entry& entry, const Options& options) {
+        auto arrays = arrays_pool().take();
+        Operation op{
+            .kind = OpKind::reduce, .reduce = read_reduce(v[2]), .root = read_rank(v[1], "root", entry.core().size)};
+        take_in_place(entry, v[0], op.root == entry.core().rank ? Access::write : Access::read, op, *arrays);
+        check_reducible(op);
+        return run(self, entry, op, std::move(arrays), options);
+      });
 }
 
 PyObject* broadcast(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<6> signature{"broadcast", {"x", "root", "backend", "async_op", "deps", "timeout"}, 2, 2};
-  return guarded([&] {
-    const auto v = signature.read(args, nargs, kwnames);
-    const Entry entry(self);
-    const Options options = read_options(entry, v[2], v[3], v[4], v[5]);
-    auto arrays = arrays_pool().take();
-    Operation op{.kind = OpKind::broadcast, .root = read_rank(v[1], "root", entry.core().size)};
-    take_in_place(entry, v[0], op.root == entry.core().rank ? Access::read : Access::write, op, *arrays);
-    return run(self, entry, op, std::move(arrays), options);
-  });
+  return collective(
+      signature, self, args, nargs, kwnames, [&](const auto& v, const Entry& entry, const Options& options) {
+        auto arrays = arrays_pool().take();
+        Operation op{.kind = OpKind::broadcast, .root = read_rank(v[1], "root", entry.core().size)};
+        take_in_place(entry, v[0], op.root == entry.core().rank ? Access::read : Access::write, op, *arrays);
+        return run(self, entry, op, std::move(arrays), options);
+      });
 }
 
 PyObject* all_reduce_coalesced(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<6> signature{
       "all_reduce_coalesced", {"xs", "op", "backend", "async_op", "deps", "timeout"}, 1, 2};
-  return guarded([&] {
-    const auto v = signature.read(args, nargs, kwnames);
-    const Entry entry(self);
-    const Options options = read_options(entry, v[2], v[3], v[4], v[5]);
-    auto arrays = arrays_pool().take();
-    Operation op{.kind = OpKind::all_reduce, .reduce = read_reduce(v[1])};
-    take_parts(entry, v[0], Access::write, op, *arrays);
-    check_reducible(op);
-    return run(self, entry, op, std::move(arrays), options);
-  });
+  return collective(signature, self, args, nargs, kwnames,
+                    [&](const auto& v, const Entry& entry, const Options& options) {
+                      auto arrays = arrays_pool().take();
+                      Operation op{.kind = OpKind::all_reduce, .reduce = read_reduce(v[1])};
+                      take_parts(entry, v[0], Access::write, op, *arrays);
+                      check_reducible(op);
+                      return run(self, entry, op, std::move(arrays), options);
+                    });
 }
 
 PyObject* broadcast_coalesced(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<6> signature{
       "broadcast_coalesced", {"xs", "root", "backend", "async_op", "deps", "timeout"}, 2, 2};
-  return guarded([&] {
-    const auto v = signature.read(args, nargs, kwnames);
-    const Entry entry(self);
-    const Options options = read_options(entry, v[2], v[3], v[4], v[5]);
-    auto arrays = arrays_pool().take();
-    Operation op{.kind = OpKind::broadcast, .root = read_rank(v[1], "root", entry.core().size)};
-    take_parts(entry, v[0], op.root == entry.core().rank ? Access::read : Access::write, op, *arrays);
-    return run(self, entry, op, std::move(arrays), options);
-  });
+  return collective(signature, self, args, nargs, kwnames,
+                    [&](const auto& v, const Entry& entry, const Options& options) {
+                      auto arrays = arrays_pool().take();
+                      Operation op{.kind = OpKind::broadcast, .root = read_rank(v[1], "root", entry.core().size)};
+                      take_parts(entry, v[0], op.root == entry.core().rank ? Access::read : Access::write, op, *arrays);
+                      return run(self, entry, op, std::move(arrays), options);
+                    });
 }
 
 PyObject* barrier(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<4> signature{"barrier", {"backend", "async_op", "deps", "timeout"}, 0, 0};
-  return guarded([&] {
-    const auto v = signature.read(args, nargs, kwnames);
-    const Entry entry(self);
-    const Options options = read_options(entry, v[0], v[1], v[2], v[3]);
-    return run(self, entry, Operation{.kind = OpKind::barrier}, arrays_pool().take(), options);
-  });
+  return collective(signature, self, args, nargs, kwnames,
+                    [&](const auto&, const Entry& entry, const Options& options) {
+                      return run(self, entry, Operation{.kind = OpKind::barrier}, arrays_pool().take(), options);
+                    });
 }
 
 namespace {

@@ -51,6 +51,13 @@ NB_MODULE(_native, module) {
   constants["events"] = EventRing::kCapacity;
   module.attr("CONSTANTS") = constants;
   module.attr("OP_NAMES") = name_list(kOpNames);
+  nb::list reducing;
+  for (size_t i = 0; i < kOpNames.size(); ++i)
+    if (const auto kind = static_cast<OpKind>(i); reduces(kind)) reducing.append(name(kind));
+  module.attr("REDUCING_OPS") = nb::tuple(reducing);
+  nb::dict item_nbytes;
+  for (size_t i = 0; i < kNumDTypes; ++i) item_nbytes[kDTypeNames[i]] = itemsize(static_cast<DType>(i));
+  module.attr("ITEM_NBYTES") = item_nbytes;
   nb::dict with_counts;
   for (size_t i = 0; i < kOpNames.size(); ++i)
     if (const auto kind = static_cast<OpKind>(i); has_counts(kind))

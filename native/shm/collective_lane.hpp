@@ -39,7 +39,6 @@ class CollectiveLane final : public Lane {
     return has_input_blocks(op.kind) ? op.nbytes : op.largest_block();
   }
   bool is_eager(const Operation& op) const { return contribution(op) <= kEagerBytes; }
-  const std::byte* payload(const Operation& op, int peer) const { return agreement_.payload(peer, contribution(op)); }
   std::vector<int> missing() const;
   void consume_eager(const Operation& op);
   void do_alone(const Operation& op) const;

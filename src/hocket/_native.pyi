@@ -5,6 +5,8 @@ from typing import Any, Literal, Required, TypedDict, Unpack, overload
 
 CONSTANTS: dict[str, int]
 OP_NAMES: tuple[str, ...]
+REDUCING_OPS: tuple[str, ...]
+ITEM_NBYTES: dict[str, int]
 WITH_COUNTS: dict[str, str]
 DTYPE_NAMES: tuple[str, ...]
 REDUCE_NAMES: tuple[str, ...]

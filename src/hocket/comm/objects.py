@@ -31,12 +31,8 @@ class ObjectOperations(_native.Communicator):
             InvalidType: the object of some rank cannot be pickled; on all ranks.
         """
         how = _asynchronous(backend, timeout)
-        data, size = _pickle(obj)
-        sizes = _int64s(self.size)
-        self.all_gather(sizes, _int64s(1, [size]), **how).wait()
-        gathered = bytearray(sum(map(abs, sizes)))
-        self.all_gatherv(gathered, data, [abs(each) for each in sizes], **how).wait()
-        return _unpickle(gathered, sizes)
+        data, sizes = self._share_sizes(obj, how)
+        return self._gather_all(data, sizes, how)
 
     def gather_object(
         self, obj: Any, root: int, *, backend: str | None = None, timeout: float | None = None
@@ -47,13 +43,9 @@ class ObjectOperations(_native.Communicator):
             InvalidType: the object of some rank cannot be pickled; on all ranks.
         """
         how = _asynchronous(backend, timeout)
-        data, size = _pickle(obj)
-        sizes = _int64s(self.size)
-        self.all_gather(sizes, _int64s(1, [size]), **how).wait()
+        data, sizes = self._share_sizes(obj, how)
         if min(sizes) < 0:  # everyone learns why
-            gathered = bytearray(sum(map(abs, sizes)))
-            self.all_gatherv(gathered, data, [abs(each) for each in sizes], **how).wait()
-            return _unpickle(gathered, sizes)
+            return self._gather_all(data, sizes, how)
         gathered = bytearray(sum(sizes) if self.rank == root else 0)
         self.gatherv(gathered if self.rank == root else None, data, list(sizes), root, **how).wait()
         return _unpickle(gathered, sizes) if self.rank == root else None
@@ -128,6 +120,18 @@ class ObjectOperations(_native.Communicator):
             **how,
         ).wait()
         return _unpickle(received, out_sizes)
+
+    def _share_sizes(self, obj: Any, how: Asynchronous) -> tuple[bytes, Any]:
+        """Return this rank's bytes, and the sizes of those of all ranks."""
+        data, size = _pickle(obj)
+        sizes = _int64s(self.size)
+        self.all_gather(sizes, _int64s(1, [size]), **how).wait()
+        return data, sizes
+
+    def _gather_all(self, data: bytes, sizes: Sequence[int], how: Asynchronous) -> list[Any]:
+        gathered = bytearray(sum(map(abs, sizes)))
+        self.all_gatherv(gathered, data, [abs(each) for each in sizes], **how).wait()
+        return _unpickle(gathered, sizes)
 
     def send_object(
         self,

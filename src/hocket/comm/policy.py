@@ -19,7 +19,7 @@ WITH_COUNTS: Mapping[str, str] = _native.WITH_COUNTS
 
 def dtype_class(op: str, dtype: str) -> str:
     """Return the class of types that choices are made by, as the native core does (native/core/choice.hpp)."""
-    if op not in ("all_reduce", "reduce", "scan", "reduce_scatter", "reduce_scatterv"):
+    if op not in _native.REDUCING_OPS:
         return "moved"
     return "half" if dtype in ("float16", "bfloat16") else "full"
 

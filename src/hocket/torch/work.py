@@ -16,6 +16,8 @@ from hocket.errors import CommTimeout
 if TYPE_CHECKING:
     from hocket.comm import Communicator
 
+_LONGEST_PAUSE_S = 0.001
+
 
 class HocketWork(dist.Work):
     """A `torch.distributed.Work` over a native one.
@@ -168,7 +170,7 @@ class JoinedWork(HocketWork):
         finish: Callable[[], object] | None = None,
     ) -> None:
         self._works = list(works)
-        # The last one is over when all are, as far as anything is: a wait for it alone would do for most.
+        # One lane carries them in order: the last one tells a future, and the others are over by then.
         last = next((work._native for work in reversed(self._works) if work._native is not None), None)
         self._joined = [tensor for work in self._works for tensor in work._tensors]
         super().__init__(last, self._joined if tensors is None else tensors, finish)
@@ -209,12 +211,14 @@ class AnySourceWork(dist.Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         limit_s = timeout.total_seconds() if timeout else self._comm.timeout
         deadline = time.monotonic() + limit_s
+        pause_s = 1e-6
         while not self._is_matched():
             if time.monotonic() > deadline:
                 raise CommTimeout(
                     f"rank {self._comm.rank}: no rank has sent a message with tag {self._tag} within {limit_s:g} s"
                 )
-            time.sleep(0)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)  # nobody rings where nobody is known to send
         assert self._native is not None
         self._native.wait(max(0.0, deadline - time.monotonic()))
         return True

@@ -14,15 +14,10 @@ from hocket.errors import InvalidArgument
 from hocket.trace.record import Record
 
 _FORMAT = "hocket-traffic-1"
-_REDUCING = frozenset({"all_reduce", "reduce", "reduce_scatter", "scan"})
+_REDUCING = frozenset(_native.REDUCING_OPS) - _native.WITH_COUNTS.keys()
 _ROOTED = frozenset({"reduce", "broadcast", "gather", "scatter"})
 _KINDS = _REDUCING | _ROOTED | {"all_gather", "all_to_all", "barrier"}
-_ITEM_NBYTES = {
-    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
-    "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "bool": 1, "uint16": 2, "uint32": 4, "uint64": 8,
-    "complex64": 8, "complex128": 16,
-}  # fmt: skip
-assert _KINDS.issubset(_native.OP_NAMES) and set(_ITEM_NBYTES).issubset(_native.DTYPE_NAMES)
+assert _KINDS.issubset(_native.OP_NAMES)
 
 
 @dataclass(frozen=True)
@@ -58,9 +53,9 @@ class TrafficStep:
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in _KINDS:
             raise InvalidArgument(f"kind must be one of {', '.join(sorted(_KINDS))}, not {self.kind!r}")
-        if not isinstance(self.dtype, str) or self.dtype not in _ITEM_NBYTES:
-            raise InvalidArgument(f"dtype must be one of {', '.join(_ITEM_NBYTES)}, not {self.dtype!r}")
-        if not _is_count(self.nbytes) or self.nbytes % _ITEM_NBYTES[self.dtype]:
+        if not isinstance(self.dtype, str) or self.dtype not in _native.ITEM_NBYTES:
+            raise InvalidArgument(f"dtype must be one of {', '.join(_native.ITEM_NBYTES)}, not {self.dtype!r}")
+        if not _is_count(self.nbytes) or self.nbytes % _native.ITEM_NBYTES[self.dtype]:
             raise InvalidArgument(f"nbytes must be a whole number of {self.dtype} elements, not {self.nbytes!r}")
         if self.kind == "barrier" and self.nbytes:
             raise InvalidArgument(f"nbytes of a barrier must be 0, not {self.nbytes}")
@@ -270,8 +265,8 @@ def _is_count(value: object) -> bool:
 def _with_equal_blocks(record: Record, num_ranks: int) -> Record:
     if record.op not in _native.WITH_COUNTS:
         return record
-    items = record.nbytes // _ITEM_NBYTES[record.dtype] // num_ranks
-    return replace(record, op=_native.WITH_COUNTS[record.op], nbytes=items * _ITEM_NBYTES[record.dtype])
+    items = record.nbytes // _native.ITEM_NBYTES[record.dtype] // num_ranks
+    return replace(record, op=_native.WITH_COUNTS[record.op], nbytes=items * _native.ITEM_NBYTES[record.dtype])
 
 
 def _waiting_ns(at_ns: int, record: Record) -> int:
@@ -280,7 +275,7 @@ def _waiting_ns(at_ns: int, record: Record) -> int:
 
 
 def _scaled_nbytes(step: TrafficStep, factor: float) -> int:
-    item_nbytes = _ITEM_NBYTES[step.dtype]
+    item_nbytes = _native.ITEM_NBYTES[step.dtype]
     return max(1, round(step.nbytes // item_nbytes * factor)) * item_nbytes if step.nbytes else 0
 
 

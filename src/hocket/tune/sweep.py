@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hocket import _native
 from hocket.comm import Communicator
 from hocket.comm.policy import Policy
 from hocket.errors import InvalidArgument, UnsupportedDtype
@@ -23,7 +24,7 @@ OPS = (
     "scatter", "send",
 )  # fmt: skip
 _WITH_BLOCKS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
-REDUCTIONS = ("all_reduce", "reduce", "scan", "reduce_scatter")
+REDUCTIONS = tuple(op for op in OPS if op in _native.REDUCING_OPS)
 SIZES = (16, 256, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 BUSY_SIZES = (4 << 10, 256 << 10, 4 << 20)
 _BACKGROUND_NBYTES = 256 << 10
