@@ -30,6 +30,11 @@ def test_a_delay_is_seen_through_noise_and_the_null_test_shows_the_noise(run_ran
     assert null.low < null.median < null.high
 
 
+def test_nothing_runs_again_if_not_wanted(run_ranks):
+    measured = run_ranks(2, two(1.5e-3), replace(QUICK, again=False))[0]
+    assert all(set(each.seconds) == {OURS, THEIRS} for each in measured.rounds)
+
+
 def test_a_delay_of_one_rank_delays_all(run_ranks):
     def contenders(fake):
         slow = 1.5 if fake.rank == 2 else 1.0

@@ -33,6 +33,7 @@ class Settings:
         full_core_factor: Core factor above which a round has full cores; None takes it from ranks and CPUs
             (`full_cores`).
         seed: Of the order within the rounds; the same on all ranks.
+        again: Run the first contender of each case twice a round, the second time under its name + `AGAIN`.
     """
 
     min_rounds: int = 15
@@ -41,6 +42,7 @@ class Settings:
     time_limit_s: float = 600.0
     full_core_factor: float | None = None
     seed: int = 20261121
+    again: bool = True
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,6 @@ def full_cores(num_ranks: int, num_cpus: int) -> float:
 def measure(runner: Runner, settings: Settings | None = None, *, on_round: OnRound | None = None) -> Measurement:
     """Measures all contenders of a runner; on a `Team`, all ranks call it with the same settings.
 
-    The first contender of each case runs twice a round, the second time under its name + `AGAIN`.
-
     Args:
         runner: The processes that do the work.
         settings: How much to measure.
@@ -127,7 +127,7 @@ def measure(runner: Runner, settings: Settings | None = None, *, on_round: OnRou
     before = usage(runner.pids)
     started = time.monotonic()
     while True:
-        rounds.append(Round(_one_round(runner, iterations, order), probe.measure()))
+        rounds.append(Round(_one_round(runner, iterations, order, settings.again), probe.measure()))
         full = sum(round_.core_factor > threshold for round_ in rounds)
         done = min(len(rounds) / settings.min_rounds, full / settings.core_rounds if settings.core_rounds else 1.0)
         if on_round:
@@ -139,19 +139,19 @@ def measure(runner: Runner, settings: Settings | None = None, *, on_round: OnRou
     return Measurement(tuple(rounds), iterations, runner.num_ranks, share, threshold)
 
 
-def _one_round(runner: Runner, iterations: Mapping[Key, int], order: random.Random) -> dict[Key, float]:
+def _one_round(runner: Runner, iterations: Mapping[Key, int], order: random.Random, again: bool) -> dict[Key, float]:
     seconds: dict[Key, float] = {}
-    for name, key in _shuffled(runner.contenders, order):
+    for name, key in _shuffled(runner.contenders, order, again):
         seconds[name] = max(runner.run(key, iterations[key])) / iterations[key]
     return seconds
 
 
-def _shuffled(contenders: Sequence[Key], order: random.Random) -> list[tuple[Key, Key]]:
+def _shuffled(contenders: Sequence[Key], order: random.Random, again: bool) -> list[tuple[Key, Key]]:
     """Pairs (name in the round, contender): cases in random order, contenders of a case together in random order."""
     cases: dict[str, list[tuple[Key, Key]]] = {}
     for key in contenders:
         of_case = cases.setdefault(key.case, [])
-        if not of_case:
+        if again and not of_case:
             of_case.append((Key(key.case, key.name + AGAIN), key))
         of_case.append((key, key))
     shuffled = list(cases.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -81,6 +82,8 @@ def mix_contenders(comm: Communicator, table: Table, traffics: Sequence[Traffic]
     """Return one contender per traffic and policy, ready to be measured; called by all ranks.
 
     Each policy has a communicator of its own, as to change one takes its time; all of them use the same arrays.
+    First of each traffic comes the single backend that the table expects to be the fastest: `measure` runs the first
+    one against itself, too, and that is the noise to hold a mix's gain against.
 
     Raises:
         InvalidState: the records of a replay show another backend than `explain` says.
@@ -93,7 +96,8 @@ def mix_contenders(comm: Communicator, table: Table, traffics: Sequence[Traffic]
     contenders = []
     for traffic in traffics:
         replay = None
-        for name, each in communicators.items():
+        for name in (*_best_first(table, traffic, backends), FINE, COARSE):
+            each = communicators[name]
             replay = Replay(each, traffic, like=replay)
             _check_explained(each, replay)
             contenders.append(Contender(traffic.name, name, _run(replay)))
@@ -139,6 +143,11 @@ def chosen(table: Table, traffic: Traffic, backends: Sequence[str]) -> list[Chos
         )
         for (op, nbytes, dtype), count in counts.items()
     ]
+
+
+def _best_first(table: Table, traffic: Traffic, backends: Sequence[str]) -> list[str]:
+    predicted = {name: predicted_seconds(table, traffic, backends, name) for name in backends}
+    return sorted(backends, key=lambda name: math.inf if (seconds := predicted[name]) is None else seconds)
 
 
 def _run(replay: Replay) -> Callable[[int], None]:
