@@ -18,8 +18,9 @@ constexpr int64_t kLongYieldNs = 500'000;  // nobody who only waits keeps a proc
 constexpr int64_t kSleepPeriodNs = 100'000'000;
 constexpr int64_t kSleepNs = 50'000'000;  // also the period of looking at signals, peers' lives and deadlines
 constexpr int64_t kTickNs = 50'000'000;
-// Where nobody rings: yield for that long, then look again after a pause that is a small part of the time waited.
-constexpr int64_t kYieldPollingNs = 2'000'000;
+// Where nobody rings: yield for that long, then look again after a pause that is a small part of the time waited. A
+// library that moves data only while it is asked (MPI) must not be left alone as long as it may be moving some.
+constexpr int64_t kYieldPollingNs = 50'000'000;
 constexpr int64_t kPausePart = 64;
 constexpr int64_t kShortestPauseNs = 20'000;
 constexpr int64_t kLongestPauseNs = 1'000'000;
