@@ -15,13 +15,6 @@ namespace {
   throw Failure(ErrorCode::invalid_type, std::string("argument ") + rules.argument + ": " + what);
 }
 
-[[noreturn]] void unsupported(const ArrayRules& rules, const std::string& what) {
-  std::string known;
-  for (const char* dtype : kDTypeNames) known += std::string(known.empty() ? "" : ", ") + dtype;
-  throw Failure(ErrorCode::unsupported_dtype, std::string("argument ") + rules.argument + ": data type " + what +
-                                                  " is not supported; supported are " + known);
-}
-
 bool dtype_of_format(const char* format, DType* dtype) {
   if (!format) format = "B";
   if (*format == '@' || *format == '=' || (*format == '<' && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)) ++format;
@@ -86,14 +79,23 @@ bool is_c_contiguous(const Py_buffer& buffer) {
 
 }  // namespace
 
+void unsupported_dtype(const ArrayRules& rules, const std::string& what) {
+  std::string known;
+  for (const char* dtype : kDTypeNames) known += std::string(known.empty() ? "" : ", ") + dtype;
+  throw Failure(ErrorCode::unsupported_dtype, std::string("argument ") + rules.argument + ": data type " + what +
+                                                  " is not supported; supported are " + known);
+}
+
 bool is_array(PyObject* object) {
-  return is_tensor(object) || PyObject_CheckBuffer(object) || PyObject_HasAttrString(object, "__array_interface__");
+  return is_tensor(object) || PyObject_CheckBuffer(object) || PyObject_HasAttrString(object, "__array_interface__") ||
+         PyObject_HasAttrString(object, "__cuda_array_interface__") || PyObject_HasAttrString(object, "__dlpack__");
 }
 
 void Array::release() {
   if (buffer_.obj) PyBuffer_Release(&buffer_);  // clears buffer_.obj
   Py_CLEAR(owner_);
   copy_.reset();
+  device_.reset();
   data_ = nullptr;
   nbytes_ = 0;
 }
@@ -104,11 +106,13 @@ void Array::acquire(PyObject* object, const ArrayRules& rules) {
   } else if (PyObject_CheckBuffer(object)) {
     acquire_buffer(object, rules);
   } else if (PyObject_HasAttrString(object, "__cuda_array_interface__")) {
-    invalid_type(rules, "the array lies in device memory; the shm backend works on memory of the host");
+    acquire_cuda_interface(object, rules);
+  } else if (PyObject_HasAttrString(object, "__dlpack__")) {
+    acquire_dlpack(object, rules);
   } else {
-    invalid_type(rules,
-                 std::string("expected a NumPy array, a torch tensor or an object with the buffer protocol, not ") +
-                     Py_TYPE(object)->tp_name);
+    invalid_type(rules, std::string("expected a NumPy array, a torch tensor or an object with the buffer protocol, "
+                                    "DLPack or the CUDA array interface, not ") +
+                            Py_TYPE(object)->tp_name);
   }
 }
 
@@ -122,7 +126,7 @@ void Array::acquire_buffer(PyObject* object, const ArrayRules& rules) {
     return;
   }
   if (!dtype_of_format(buffer_.format, &dtype_))
-    unsupported(rules, std::string("with buffer format '") + buffer_.format + "'");
+    unsupported_dtype(rules, std::string("with buffer format '") + buffer_.format + "'");
   if (buffer_.readonly && rules.access == Access::write)
     invalid_type(rules, "the array is read-only, but the result is written into it");
   data_ = static_cast<std::byte*>(buffer_.buf);
@@ -145,7 +149,7 @@ void Array::acquire_interface(PyObject* object, const ArrayRules& rules) {
   const nb::handle array(object);
   const nb::object dtype = array.attr("dtype");
   const std::string name = nb::str(dtype).c_str();
-  if (name != "bfloat16") unsupported(rules, name);
+  if (name != "bfloat16") unsupported_dtype(rules, name);
   const nb::object interface = array.attr("__array_interface__");
   const nb::object data = interface["data"];
   const nb::object address = data[0];
@@ -189,7 +193,12 @@ void Array::set_strided(StridedArray array, const ArrayRules& rules) {
 void Array::extent(const std::byte** begin, const std::byte** end) const {
   *begin = data_;
   *end = data_ + nbytes_;
-  if (copy_) strided_.extent(begin, end);
+  if (device_) {
+    *begin = reinterpret_cast<const std::byte*>(device_->address);  // NOLINT
+    *end = *begin + nbytes_;
+  } else if (copy_) {
+    strided_.extent(begin, end);
+  }
 }
 
 bool Array::overlaps(const Array& other) const {

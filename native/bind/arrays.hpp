@@ -1,11 +1,13 @@
 // Arrays as they come from Python: NumPy and anything else with the buffer protocol, ml_dtypes' bfloat16, torch
-// tensors.
+// tensors, and what speaks DLPack or the CUDA array interface.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 #include <memory>
+#include <optional>
 
+#include "bind/device_memory.hpp"
 #include "bind/strided.hpp"
 #include "core/types.hpp"
 
@@ -18,6 +20,8 @@ struct ArrayRules {
   Access access = Access::write;
   bool check_grad = true;  // whether a tensor that requires grad may not be written (with grad mode on)
 };
+
+[[noreturn]] void unsupported_dtype(const ArrayRules& rules, const std::string& what);  // throws Failure
 
 // Whether an object is one array, as far as that shows without asking for its memory.
 bool is_array(PyObject* object);
@@ -38,10 +42,21 @@ class Array {
   size_t nbytes() const { return nbytes_; }
   DType dtype() const { return dtype_; }
 
-  // A non-contiguous array is worked on in a copy; write_back() brings the copy home and may run without the GIL.
+  // A non-contiguous array, or one in device memory, is worked on in a copy; write_back() brings the copy home and may
+  // run without the GIL. Both throw Failure if a device fails.
   bool is_copy() const { return copy_ != nullptr; }
-  void write_back() const { strided_.scatter_from(copy_.get()); }
-  void read_in() const { strided_.gather_into(copy_.get()); }  // once more
+  void write_back() const {
+    if (device_)
+      device_->write(copy_.get(), nbytes_);
+    else
+      strided_.scatter_from(copy_.get());
+  }
+  void read_in() const {  // once more
+    if (device_)
+      device_->read_into(copy_.get(), nbytes_);
+    else
+      strided_.gather_into(copy_.get());
+  }
 
   // First and one past the last byte of the array as given.
   void extent(const std::byte** begin, const std::byte** end) const;
@@ -56,14 +71,20 @@ class Array {
   void acquire_buffer(PyObject* object, const ArrayRules& rules);
   void acquire_tensor(PyObject* object, const ArrayRules& rules);
   void acquire_interface(PyObject* object, const ArrayRules& rules);
+  void acquire_cuda_interface(PyObject* object, const ArrayRules& rules);
+  void acquire_dlpack(PyObject* object, const ArrayRules& rules);
+  // Memory of which only the address is known: of the host, of a device, or of both.
+  void set_foreign(uintptr_t address, std::optional<uintptr_t> stream, bool is_synchronized, PyObject* holder,
+                   const ArrayRules& rules);
   void set_strided(StridedArray array, const ArrayRules& rules);
 
   std::byte* data_ = nullptr;
   size_t nbytes_ = 0;
   DType dtype_ = DType::uint8;
   Py_buffer buffer_{};         // buffer_.obj is null where it is not used
-  PyObject* owner_ = nullptr;  // of a tensor or array interface
+  PyObject* owner_ = nullptr;  // of a tensor, an array interface or a DLPack capsule
   StridedArray strided_;       // of a non-contiguous array
+  std::unique_ptr<DeviceMemory> device_;
   std::unique_ptr<std::byte[]> copy_;
 };
 

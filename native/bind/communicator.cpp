@@ -200,6 +200,16 @@ void bind_communicator(nb::module_& module) {
       .def_prop_ro("rank", [](const PyHost& self) { return self.host->rank; })
       .def_prop_ro("size", [](const PyHost& self) { return self.host->size; })
       .def_prop_ro("num_cpus", [](const PyHost& self) { return self.host->num_cpus(); })
+      .def("gone",
+           [](const PyHost& self) {
+             Host& host = *self.host;
+             std::vector<int> gone;
+             const ProgressGuard guard;
+             host.look_at_peers();
+             for (int peer = 0; peer < host.size; ++peer)
+               if (peer != host.rank && host.life(peer) != Host::Life::alive) gone.push_back(peer);
+             return gone;
+           })
       .def("set_finalized", [](PyHost& self) {
         if (!g_forked_child.load(std::memory_order_relaxed)) self.host->set_finalized();
       });

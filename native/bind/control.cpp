@@ -61,6 +61,7 @@ void bind_control(nb::module_& module) {
       .def("take_notices", &take_notices)
       .def(
           "note_death", [](PyControl& self, int rank) { self.control->note_death(rank); }, nb::arg("rank"))
+      .def("dead", [](const PyControl& self) { return self.control->dead(); })
       .def(
           "note_lost", [](PyControl& self, std::string why) { self.control->note_lost(std::move(why)); },
           nb::arg("why"))

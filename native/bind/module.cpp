@@ -6,6 +6,7 @@
 #include "bind/errors.hpp"
 #include "bind/gil.hpp"
 #include "bind/lanes.hpp"
+#include "bind/memory.hpp"
 #include "core/choice.hpp"
 #include "core/process.hpp"
 #include "reduce/reduce.hpp"
@@ -35,6 +36,7 @@ NB_MODULE(_native, module) {
   bind_work(module);
   bind_prepared(module);
   bind_lanes(module);
+  bind_memory(module);
 
   // The sizes at which the core changes its way of doing things; tests go to their borders.
   nb::dict constants;

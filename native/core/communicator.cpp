@@ -132,13 +132,14 @@ bool Communicator::progress(LaneQueue& queue) {
         state = queue.lane->test(work.op);
       } else {
         if (queue.num_posted >= queue.lane->depth()) break;
-        if (!work.deps.empty()) {
+        const bool had_deps = !work.deps.empty();
+        if (had_deps) {
           if (!std::all_of(work.deps.begin(), work.deps.end(), [](const WorkPtr& dep) { return dep->finished(); }))
             break;
           work.deps.clear();
-          if (work.read_in) work.read_in();
         }
         ++queue.num_posted;
+        if (had_deps && work.read_in) work.read_in();
         moved = true;
         events_.mark(work.event, EventState::started);
         state = queue.lane->post(work.op);
@@ -185,7 +186,14 @@ Polling Communicator::polling() const {
 
 void Communicator::finish(Work& work) {
   work.deps.clear();
-  if (work.write_back) work.write_back();
+  if (work.write_back) {
+    try {
+      work.write_back();
+    } catch (const Failure& failure) {  // of a device; the operation itself is over
+      finish(work, failure.error());
+      return;
+    }
+  }
   events_.end(work.event, EventState::completed);
   work.state.store(Work::State::done, std::memory_order_release);
   Engine::instance().note_finished(work);

@@ -38,6 +38,14 @@ void Control::note_death(int job_rank) {
   if (static_cast<size_t>(job_rank) < dead_.size()) dead_[static_cast<size_t>(job_rank)] = true;
 }
 
+std::vector<int> Control::dead() {
+  const std::lock_guard guard(mutex_);
+  std::vector<int> dead;
+  for (size_t rank = 0; rank < dead_.size(); ++rank)
+    if (dead_[rank]) dead.push_back(static_cast<int>(rank));
+  return dead;
+}
+
 void Control::note_lost(std::string why) {
   const std::lock_guard guard(mutex_);
   if (!lost_) lost_ = Error{ErrorCode::aborted, std::move(why)};

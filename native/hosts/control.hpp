@@ -45,6 +45,8 @@ class Control {
 
   // What the connection heard. Ranks in errors and `behind` are those of the communicator.
   void note_death(int job_rank);
+  // Job ranks.
+  std::vector<int> dead();
   // Nothing will be heard any more.
   void note_lost(std::string why);
   void note_left(uint64_t key, int rank, uint64_t seq, uint64_t history);

@@ -57,7 +57,7 @@ class Job:
 
     def records(self) -> dict[int, Any]:
         """The failure records by rank."""
-        paths = (self.folder / "records").glob("*")
+        paths = (self.folder / "records").glob("rank-*.json")
         return {int(path.stem.removeprefix("rank-")): json.loads(path.read_text()) for path in paths}
 
     def wait_for_note(self, what: str, count: int = 1) -> None:

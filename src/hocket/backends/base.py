@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeVar
 
@@ -122,6 +122,14 @@ class Backend(ABC):
     @abstractmethod
     def close_lanes(self, key: int) -> None:
         """Give back what a communicator held; its operations are over, or it is broken."""
+
+    def find_reason_not_to_go_on(self, members: Collection[int]) -> str | None:
+        """Return why the library cannot open lanes any more after other ranks than these have failed, or None.
+
+        Args:
+            members: ranks of the job that are left. The answer depends on nothing else, so that all of them agree.
+        """
+        return f"{self.name} cannot go on after a rank has failed"
 
     def close(self, *, is_broken: bool) -> None:  # noqa: B027
         """Let go of the library; after a failure other ranks may not answer any more. Most have nothing to do."""

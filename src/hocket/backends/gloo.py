@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from functools import partial
 from queue import SimpleQueue
@@ -74,6 +74,9 @@ class GlooBackend(Backend):
 
     def close_lanes(self, key: int) -> None:
         """The native lanes hold the groups, and let them go."""
+
+    def find_reason_not_to_go_on(self, members: Collection[int]) -> str | None:
+        return None if 0 in members else "gloo's store was at rank 0, which is gone"
 
     def _connect(self, prefix: str, rank: int, size: int, timeout: float) -> Any:
         from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo

@@ -64,6 +64,7 @@ class JobResult:
         record_dir: where ranks write the records of their last operations when they fail.
         interrupted_by: number of the first signal that the launcher got and passed on, or None.
         timed_out: the job was ended because its time was over.
+        keep_going: ranks were to go on without those that failed; one that ended well is then enough.
     """
 
     outcomes: tuple[RankOutcome, ...]
@@ -72,6 +73,7 @@ class JobResult:
     record_dir: str
     interrupted_by: int | None = None
     timed_out: bool = False
+    keep_going: bool = False
 
     @property
     def failures(self) -> list[RankOutcome]:
@@ -79,13 +81,16 @@ class JobResult:
 
     @property
     def exit_code(self) -> int:
-        """0 when all ranks ended with 0; else that of the first cause, 124 after a timeout, 128 + signal after one."""
+        """0 when all ranks ended with 0, or one of a job that keeps going; else that of the first cause, 124 after a
+        timeout, 128 + signal after one."""
         if not self.failures:
             return EXIT_TIMED_OUT if self.timed_out else 0
         if self.interrupted_by is not None:
             return 128 + self.interrupted_by
         if self.timed_out:
             return EXIT_TIMED_OUT
+        if self.keep_going and len(self.failures) < len(self.outcomes):
+            return 0
         cause = self.first_cause
         return cause.exit_code if cause is not None else self.failures[0].exit_code
 

@@ -94,7 +94,8 @@ def run_job(
             for rank in ranks
             for pipe, target_fd in zip(rank.pipes, _OUTPUT_FDS, strict=False)
         ]
-        supervisor = Supervisor(ranks, inbox, patience or Patience(), outputs)
+        patience = patience or Patience()
+        supervisor = Supervisor(ranks, inbox, patience, outputs)
         outcomes = supervisor.run()
         for _, output in outputs:
             output.finish()
@@ -105,6 +106,7 @@ def run_job(
             shared["HOCKET_RECORD_DIR"],
             supervisor.interrupted_by,
             supervisor.timed_out,
+            patience.keep_going,
         )
 
 

@@ -26,11 +26,13 @@ class Patience:
         kill_after_s: from the first failure, or from a SIGTERM to the launcher, to SIGKILL.
         timeout_s: for the whole job; None for no limit. SIGTERM follows at once, SIGKILL after the time between the
             two others.
+        keep_going: the others may go on for ever.
     """
 
     term_after_s: float = 3.0
     kill_after_s: float = 6.0
     timeout_s: float | None = None
+    keep_going: bool = False
 
 
 class Supervisor:
@@ -90,7 +92,7 @@ class Supervisor:
         del self._running[rank.rank]
         terminated_s = self._terminated_s.get(rank.rank)
         self._outcomes[rank.rank] = RankOutcome(rank.rank, return_code, rank.started_s, time.time(), terminated_s)
-        if return_code != 0 and not self._due:
+        if return_code != 0 and not self._due and not self._patience.keep_going:
             now = time.monotonic()
             self._due += [
                 (now + self._patience.term_after_s, signal.SIGTERM),

@@ -16,6 +16,7 @@ from hocket.boot.launcher import run_job
 from hocket.boot.nodes import Nodes
 from hocket.boot.rank_process import runner_command
 from hocket.boot.summary import summarise
+from hocket.boot.supervisor import Patience
 from hocket.cli._nodes import MasterAddr, MasterPort, NodeRank, NumNodes
 from hocket.errors import InvalidArgument
 
@@ -26,7 +27,8 @@ torch.distributed read them. What stands behind the script goes to the script.
 
 When a rank fails, the others get 3 s to end by themselves, then SIGTERM, and SIGKILL at 6 s. The traceback of the
 first cause is printed whole, then every other failure in one line. The exit code is that of the first cause,
-128 + the signal's number for a killed rank."""
+128 + the signal's number for a killed rank. With --keep-going the others go on, for programs that call comm.shrink();
+the exit code is 0 then if one of them ends with 0."""
 
 _EXAMPLES = """\b
 Examples:
@@ -61,6 +63,9 @@ def run(
     as_json: Annotated[
         bool, typer.Option("--json", help="At the end print one line of JSON: each rank's exit code and time.")
     ] = False,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="When a rank fails, let the others go on without it.")
+    ] = False,
     num_nodes: NumNodes = 1,
     node_rank: NodeRank = 0,
     master_addr: MasterAddr = "127.0.0.1",
@@ -75,7 +80,7 @@ def run(
     else:
         _check_script(script[0])
     command = runner_command([*(["-m"] if module else []), *script])
-    result = run_job(command, num_ranks, tag_output=tag_output, nodes=nodes)
+    result = run_job(command, num_ranks, tag_output=tag_output, patience=Patience(keep_going=keep_going), nodes=nodes)
     sys.stderr.write(summarise(result))
     sys.stderr.flush()
     if as_json:

@@ -7,9 +7,10 @@ import operator
 import weakref
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, SupportsIndex, cast
 
@@ -20,8 +21,9 @@ from hocket.comm.messages import Recv, Send
 from hocket.comm.objects import ObjectOperations
 from hocket.comm.policy import CHOOSABLE, Explanation, Group, Policy, dtype_class
 from hocket.comm.reductions import reduce_by_function
+from hocket.comm.shrink import Lineage, shrink
 from hocket.errors import CommTimeout, HocketError, InvalidArgument, InvalidState, InvalidType
-from hocket.trace import Record, decode_events
+from hocket.trace import GroupRecords, Record, decode_events, logger, write_flight_record
 
 _NO_COLOR = -1
 _LARGEST_INT64 = 2**63 - 1
@@ -89,6 +91,7 @@ class Communicator(ObjectOperations):
         self._groups_made: Counter[tuple[int, ...]] = Counter()
         self._children: weakref.WeakSet[Communicator] = weakref.WeakSet()
         self._on_finalize: Callable[[], None] | None = None
+        self._lineage = Lineage(key)
 
     @property
     def local_rank(self) -> int:
@@ -167,6 +170,25 @@ class Communicator(ObjectOperations):
     def records(self) -> list[Record]:
         """Return the latest operations (at most 4096), oldest first, those in flight included."""
         return decode_events(self._records(), self._names)
+
+    def dump_flight_record(self, folder: str | Path) -> Path:
+        """Write the latest operations of this communicator and of those made from it; called by any rank at any time.
+
+        Args:
+            folder: of its own; every rank writes one file into it. ``torchfrtrace FOLDER`` compares them and names the
+                first collective that not all ranks came to, or about which they disagree.
+
+        Returns:
+            The path of this rank's file.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        groups = [
+            GroupRecords(f"{each._key:016x}", each._label, each._members, each.rank, each.records())
+            for each in self._family()
+        ]
+        return write_flight_record(Path(folder), rank=self._members[self.rank], groups=groups)
 
     def batch(
         self, messages: Iterable[Send | Recv], *, backend: str | None = None, timeout: float | None = None
@@ -360,6 +382,23 @@ class Communicator(ObjectOperations):
         """
         self._abort(str(reason))
 
+    def shrink(self, exclude: Collection[int] = (), timeout: float | None = None) -> Communicator:
+        """Make a communicator of the ranks that are left, after this one has failed; called by all of those.
+
+        They keep their order. Shared memory goes on, and so does gloo unless rank 0 of the job is gone, which keeps its
+        store; MPI ends with the first rank that dies. To finalize the new communicator finalizes this one as well.
+
+        Args:
+            exclude: ranks that are alive but do not call this, since they hang.
+            timeout: seconds; None: that of the communicator.
+
+        Raises:
+            InvalidArgument: `exclude` names this rank, or one out of range.
+            CommTimeout: naming ranks that are alive but did not call this.
+            BackendUnavailable: nothing connects those that are left.
+        """
+        return shrink(self, exclude, self.timeout if timeout is None else timeout)
+
     def finalize(self) -> None:
         """Wait for operations in flight and leave this communicator and those made from it. Idempotent.
 
@@ -374,6 +413,7 @@ class Communicator(ObjectOperations):
         was_open = not self._closed
         self._close(drain_timeout_s)
         if was_open:
+            logger.debug("left %s", self._label)
             for library in self._fabric.libraries:
                 library.close_lanes(self._key)
         # Another thread may finalize at the same time.
@@ -394,6 +434,11 @@ class Communicator(ObjectOperations):
         state = ", finalized" if self._closed else ""
         return f"<hocket.Communicator {self._label}: rank {self.rank} of {self.size}{state}>"
 
+    def _family(self) -> Iterator[Communicator]:
+        yield self
+        for child in list(self._children):
+            yield from child._family()
+
     @property
     def _group(self) -> Group:
         return Group(self.size, list(self._backends), self.num_hosts)
@@ -411,22 +456,29 @@ class Communicator(ObjectOperations):
     def _child(self, ranks: list[int], label: str, *identity: object) -> Communicator:
         if _native.is_forked_child() or self._closed:
             raise InvalidState(f"{self._label} cannot be used any more: it was finalized, or this is a forked child")
+        members = [self._members[rank] for rank in ranks]
         try:
-            child = type(self)(
-                replace(self._fabric, policy=self._policy),
-                [self._members[rank] for rank in ranks],
-                ranks.index(self.rank),
-                derive_key(self._key, *identity),
-                label,
-                self.timeout,
-                self.timeout,
-            )
+            return self._open(self._fabric, members, label, (self._key, *identity), self.timeout)
         except HocketError as error:
             if self._on_failure is not None:
                 self._on_failure(self, error)  # an operation does that by itself
             raise
+
+    def _open(
+        self, fabric: Fabric, members: list[int], label: str, identity: tuple[object, ...], open_timeout: float
+    ) -> Communicator:
+        child = type(self)(
+            replace(fabric, policy=self._policy),
+            members,
+            members.index(self._members[self.rank]),
+            derive_key(*identity),
+            label,
+            self.timeout,
+            open_timeout,
+        )
         child._check_grad = self._check_grad
         self._children.add(child)
+        logger.debug("made %s: rank %d of %d", label, child.rank, child.size)
         return child
 
 

@@ -29,7 +29,7 @@ from hocket.errors import (
     PeerFailure,
 )
 from hocket.session.libraries import Libraries, agree_on_policy, bring_up
-from hocket.trace import write_failure_record
+from hocket.trace import logger, start_log, write_failure_record
 
 _EXIT_DRAIN_S = 1.0  # the others are to learn of our end within two seconds
 _WORLD_KEY = derive_key("world")
@@ -83,20 +83,10 @@ def init(
     if _session.world is not None:
         raise InvalidState("hocket.init() was called already; use that communicator, or finalize() it first")
     world = read_world()
+    start_log(world.rank)
     job = _meet(world, wanted, timeout)
     host = job.host
-    libraries = _bring_up(job, world, wanted, policy, timeout)
-    fabric = Fabric(
-        host,
-        job.layout,
-        None if job.control is None else job.control.native,
-        libraries.up,
-        allowed=[name for name in ("shm", *(each.name for each in libraries.up)) if wanted is None or name in wanted],
-        left_out=libraries.left_out,
-        policy=libraries.policy,
-        on_failure=_FailureRecorder(world, libraries.up).on_failure,
-    )
-    communicator = _make_root(fabric, world.rank, world.size, timeout, job.control)
+    communicator = _join(job, world, wanted, policy, timeout)
     if progress == "thread" or (progress == "auto" and world.local_size < host.num_cpus):
         _native.start_progress_thread()
     leave = communicator._on_finalize
@@ -111,20 +101,56 @@ def init(
     return communicator
 
 
-def connect_host(name: str, rank: int, size: int, *, timeout: float, job: str) -> Communicator:
-    """Meet the other local ranks and make the communicator of all of them, over shared memory alone.
+def connect_host(
+    name: str,
+    rank: int,
+    size: int,
+    *,
+    timeout: float,
+    backends: str | Sequence[str] | None = "shm",
+    policy: str | Policy = "auto",
+) -> Communicator:
+    """Meet the other local ranks and make the communicator of all of them.
 
     Args:
-        name: of the meeting, equal on all ranks and used once.
+        name: of the meeting, equal on all ranks and used once; names the folder of failure records, too.
         rank: number of this process, 0 to size - 1.
         size: processes on this host.
         timeout: seconds, for this call and as default of the operations.
-        job: names the folder of failure records.
+        backends, policy: as of `init`.
     """
-    host = _connect(name, rank, size, timeout)
-    failures = _FailureRecorder(World(rank, size, rank, size, job))
-    fabric = Fabric(host, Layout.on_one_host(size), on_failure=failures.on_failure)
-    return _make_root(fabric, rank, size, timeout)
+    wanted = _read_backends(backends)
+    _check_arguments(policy, timeout, "auto", False)
+    start_log(rank)
+    world = World(rank, size, rank, size, name)
+    meeting = _Meeting(_connect(name, rank, size, timeout), Layout.on_one_host(size))
+    return _join(meeting, world, wanted, policy, timeout)
+
+
+def _join(
+    meeting: _Meeting, world: World, wanted: Sequence[str] | None, policy: str | Policy, timeout: float
+) -> Communicator:
+    """Bring up what is wanted between ranks that have met, and make the communicator of all of them."""
+    libraries = _bring_up(meeting, world, wanted, policy, timeout)
+    failures = _FailureRecorder(world, libraries.up)
+    fabric = Fabric(
+        meeting.host,
+        meeting.layout,
+        None if meeting.control is None else meeting.control.native,
+        libraries.up,
+        allowed=[name for name in ("shm", *(each.name for each in libraries.up)) if wanted is None or name in wanted],
+        left_out=libraries.left_out,
+        policy=libraries.policy,
+        on_failure=failures.on_failure,
+    )
+    failures.root = _make_root(fabric, world.rank, world.size, timeout, meeting.control)
+    backends = failures.root.backends
+    logger.info("world of %d ranks, pid %d; policy: %r", world.size, os.getpid(), libraries.policy)
+    for name, word in backends.items():
+        logger.info("backend %s: %s", name, word)
+    for name, reason in backends.left_out.items():
+        logger.info("backend %s is left out: %s", name, reason)
+    return failures.root
 
 
 def _connect(name: str, rank: int, size: int, timeout: float) -> _native.Host:
@@ -243,7 +269,9 @@ def _make_root(
 
 
 class _FailureRecorder:
-    """Writes this rank's record when a communicator broke: once, for the first failure is the one that matters."""
+    """Writes this rank's records when a communicator broke: once, for the first failure is the one that matters."""
+
+    root: Communicator | None = None
 
     def __init__(self, world: World, libraries: Sequence[Backend] = ()) -> None:
         self._world = world
@@ -254,17 +282,20 @@ class _FailureRecorder:
         if self._written or not isinstance(error, (PeerFailure, CommTimeout, Aborted)):
             return
         self._written = True
+        logger.error("%s failed: %s: %s", communicator._label, type(error).__name__, error)
         for library in self._libraries:
             library.close(is_broken=True)
-        folder = os.environ.get("HOCKET_RECORD_DIR") or Path.cwd() / "hocket-records" / self._world.job
+        folder = Path(os.environ.get("HOCKET_RECORD_DIR") or Path.cwd() / "hocket-records" / self._world.job)
         write_failure_record(
-            Path(folder),
+            folder,
             rank=self._world.rank,
             size=self._world.size,
             communicator=communicator._label,
             error=error,
             records=communicator.records(),
         )
+        (self.root or communicator).dump_flight_record(folder / "flight")
+        logger.error("its records are in %s", folder)
 
 
 def _read_backends(backends: str | Sequence[str] | None) -> list[str] | None:

@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hocket.comm import Communicator
+    from hocket.torch.options import Options
 
-__all__ = ["autoload", "communicator"]
+__all__ = ["Options", "autoload", "communicator"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Options":
+        from hocket.torch.options import Options
+
+        return Options
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def autoload() -> None:
@@ -35,9 +44,9 @@ def communicator(group: Any = None) -> Communicator:
     Raises:
         InvalidArgument: the group has another backend.
     """
-    from hocket.torch.process_group import communicator_of
+    from hocket.torch.process_group import process_group_of
 
-    return communicator_of(group)
+    return process_group_of(group).communicator
 
 
 def _create_process_group(options: Any, backend_options: Any) -> Any:

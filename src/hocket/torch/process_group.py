@@ -29,6 +29,7 @@ from hocket import _native
 from hocket.comm import Communicator
 from hocket.errors import BackendUnavailable, CommTimeout, InvalidArgument, UnsupportedDtype
 from hocket.session import connect_host
+from hocket.torch.options import Options, wanted_backend
 from hocket.torch.profile import recorded
 from hocket.torch.sparse import reduce_sparse
 from hocket.torch.tensors import items_of_splits, pack, unpack
@@ -77,7 +78,8 @@ class HocketProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None, *args: Any) -> HocketWork:
         opts, x = opts or AllreduceOptions(), _one(tensors)
         if x.is_sparse:
-            reduce_sparse(self.communicator, x, _reduction(opts), _seconds(opts))
+            how = {"timeout": self._limit_s(opts), "backend": wanted_backend()}
+            reduce_sparse(self.communicator, x, _reduction(opts), **how)
             return HocketWork(None, [x])
         return self._issue("all_reduce", opts, [x], [x], partial(self.communicator.all_reduce, x, _reduction(opts)))
 
@@ -106,7 +108,7 @@ class HocketProcessGroup(dist.ProcessGroup):
         Raises:
             CommTimeout: naming them; whatever `wait_all_ranks` says, all of them.
         """
-        self.communicator.barrier(timeout=timeout.total_seconds() if timeout else None)
+        self.communicator.barrier(timeout=timeout.total_seconds() if timeout else None, backend=wanted_backend())
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HocketWork:
         return self._issue(
@@ -286,15 +288,24 @@ class HocketProcessGroup(dist.ProcessGroup):
 
     def send(self, tensors: Sequence[torch.Tensor], dst: int, tag: int = 0) -> HocketWork:
         with recorded("send", tensors):
-            return HocketWork(self.communicator.isend(_one(tensors), dst, tag), list(tensors))
+            return HocketWork(self.communicator.isend(_one(tensors), dst, tag, backend=wanted_backend()), list(tensors))
 
     def recv(self, tensors: Sequence[torch.Tensor], src: int, tag: int = 0) -> HocketWork:
         with recorded("recv", tensors):
-            return HocketWork(self.communicator.irecv(_one(tensors), src, tag), list(tensors), source=src)
+            return HocketWork(
+                self.communicator.irecv(_one(tensors), src, tag, backend=wanted_backend()), list(tensors), source=src
+            )
 
     def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> AnySourceWork:
+        x = _one(tensors)
+        carrier = wanted_backend() or self.communicator.explain("recv", x.nbytes, str(x.dtype).split(".")[-1]).chosen
+        if carrier != "shm":
+            raise InvalidArgument(
+                f"a message from any source can be received over shm alone, and this one would travel over {carrier}; "
+                "name the source, or give backend='shm' at both ends (hocket.torch.dist)"
+            )
         with recorded("recv", tensors):
-            return AnySourceWork(self.communicator, _one(tensors), tag)
+            return AnySourceWork(self.communicator, x, tag)
 
     recv_any_source = recv_anysource
 
@@ -336,11 +347,11 @@ class HocketProcessGroup(dist.ProcessGroup):
         call: Callable[..., _native.Work | None],
         finish: Callable[[], object] | None = None,
     ) -> HocketWork:
-        """Make the call, blocking if torch asked for that; it is called as ``call(async_op=, timeout=)``."""
+        """Make the call, blocking if torch asked for that; it is called as ``call(async_op=, timeout=, backend=)``."""
         backward = in_backward()
         is_async = backward or self._coalescing is not None or getattr(opts, "asyncOp", True)
         with recorded(name, inputs):
-            native = call(async_op=is_async, timeout=_seconds(opts) or self._timeout_s)
+            native = call(async_op=is_async, timeout=self._limit_s(opts), backend=wanted_backend())
         return self._keep(HocketWork(native, outputs, finish), backward)
 
     def _issue_all(
@@ -354,11 +365,15 @@ class HocketProcessGroup(dist.ProcessGroup):
     ) -> HocketWork:
         """Make several calls side by side, under one work."""
         with recorded(name, inputs):
-            works = [HocketWork(call(async_op=True, timeout=_seconds(opts) or self._timeout_s), []) for call in calls]
+            options = {"async_op": True, "timeout": self._limit_s(opts), "backend": wanted_backend()}
+            works = [HocketWork(call(**options), []) for call in calls]
         work = self._keep(JoinedWork(works, outputs, finish), in_backward())
         if not getattr(opts, "asyncOp", True):
             work.wait()
         return work
+
+    def _limit_s(self, opts: Any) -> float | None:
+        return _seconds(opts) or self._timeout_s
 
     def _keep(self, work: HocketWork, backward: bool) -> HocketWork:
         if self._coalescing is not None:
@@ -372,24 +387,41 @@ def create_process_group(options: Any, backend_options: Any) -> HocketProcessGro
     """Make the process group that ``init_process_group("hocket")`` and ``new_group`` ask for.
 
     Args:
-        options: torch's _DistributedBackendOptions: store, group_rank, group_size, timeout, group_id.
-        backend_options: none are known.
+        options: torch's _DistributedBackendOptions: store, group_rank, group_size, timeout, group_id,
+            global_ranks_in_group.
+        backend_options: `Options`, of the first group, or None.
     """
-    if backend_options is not None:
-        raise InvalidArgument(f"the hocket backend has no options, but got {backend_options!r}")
-    timeout_s = options.timeout.total_seconds()
+    if backend_options is not None and not isinstance(backend_options, Options):
+        raise InvalidArgument(f"pg_options of the hocket backend must be hocket.torch.Options, not {backend_options!r}")
+    world = dist.group.WORLD
+    if isinstance(world, HocketProcessGroup) and not world.communicator._closed:
+        if backend_options is not None:
+            raise InvalidArgument("a group made from another one has its libraries; pg_options belong to the first one")
+        group = HocketProcessGroup(world.communicator.group(options.global_ranks_in_group))
+        group.set_timeout(options.timeout)
+        return group
+    chosen, timeout_s = backend_options or Options(), options.timeout.total_seconds()
     name = _agree_on_name(options.store, options.group_rank, options.group_size, timeout_s)
-    communicator = connect_host(name, options.group_rank, options.group_size, timeout=timeout_s, job=name)
+    communicator = connect_host(
+        *(name, options.group_rank, options.group_size),
+        timeout=timeout_s,
+        backends=chosen.backends,
+        policy=chosen.policy,
+    )
     return HocketProcessGroup(communicator)
 
 
-def communicator_of(group: Any = None) -> Communicator:
-    """See `hocket.torch.communicator`."""
+def process_group_of(group: Any = None) -> HocketProcessGroup:
+    """Return a process group, the default one for None.
+
+    Raises:
+        InvalidArgument: its backend is not "hocket".
+    """
     group = group if group is not None else dist.group.WORLD
     if not isinstance(group, HocketProcessGroup):
         backend = dist.get_backend(group) if group is not None else None
         raise InvalidArgument(f"the process group has backend {backend!r}, not 'hocket'")
-    return group.communicator
+    return group
 
 
 def _agree_on_name(store: Store, rank: int, size: int, timeout_s: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from hocket.comm import Communicator
 
 
-def reduce_sparse(comm: Communicator, x: torch.Tensor, reduction: str, timeout: float | None) -> None:
+def reduce_sparse(comm: Communicator, x: torch.Tensor, reduction: str, **how: Any) -> None:
     """Sum x over all ranks, in place. Blocking.
 
     Args:
         comm: communicator.
         x: sparse COO tensor, of the same shape and number of sparse dimensions on every rank.
         reduction: "sum" is the only one.
-        timeout: seconds, of each of the three operations that it takes.
+        how: timeout and backend of each of the three operations that it takes.
 
     Raises:
         UnsupportedDtype: another reduction.
@@ -30,7 +30,7 @@ def reduce_sparse(comm: Communicator, x: torch.Tensor, reduction: str, timeout: 
     x_own = x.coalesce()
     indices, values = x_own.indices(), x_own.values()
     facts = (indices.shape[1], tuple(x.shape), indices.shape[0], str(x.dtype))
-    all_facts = comm.all_gather_object(facts, timeout=timeout)
+    all_facts = comm.all_gather_object(facts, **how)
     if len({each[1:] for each in all_facts}) > 1:
         raise InvalidArgument(f"sparse tensors must have one shape and type on all ranks, not {all_facts}")
     entries = [each[0] for each in all_facts]
@@ -38,9 +38,9 @@ def reduce_sparse(comm: Communicator, x: torch.Tensor, reduction: str, timeout: 
     items = dense_shape.numel()
     num_dims = indices.shape[0]
     all_indices = torch.empty(sum(entries), num_dims, dtype=torch.int64)
-    comm.all_gatherv(all_indices, indices.t().contiguous(), [num_dims * each for each in entries], timeout=timeout)
+    comm.all_gatherv(all_indices, indices.t().contiguous(), [num_dims * each for each in entries], **how)
     all_values = torch.empty(sum(entries), *dense_shape, dtype=x.dtype)
-    comm.all_gatherv(all_values, values.contiguous(), [items * each for each in entries], timeout=timeout)
+    comm.all_gatherv(all_values, values.contiguous(), [items * each for each in entries], **how)
     result = torch.sparse_coo_tensor(all_indices.t(), all_values, x.shape).coalesce()
     with torch.no_grad():
         x.copy_(result)

@@ -248,7 +248,7 @@ class AnySourceWork(dist.Work):
     def _is_matched(self) -> bool:
         if self._native is None and (source := self._comm.probe(self._tag)) is not None:
             self._source = source
-            self._native = self._comm.irecv(self._x, source, self._tag)
+            self._native = self._comm.irecv(self._x, source, self._tag, backend="shm")  # where it was seen
         return self._native is not None
 
 

@@ -1,6 +1,16 @@
-"""What was done: records of operations, and the record that a failing rank leaves."""
+"""What was done: records of operations, and what a failing rank leaves."""
 
 from hocket.trace.failure import write_failure_record
+from hocket.trace.flight import GroupRecords, write_flight_record
+from hocket.trace.log import logger, start_log
 from hocket.trace.record import Record, decode_events
 
-__all__ = ["Record", "decode_events", "write_failure_record"]
+__all__ = [
+    "GroupRecords",
+    "Record",
+    "decode_events",
+    "logger",
+    "start_log",
+    "write_failure_record",
+    "write_flight_record",
+]

@@ -1,0 +1,20 @@
+// The part of a device's memory that an array is.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "memory/driver.hpp"
+
+namespace hocket {
+
+struct DeviceMemory {
+  std::shared_ptr<MemoryDriver> driver;
+  uintptr_t address;
+  int device;
+
+  void read_into(void* to, size_t nbytes) const { driver->copy_to_host(to, address, nbytes, device); }
+  void write(const void* from, size_t nbytes) const { driver->copy_to_device(address, from, nbytes, device); }
+};
+
+}  // namespace hocket

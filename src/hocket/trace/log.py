@@ -1,0 +1,40 @@
+"""What hocket does besides operations, told to the logger "hocket" of Python's `logging`.
+
+``HOCKET_LOG=info`` writes it to standard error, ``HOCKET_LOG=debug:run-%r.log`` to a file a rank. Without it nothing is
+set up, and what the program does with that logger holds.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from hocket.errors import InvalidArgument
+
+logger = logging.getLogger("hocket")
+logger.addHandler(logging.NullHandler())
+
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+def start_log(rank: int) -> None:
+    """Do what HOCKET_LOG says; called when this process has learned its rank. Once is enough, twice does no harm.
+
+    Raises:
+        InvalidArgument: HOCKET_LOG has no known meaning, or its file cannot be written.
+    """
+    wanted = os.environ.get("HOCKET_LOG")
+    if not wanted or any(each.name == wanted for each in logger.handlers):
+        return
+    level, _, path = wanted.partition(":")
+    if level not in _LEVELS:
+        raise InvalidArgument(f"HOCKET_LOG={wanted!r} must be one of {', '.join(_LEVELS)}, or one of them with :FILE")
+    handler: logging.Handler
+    try:
+        handler = logging.FileHandler(path.replace("%r", str(rank))) if path else logging.StreamHandler()
+    except OSError as error:
+        raise InvalidArgument(f"HOCKET_LOG={wanted!r}: the file cannot be written: {error}") from error
+    handler.name = wanted
+    handler.setFormatter(logging.Formatter(f"%(asctime)s hocket rank {rank} %(levelname)s: %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())

@@ -1,0 +1,150 @@
+"""Who is left after a failure goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hocket as hk
+
+pytestmark = pytest.mark.timeout(120)
+
+# Ranks sum ones step by step; some end in the middle of it, killed or by leaving. The others shrink, agree on the step
+# that all of them have done, and go on.
+PROGRAM = r"""
+import json, os, signal, sys
+import numpy as np
+import hocket as hk
+
+plan = json.loads(sys.argv[1])
+world = comm = hk.init(backends=plan["backends"], timeout=30)
+own, step = world.rank, 0
+dies_at = plan["dies_at"].get(str(own))
+
+def meet_again(comm, step):
+    while True:
+        try:
+            comm = comm.shrink()
+            reached = np.array([step])
+            comm.all_reduce(reached, "min")
+            return comm, int(reached[0])
+        except (hk.PeerFailure, hk.Aborted):
+            continue
+
+while step < plan["steps"]:
+    if step == dies_at:
+        if plan["how"] == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        comm.finalize()
+        sys.exit(0)
+    try:
+        x = np.ones(plan["count"])
+        comm.all_reduce(x)
+        assert (x == comm.size).all()
+        step += 1
+    except (hk.PeerFailure, hk.Aborted):
+        comm, step = meet_again(comm, step)
+members = comm.all_gather_object(own)
+assert members == sorted(members) and members[comm.rank] == own
+left_out = comm.all_gather_object(sorted(comm.backends.left_out))
+assert all(each == left_out[0] for each in left_out)
+os.write(1, f"left {members} {sorted(comm.backends)} -> {left_out[0]}\n".encode())
+comm.finalize()
+try:
+    world.barrier()
+except hk.InvalidState:
+    pass  # the first one was finalized with the last
+else:
+    raise SystemExit("the world is still open")
+"""
+
+
+def _run(tmp_path: Path, size: int, dies_at: dict[int, int], how: str, backends: list[str], count: int) -> list[str]:
+    plan = {"dies_at": dies_at, "how": how, "backends": backends, "count": count, "steps": 30}
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [sys.executable, "-m", "hocket.cli", "run", "-n", str(size), "--keep-going"]
+    environment = os.environ | {"HOCKET_RECORD_DIR": str(tmp_path / "records")}
+    job = subprocess.run(
+        [*command, str(tmp_path / "program.py"), json.dumps(plan)],
+        capture_output=True, text=True, timeout=100, env=environment,
+    )  # fmt: skip
+    assert job.returncode == 0, job.stdout + job.stderr
+    return job.stdout.splitlines()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_survivors_of_random_deaths(tmp_path: Path, seed: int) -> None:
+    plan = random.Random(seed)
+    size = plan.randrange(2, 6)
+    victims = plan.sample(range(size), plan.randrange(1, size))
+    dies_at = {victim: plan.choice([0, 3, plan.randrange(30)]) for victim in victims}
+    how, count = plan.choice(["kill", "leave"]), plan.choice([1, 1000, 300_000])
+    lines = _run(tmp_path, size, dies_at, how, ["shm"], count)
+    left = [rank for rank in range(size) if rank not in dies_at]
+    assert lines == [f"left {left} ['shm'] -> ['gloo', 'mpi']"] * len(left)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_libraries_that_go_on(tmp_path: Path, victim: int) -> None:
+    lines = _run(tmp_path, 3, {victim: 5}, "kill", ["shm", "gloo", "mpi"], 1000)
+    left = [rank for rank in range(3) if rank != victim]
+    backends = ["shm"] if victim == 0 else ["gloo", "shm"]
+    gone = ["gloo", "mpi"] if victim == 0 else ["mpi"]
+    assert lines == [f"left {left} {backends} -> {gone}"] * 2
+
+
+def _exclude(comm: hk.Communicator) -> list[int]:
+    if comm.rank == 1:
+        time.sleep(1.5)  # hangs, as far as the others know
+        return []
+    with pytest.raises(hk.CommTimeout):
+        comm.all_reduce(np.ones(3), timeout=0.3)
+    rest = comm.shrink(exclude=[1])
+    x = np.array([comm.rank])
+    out = np.empty((2, 1), x.dtype)
+    rest.all_gather(out, x)
+    # without a death as well, and again
+    again = rest.shrink().shrink()
+    again.barrier()
+    assert again.size == 2 and again.rank == rest.rank
+    return [int(each) for each in out[:, 0]]
+
+
+def test_a_rank_that_hangs_can_be_excluded() -> None:
+    assert hk.spawn(_exclude, 3, timeout=60) == [[0, 2], [], [0, 2]]
+
+
+def _alone_in_it(comm: hk.Communicator) -> str:
+    if comm.rank == 1:
+        time.sleep(1.0)
+        return ""
+    with pytest.raises(hk.InvalidArgument, match="rank 0 is excluded"):
+        comm.shrink(exclude=[0])
+    with pytest.raises(hk.InvalidArgument, match="names rank 2"):
+        comm.shrink(exclude=[2])
+    with pytest.raises(hk.CommTimeout) as raised:
+        comm.shrink(timeout=0.3)
+    return str(raised.value)
+
+
+def test_one_that_is_alive_and_does_not_come_is_named() -> None:
+    assert "rank 1 of it never arrived" in hk.spawn(_alone_in_it, 2, timeout=60)[0]
+
+
+def test_a_world_of_one() -> None:
+    with hk.init(backends="shm") as comm:
+        rest = comm.shrink()
+        x = np.ones(3)
+        rest.all_reduce(x)
+        assert rest.size == 1 and (x == 1).all()
+        rest.finalize()
+        with pytest.raises(hk.InvalidState, match="finalized"):
+            comm.shrink()

@@ -1,0 +1,202 @@
+"""Arrays in device memory, and arrays that speak nothing but DLPack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+import hocket as hk
+import hocket.memory
+
+from . import devices
+from .devices import DeviceArray, FakeDriver
+
+pytestmark = pytest.mark.timeout(100)
+cloudpickle.register_pickle_by_value(devices)  # ranks cannot import what lies among the tests
+TYPES = ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+         "bool", "complex64", "complex128"]  # fmt: skip
+
+
+class OnlyDLPack:
+    """Nothing but DLPack of an array."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def __dlpack__(self, **how: Any) -> Any:
+        return self.x.__dlpack__(**how)
+
+    def __dlpack_device__(self) -> Any:
+        return self.x.__dlpack_device__()
+
+
+@pytest.fixture(scope="module")
+def comm() -> Iterator[hk.Communicator]:
+    with hk.init(backends="shm") as world:
+        yield world
+
+
+@pytest.fixture
+def driver() -> Iterator[FakeDriver]:
+    fake = FakeDriver()
+    hocket.memory.use_driver(fake)
+    yield fake
+    hocket.memory.use_driver(None)
+
+
+def _every_operation(comm: hk.Communicator, which: str, backend: str) -> bool:
+    comm.finalize()
+    comm = hk.init(backends=["shm", backend], timeout=30)
+    fake = FakeDriver()
+    hocket.memory.use_driver(fake)
+    pages = iter(range(0, 1000, 2))
+
+    def array(x: np.ndarray[Any, Any]) -> tuple[Any, Callable[[], np.ndarray[Any, Any]]]:
+        if which == "device":
+            device = DeviceArray(fake, x, next(pages))
+            return device, device.read
+        return OnlyDLPack(x), lambda: x
+
+    own, size = float(comm.rank), comm.size
+    ranks = np.arange(float(size))
+    x, value = array(np.full(6, own))
+    comm.all_reduce(x, backend=backend)
+    np.testing.assert_array_equal(value(), np.full(6, ranks.sum()))
+    for dtype in TYPES:
+        x, value = array(np.full(5, comm.rank, dtype))
+        comm.all_reduce(x, "max" if "complex" not in dtype else "sum", backend=backend)
+        np.testing.assert_array_equal(value(), np.full(5, size - 1 if "complex" not in dtype else ranks.sum(), dtype))
+    x, _ = array(np.full(3, own))
+    out, value = array(np.zeros((size, 3)))
+    comm.all_gather(out, x, backend=backend)
+    np.testing.assert_array_equal(value(), np.repeat(ranks[:, None], 3, 1))
+    # In flight at once, one after the other on the same memory, and in another order.
+    y, of_y = array(np.full(1000, own))
+    first = comm.all_reduce(y, backend=backend, async_op=True)
+    second = comm.all_reduce(y, backend="shm", async_op=True)
+    second.wait()
+    first.wait()
+    np.testing.assert_array_equal(of_y(), np.full(1000, size * ranks.sum()))
+    prepared = comm.prepare("all_reduce", y, "avg", backend=backend)
+    for _ in range(3):
+        prepared.start()
+        prepared.wait()
+    np.testing.assert_array_equal(of_y(), np.full(1000, size * ranks.sum()))
+    a, of_a = array(np.full(2, own))
+    b, of_b = array(np.full(4, own + 1))
+    comm.all_reduce_coalesced([a, b], backend=backend)
+    np.testing.assert_array_equal(of_a(), np.full(2, ranks.sum()))
+    np.testing.assert_array_equal(of_b(), np.full(4, ranks.sum() + size))
+    right, left = (comm.rank + 1) % size, (comm.rank - 1) % size
+    received, of_received = array(np.zeros(3))
+    receive = comm.irecv(received, left, backend=backend)
+    comm.send(x, right, backend=backend)
+    receive.wait()
+    np.testing.assert_array_equal(of_received(), np.full(3, float(left)))
+    comm.finalize()
+    return True
+
+
+@pytest.mark.parametrize("backend", ["shm", "mpi", "gloo"])
+@pytest.mark.parametrize("which", ["device", "dlpack"])
+def test_every_kind_of_operation(which: str, backend: str) -> None:
+    assert hk.spawn(_every_operation, 2, which, backend, timeout=90) == [True] * 2
+
+
+def test_streams_are_waited_for_as_the_interface_says(comm: hk.Communicator, driver: FakeDriver) -> None:
+    x = np.ones(4, np.float32)
+    for page, (fields, waited) in enumerate(
+        [
+            ({}, []),  # version 3 without a stream: nothing to wait for
+            ({"stream": None}, []),
+            ({"stream": 7}, [(3, 7)]),
+            ({"version": 2}, [(3, None)]),  # says nothing: all streams
+        ]
+    ):
+        driver.synchronized.clear()
+        comm.all_reduce(DeviceArray(driver, x, page, **fields))
+        assert driver.synchronized == waited, fields
+
+
+def test_managed_memory_is_used_in_place(comm: hk.Communicator) -> None:
+    fake = FakeDriver(kind="managed")
+    hocket.memory.use_driver(fake)
+    array = DeviceArray(fake, np.arange(4.0), version=2)
+    fake.fails = True  # no copy may be made
+    comm.broadcast(array, 0)
+    assert fake.synchronized == [(3, None)]
+    hocket.memory.use_driver(None)
+
+
+def test_a_device_that_fails(comm: hk.Communicator, driver: FakeDriver) -> None:
+    array = DeviceArray(driver, np.ones(4))
+    driver.fails = True
+    with pytest.raises(hk.Aborted, match="copy_to_host of the memory driver 'fake' failed with 700"):
+        comm.all_reduce(array)
+    driver.fails = False
+    prepared = comm.prepare("all_reduce", array)
+    prepared()
+    np.testing.assert_array_equal(array.read(), np.ones(4))
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "words"),
+    [
+        ({"typestr": ">f4"}, hk.UnsupportedDtype, "data type >f4"),
+        ({"typestr": "|V2"}, hk.UnsupportedDtype, r"data type \|V2"),
+        ({"mask": np.ones(4)}, hk.InvalidType, "masked arrays"),
+        ({"strides": (8,)}, hk.InvalidType, "has to be contiguous"),
+        (
+            {"shape": (4096,)},
+            hk.InvalidArgument,
+            "an array of 16384 bytes does not fit into its allocation of 16 bytes",
+        ),
+    ],
+)
+def test_what_cannot_be_used(
+    comm: hk.Communicator, driver: FakeDriver, fields: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        comm.all_reduce(DeviceArray(driver, np.ones(4, np.float32), **fields))
+
+
+def test_read_only_device_memory_is_input_only(comm: hk.Communicator, driver: FakeDriver) -> None:
+    array = DeviceArray(driver, np.full(4, 2.0))
+    array.__cuda_array_interface__["data"] = (array.address, True)
+    out = np.zeros(4)
+    comm.all_gather(out, array)
+    np.testing.assert_array_equal(out, np.full(4, 2.0))
+    with pytest.raises(hk.InvalidType, match="read-only"):
+        comm.all_reduce(array)
+
+
+def test_dlpack(comm: hk.Communicator) -> None:
+    x = np.arange(12.0).reshape(3, 4)
+    comm.all_gather(out := np.zeros((3, 2)), OnlyDLPack(x[:, ::2]))
+    np.testing.assert_array_equal(out, x[:, ::2])
+    torch = pytest.importorskip("torch")
+    y = torch.full((4,), 2.0, dtype=torch.bfloat16)
+    comm.all_reduce(OnlyDLPack(y))
+    assert (y == 2).all()
+    frozen = np.ones(3)
+    frozen.flags.writeable = False
+    comm.all_gather(out := np.zeros(3), OnlyDLPack(frozen))
+    np.testing.assert_array_equal(out, frozen)
+    with pytest.raises(hk.InvalidType, match="read-only"):
+        comm.all_reduce(OnlyDLPack(frozen))
+
+    class Broken:
+        def __dlpack__(self, **how: Any) -> Any:
+            raise RuntimeError("not now")
+
+        def __dlpack_device__(self) -> Any:
+            return 1, 0
+
+    with pytest.raises(hk.InvalidType, match="of type Broken gave no array through DLPack"):
+        comm.all_reduce(Broken())  # type: ignore[arg-type]
+    with pytest.raises(hk.InvalidType, match="DLPack or the CUDA array interface, not list"):
+        comm.all_reduce([1.0])  # type: ignore[arg-type]
