@@ -43,10 +43,34 @@ def mpich_job(argv: Sequence[str], num_ranks: int) -> Job:
     return Job("mpich", num_ranks, (Process((*command, *argv), {**_ENVIRONMENT, **library}),))
 
 
+def find_intel_mpi() -> Path | None:
+    """Where Intel MPI is installed: $I_MPI_ROOT or .venv-impi of this checkout."""
+    root = Path(os.environ.get("I_MPI_ROOT", Path(__file__).parents[1] / ".venv-impi"))
+    return root if (root / "bin/mpiexec.hydra").exists() and (root / "lib/libmpi.so.12").exists() else None
+
+
+def intelmpi_job(argv: Sequence[str], num_ranks: int) -> Job:
+    """Ranks under Intel MPI's launcher."""
+    root = find_intel_mpi()
+    if root is None:
+        raise FileNotFoundError(
+            "Intel MPI is not there: python3.11 -m venv .venv-impi; .venv-impi/bin/pip install impi-rt"
+        )
+    library = {
+        "I_MPI_ROOT": str(root),
+        "I_MPI_PIN": "0",  # the ranks bind themselves, as all others
+        "LD_LIBRARY_PATH": f"{root}/lib",
+        "FI_PROVIDER_PATH": f"{root}/lib/libfabric",
+        "MPI4PY_LIBMPI": f"{root}/lib/libmpi.so.12",
+    }
+    command = (f"{root}/bin/mpiexec.hydra", "-n", f"{num_ranks}")
+    return Job("intelmpi", num_ranks, (Process((*command, *argv), {**_ENVIRONMENT, **library}),))
+
+
 def job(library: str, script: Path, arguments: Sequence[str], num_ranks: int) -> Job:
     """The ranks of one library, each running `script library *arguments`."""
     argv = (sys.executable, str(script), library, *arguments)
-    launched = {"openmpi": openmpi_job, "mpich": mpich_job}
+    launched = {"openmpi": openmpi_job, "mpich": mpich_job, "intelmpi": intelmpi_job}
     if library in launched:
         return launched[library](argv, num_ranks)
     return direct_job(library, argv, num_ranks, _ENVIRONMENT)

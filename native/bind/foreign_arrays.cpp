@@ -17,9 +17,9 @@ namespace {
 // "<f4" and the like.
 bool dtype_of_typestr(const std::string& typestr, DType* dtype) {
   static constexpr std::pair<const char*, DType> kKnown[] = {
-      {"f2", DType::float16}, {"f4", DType::float32},   {"f8", DType::float64},    {"i1", DType::int8},
-      {"i2", DType::int16},   {"i4", DType::int32},     {"i8", DType::int64},      {"u1", DType::uint8},
-      {"u2", DType::uint16},  {"u4", DType::uint32},    {"u8", DType::uint64},     {"b1", DType::boolean},
+      {"f2", DType::float16},   {"f4", DType::float32},    {"f8", DType::float64}, {"i1", DType::int8},
+      {"i2", DType::int16},     {"i4", DType::int32},      {"i8", DType::int64},   {"u1", DType::uint8},
+      {"u2", DType::uint16},    {"u4", DType::uint32},     {"u8", DType::uint64},  {"b1", DType::boolean},
       {"c8", DType::complex64}, {"c16", DType::complex128}};
   if (typestr.size() < 3 || typestr[0] == '>') return false;
   for (const auto& [name, each] : kKnown)
@@ -32,12 +32,21 @@ bool dtype_of_typestr(const std::string& typestr, DType* dtype) {
 
 bool dtype_of_dlpack(nb::dlpack::dtype given, DType* dtype) {
   using Code = nb::dlpack::dtype_code;
-  static constexpr std::tuple<Code, int, DType> kKnown[] = {
-      {Code::Float, 16, DType::float16},   {Code::Bfloat, 16, DType::bfloat16},  {Code::Float, 32, DType::float32},
-      {Code::Float, 64, DType::float64},   {Code::Int, 8, DType::int8},          {Code::Int, 16, DType::int16},
-      {Code::Int, 32, DType::int32},       {Code::Int, 64, DType::int64},        {Code::UInt, 8, DType::uint8},
-      {Code::UInt, 16, DType::uint16},     {Code::UInt, 32, DType::uint32},      {Code::UInt, 64, DType::uint64},
-      {Code::Bool, 8, DType::boolean},     {Code::Complex, 64, DType::complex64}, {Code::Complex, 128, DType::complex128}};
+  static constexpr std::tuple<Code, int, DType> kKnown[] = {{Code::Float, 16, DType::float16},
+                                                            {Code::Bfloat, 16, DType::bfloat16},
+                                                            {Code::Float, 32, DType::float32},
+                                                            {Code::Float, 64, DType::float64},
+                                                            {Code::Int, 8, DType::int8},
+                                                            {Code::Int, 16, DType::int16},
+                                                            {Code::Int, 32, DType::int32},
+                                                            {Code::Int, 64, DType::int64},
+                                                            {Code::UInt, 8, DType::uint8},
+                                                            {Code::UInt, 16, DType::uint16},
+                                                            {Code::UInt, 32, DType::uint32},
+                                                            {Code::UInt, 64, DType::uint64},
+                                                            {Code::Bool, 8, DType::boolean},
+                                                            {Code::Complex, 64, DType::complex64},
+                                                            {Code::Complex, 128, DType::complex128}};
   for (const auto& [code, bits, each] : kKnown)
     if (given.code == static_cast<uint8_t>(code) && given.bits == bits && given.lanes == 1) {
       *dtype = each;
@@ -58,7 +67,8 @@ void Array::acquire_cuda_interface(PyObject* object, const ArrayRules& rules) {
   const nb::dict interface = nb::cast<nb::dict>(nb::handle(object).attr("__cuda_array_interface__"));
   const std::string typestr = nb::cast<std::string>(interface["typestr"]);
   if (!dtype_of_typestr(typestr, &dtype_)) unsupported_dtype(rules, typestr);
-  if (interface.contains("mask") && !interface["mask"].is_none()) invalid(rules, "masked arrays cannot be communicated");
+  if (interface.contains("mask") && !interface["mask"].is_none())
+    invalid(rules, "masked arrays cannot be communicated");
   const nb::tuple data = nb::cast<nb::tuple>(interface["data"]);
   if (rules.access == Access::write && nb::cast<bool>(data[1]))
     invalid(rules, "the array is read-only, but the result is written into it");
@@ -71,8 +81,8 @@ void Array::acquire_cuda_interface(PyObject* object, const ArrayRules& rules) {
   for (int64_t extent : array.shape) nbytes_ *= static_cast<size_t>(extent);
   std::optional<uintptr_t> stream;
   // From version 3 on no stream means that nothing has to be waited for; before, nothing is said.
-  const bool is_synchronized = nb::cast<int>(interface["version"]) >= 3 &&
-                               (!interface.contains("stream") || interface["stream"].is_none());
+  const bool is_synchronized =
+      nb::cast<int>(interface["version"]) >= 3 && (!interface.contains("stream") || interface["stream"].is_none());
   if (interface.contains("stream") && !interface["stream"].is_none()) stream = nb::cast<uintptr_t>(interface["stream"]);
   owner_ = Py_NewRef(object);
   set_foreign(nb::cast<uintptr_t>(data[0]), stream, is_synchronized, object, rules);

@@ -139,8 +139,8 @@ class PythonDriver : public MemoryDriver {
   }
   void check(int result, const char* what) const {
     if (result != 0)
-      throw Failure(ErrorCode::aborted, what + std::string(" of the memory driver '") + name_ + "' failed with " +
-                                            std::to_string(result));
+      throw Failure(ErrorCode::aborted,
+                    what + std::string(" of the memory driver '") + name_ + "' failed with " + std::to_string(result));
   }
   nb::object driver_;
   bool tells_frees_;
@@ -162,9 +162,8 @@ std::shared_ptr<MemoryDriver> memory_driver() {
     std::string reason;
     driver = find_cuda_driver(&reason);
     if (!driver)
-      throw Failure(ErrorCode::backend_unavailable,
-                    "the array lies in device memory, and there is no driver for it: " + reason +
-                        "; hocket.memory.use_driver() takes another one");
+      throw Failure(ErrorCode::backend_unavailable, "the array lies in device memory, and there is no driver for it: " +
+                                                        reason + "; hocket.memory.use_driver() takes another one");
   }
   return driver;
 }

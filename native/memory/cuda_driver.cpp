@@ -151,9 +151,9 @@ std::shared_ptr<MemoryDriver> find_cuda_driver(std::string* reason) {
       look_up(library, "cuGetErrorName", cuda.error_name) &&
       look_up(library, "cuPointerGetAttributes", cuda.attributes) &&
       look_up(library, "cuPointerGetAttribute", cuda.attribute) &&
-      look_up(library, "cuDevicePrimaryCtxRetain", cuda.retain) &&
-      look_up(library, "cuCtxPushCurrent_v2", cuda.push) && look_up(library, "cuCtxPopCurrent_v2", cuda.pop) &&
-      look_up(library, "cuMemcpyDtoH_v2", cuda.to_host) && look_up(library, "cuMemcpyHtoD_v2", cuda.to_device) &&
+      look_up(library, "cuDevicePrimaryCtxRetain", cuda.retain) && look_up(library, "cuCtxPushCurrent_v2", cuda.push) &&
+      look_up(library, "cuCtxPopCurrent_v2", cuda.pop) && look_up(library, "cuMemcpyDtoH_v2", cuda.to_host) &&
+      look_up(library, "cuMemcpyHtoD_v2", cuda.to_device) &&
       look_up(library, "cuStreamSynchronize", cuda.synchronize_stream) &&
       look_up(library, "cuCtxSynchronize", cuda.synchronize_context);
   int count = 0;
