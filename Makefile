@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(shell find native -name '*.[chi]pp' -o -name '*.inl' -o -name CMakeLists.txt)
 
-.PHONY: install demo test test-system lint format bench soak clean
+.PHONY: install demo test test-system lint format bench soak wheel clean
 .DEFAULT_GOAL := install
 
 install: $(VENV)/.native
@@ -42,12 +42,18 @@ format: install
 
 bench: install
 	$(BIN)/python benchmarks/allreduce_cpu.py
+	$(BIN)/python benchmarks/collectives_cpu.py
 	$(BIN)/python benchmarks/ddp_step.py
 	$(BIN)/python benchmarks/dispatch.py
 	$(BIN)/python benchmarks/mixing.py
 
 soak: install
 	HOCKET_SOAK=1 $(BIN)/python -m pytest tests --ignore tests/system --timeout 3600
+
+# The source archive and a manylinux wheel in dist/, tried out in an environment of their own.
+wheel: install
+	rm -rf dist
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/wheel.py dist
 
 clean:
 	rm -rf $(VENV) build dist demo-report hocket-records bench-results

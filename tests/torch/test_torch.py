@@ -56,6 +56,32 @@ def test_every_form_gives_what_gloo_gives(tmp_path: Path, num_ranks: int) -> Non
                 assert torch.equal(ours_, theirs_), f"rank {rank}, {name}: {ours_} instead of {theirs_}"
 
 
+@pytest.mark.timeout(200)
+def test_a_transformer_has_the_losses_of_gloo(tmp_path: Path) -> None:
+    for backend in ("gloo", "hocket"):
+        assert run(2, "transformer.py", backend, str(tmp_path)).count("done") == 2
+    for rank in range(2):
+        theirs, ours = (json.loads((tmp_path / f"{backend}-{rank}.json").read_text()) for backend in ("gloo", "hocket"))
+        assert theirs.keys() == {"ddp", "fsdp", "tensor_parallel"} and ours == theirs
+
+
+@pytest.mark.timeout(200)
+def test_elastic_restart_under_torchrun(tmp_path: Path) -> None:
+    """A rank dies in the middle; torchrun starts all of them again, and they go on from their checkpoint."""
+    plain = run(2, "elastic.py", "gloo", str(tmp_path / "gloo"), launcher="torchrun")
+    for how in ("raise", "kill"):
+        folder = tmp_path / how
+        job = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "2",
+             "--monitor-interval", "0.1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
+             str(HERE / "elastic.py"), "hocket", str(folder), how],
+            capture_output=True, text=True, timeout=150,
+        )  # fmt: skip
+        assert job.returncode == 0, job.stdout + job.stderr
+        assert sorted(line for line in job.stdout.splitlines() if "losses" in line) == sorted(plain.splitlines())
+        assert (folder / "died").exists()
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_parallel_training_gives_the_losses_of_gloo(tmp_path: Path, num_ranks: int) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -61,8 +62,8 @@ def init(
 
     Args:
         backends: names of libraries that must be there, and that operations may use: of "shm", "gloo" and "mpi". None:
-            shm, gloo if torch is imported already or the job spans hosts, and mpi if it is installed;
-            ``comm.backends.left_out`` says why one is not there.
+            those that HOCKET_BACKENDS names (``shm,mpi``); without it shm, gloo if torch is imported already or the job
+            spans hosts, and mpi if it is installed; ``comm.backends.left_out`` says why one is not there.
         policy: how a library is chosen for an operation that names none: "auto", or a `Policy`.
         timeout: seconds after which an operation, or this call, gives up.
         progress: who drives asynchronous operations: "caller" (every call into hocket does), "thread" (a native thread
@@ -143,14 +144,15 @@ def _join(
         policy=libraries.policy,
         on_failure=failures.on_failure,
     )
-    failures.root = _make_root(fabric, world.rank, world.size, timeout, meeting.control)
-    backends = failures.root.backends
+    root = _make_root(fabric, world.rank, world.size, timeout, meeting.control)
+    failures.root = weakref.ref(root)
+    backends = root.backends
     logger.info("world of %d ranks, pid %d; policy: %r", world.size, os.getpid(), libraries.policy)
     for name, word in backends.items():
         logger.info("backend %s: %s", name, word)
     for name, reason in backends.left_out.items():
         logger.info("backend %s is left out: %s", name, reason)
-    return failures.root
+    return root
 
 
 def _connect(name: str, rank: int, size: int, timeout: float) -> _native.Host:
@@ -271,7 +273,8 @@ def _make_root(
 class _FailureRecorder:
     """Writes this rank's records when a communicator broke: once, for the first failure is the one that matters."""
 
-    root: Communicator | None = None
+    # Weak: the communicator has this object, in a place where the garbage collector does not look.
+    root: Callable[[], Communicator | None] = staticmethod(lambda: None)
 
     def __init__(self, world: World, libraries: Sequence[Backend] = ()) -> None:
         self._world = world
@@ -294,20 +297,24 @@ class _FailureRecorder:
             error=error,
             records=communicator.records(),
         )
-        (self.root or communicator).dump_flight_record(folder / "flight")
+        (self.root() or communicator).dump_flight_record(folder / "flight")
         logger.error("its records are in %s", folder)
 
 
 def _read_backends(backends: str | Sequence[str] | None) -> list[str] | None:
     if not isinstance(backends, (str, Iterable, NoneType)):
         raise InvalidArgument(f"backends must be a name, several names or None, not {backends!r}")
+    origin = ""
     if backends is None:
-        return None
+        told = os.environ.get("HOCKET_BACKENDS")
+        if not told:
+            return None
+        backends, origin = told.split(","), f"HOCKET_BACKENDS={told!r}: "
     names = [backends] if isinstance(backends, str) else list(backends)
     known = ["shm", *find_backends()]
     for name in names:
         if name not in known:
-            raise BackendUnavailable(f"backend {name!r} is not known; there are {', '.join(known)}")
+            raise BackendUnavailable(f"{origin}backend {name!r} is not known; there are {', '.join(known)}")
     return names or None
 
 

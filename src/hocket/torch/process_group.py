@@ -400,7 +400,8 @@ def create_process_group(options: Any, backend_options: Any) -> HocketProcessGro
         group = HocketProcessGroup(world.communicator.group(options.global_ranks_in_group))
         group.set_timeout(options.timeout)
         return group
-    chosen, timeout_s = backend_options or Options(), options.timeout.total_seconds()
+    default = Options(None if os.environ.get("HOCKET_BACKENDS") else "shm")
+    chosen, timeout_s = backend_options or default, options.timeout.total_seconds()
     name = _agree_on_name(options.store, options.group_rank, options.group_size, timeout_s)
     communicator = connect_host(
         *(name, options.group_rank, options.group_size),

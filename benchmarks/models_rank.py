@@ -1,0 +1,189 @@
+"""One rank of models.py: the examples' training steps over one communicator a variant, and a transformer over torch.
+
+models_rank.py TABLE
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from itertools import repeat
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from ddp_rank import BATCH, SEQUENCE, SmallTransformer, text
+from models import VARIANTS
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import hocket as hk
+import hocket.torch
+from hocket.measure import Contender, serve
+from hocket.tune.policy import TablePolicy
+from hocket.tune.sweep import Sweep, measure_table
+from hocket.tune.table import save_table
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+import dlrm
+import gpt
+import moe
+
+TUNED = Sweep(
+    ops=("barrier", "all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send"),
+    sizes=(16, 256, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20),
+    busy_sizes=(),
+)
+Step = Callable[[], torch.Tensor]
+
+
+def gpt_step(comm: hk.Communicator) -> Step:
+    model = gpt.GPT()
+    buckets = [gpt.Bucket(comm, layer) for layer in (model.head, *reversed(model.blocks), model.embeddings)]
+    torch.manual_seed(1 + comm.rank)
+    inputs, targets = torch.randint(gpt.C, (2, gpt.B // comm.size, gpt.T))
+
+    def step() -> torch.Tensor:
+        seen = gpt.Step()
+        loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+        loss.backward()
+        for work in [bucket.update(seen, 1e-3) for bucket in buckets]:
+            seen.wait(work)
+        return loss
+
+    return step
+
+
+def moe_step(comm: hk.Communicator) -> Step:
+    model = moe.Classifier(comm)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    (digits, labels), _ = moe.load_digits()
+    mine = slice(comm.rank * moe.B // comm.size, (comm.rank + 1) * moe.B // comm.size)
+
+    def step() -> torch.Tensor:
+        logits, balance, _ = model(digits[mine], 1.25)
+        loss = F.cross_entropy(logits, labels[mine])
+        (loss + moe.BALANCE * balance).backward()
+        moe.reduce_gradients(comm, model)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+def dlrm_step(comm: hk.Communicator) -> Step:
+    clicks, model = dlrm.Clicks(0), dlrm.DLRM(comm)
+    networks = torch.nn.ModuleList([model.bottom, model.top])
+    for network in networks:
+        dlrm.Gradients(model, network)
+    optimizers = torch.optim.SGD([model.tables], lr=40), torch.optim.Adam(networks.parameters(), lr=3e-3)
+    categories, *rest, _ = clicks.draw(2, dlrm.B)
+    numbers, targets = (each.chunk(comm.size)[comm.rank] for each in rest)
+
+    def step() -> torch.Tensor:
+        seen = model.step = dlrm.Step(comm)
+        model.zero_grad(set_to_none=False)
+        loss = F.binary_cross_entropy_with_logits(model(categories, numbers), targets)
+        loss.backward()
+        model.tables.grad /= comm.size
+        for work in seen.reductions:
+            seen.wait(work)
+        for optimizer in optimizers:
+            optimizer.step()
+        return loss
+
+    return step
+
+
+def transformer_step(wrap: Callable[[torch.nn.Module], torch.nn.Module]) -> Step:
+    model = wrap(SmallTransformer())
+    torch.manual_seed(1 + dist.get_rank())
+    inputs, targets = text()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def sharded(model: torch.nn.Module, group: dist.ProcessGroup) -> torch.nn.Module:
+    mesh = DeviceMesh.from_group(group, "cpu")
+    for layer in model.layers.layers:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def looped(step: Step) -> Callable[[int], None]:
+    def run(iterations: int) -> None:
+        for _ in repeat(None, iterations):
+            step()
+
+    return run
+
+
+def offered(case: str, makers: dict[str, Callable[[], Step]]) -> Iterator[Contender]:
+    """One contender a variant; after three steps all of them must have the same loss."""
+    losses = {}
+    for name, make in makers.items():
+        torch.manual_seed(0)
+        step = make()
+        losses[name] = [step().item() for _ in range(3)]
+        yield Contender(case, name, looped(step))
+    first = next(iter(losses.values()))
+    for name, found in losses.items():
+        assert torch.allclose(torch.tensor(found), torch.tensor(first), rtol=1e-4), f"{case}, {name}: {losses}"
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    assert text()[0].shape == (BATCH, SEQUENCE)
+    world = hk.init(backends=("shm", "gloo", "mpi"), policy=hk.Policy.fixed({}), timeout=300)
+    table = measure_table(world, TUNED)
+    if world.rank == 0:
+        save_table(table, sys.argv[1])
+    policies = {name: TablePolicy(table) if name == "mix" else hk.Policy.fixed({"*": name}) for name in VARIANTS}
+    comms = {}
+    for name, policy in policies.items():
+        comms[name] = world.dup()
+        comms[name].policy = policy
+    contenders: list[Contender] = []
+    for case, make in {"gpt": gpt_step, "moe": moe_step, "dlrm": dlrm_step}.items():
+        contenders += offered(case, {name: lambda comm=comm, make=make: make(comm) for name, comm in comms.items()})
+
+    dist.init_process_group("gloo")
+    groups: dict[str, dist.ProcessGroup] = {"gloo": dist.new_group(backend="gloo")}
+    for name in ("shm", "mpi", "mix"):
+        backends = ("shm", "gloo", "mpi") if name == "mix" else name
+        options = hocket.torch.Options(backends, policies[name])
+        groups[name] = dist.new_group(backend="hocket", pg_options=options, timeout=timedelta(seconds=300))
+    ordered = {name: groups[name] for name in VARIANTS}
+    contenders += offered(
+        "transformer, DDP",
+        {
+            name: lambda group=group: transformer_step(lambda m: DistributedDataParallel(m, process_group=group))
+            for name, group in ordered.items()
+        },
+    )
+    contenders += offered(
+        "transformer, FSDP2",
+        {name: lambda group=group: transformer_step(lambda m: sharded(m, group)) for name, group in ordered.items()},
+    )
+    serve(contenders, world.rank, world.barrier)
+    del contenders
+    gc.collect()  # frees the models, which keep the groups' threads alive
+    dist.destroy_process_group()
+    world.finalize()
+
+
+if __name__ == "__main__":
+    main()

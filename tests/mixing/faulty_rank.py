@@ -1,0 +1,105 @@
+"""One rank of a random program in which ranks die, leave, hang or give up; who is left goes on with another program.
+
+faulty_rank.py PLAN, a JSON object: seed, backends, steps, faults (by rank: how and at which step)
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from programs import Runner, Step, make_communicators, random_program
+
+import hocket as hk
+
+PLAN = json.loads(sys.argv[1])
+FAULTS = {int(rank): fault for rank, fault in PLAN["faults"].items()}
+FAILURES = (hk.PeerFailure, hk.Aborted, hk.CommTimeout)
+STOPPED = [rank for rank, (how, _) in FAULTS.items() if how == "stop"]
+
+
+class FaultyRunner(Runner):
+    """Does what the plan says when it comes to the step of its fault."""
+
+    def _issue(self, number: int, step: Step, *arguments: Any) -> hk.Work | None:
+        self.strike(number)
+        return super()._issue(number, step, *arguments)
+
+    def strike(self, number: int | None = None) -> None:
+        how, at = FAULTS.get(self.rank, (None, None))
+        if how is None or (number is not None and number < at):
+            return
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)  # until the launcher ends the job
+        if how == "raise":
+            raise ValueError("this rank fails on purpose")
+        if how == "leave":
+            world = self.communicators[0]
+            assert world is not None
+            world.finalize()
+            sys.exit(0)
+        if number is not None:  # "abort": it goes on with the others
+            give_up(self)
+            raise hk.Aborted("given up by itself")
+
+
+def give_up(runner: Runner) -> None:
+    """Let nobody wait for this rank in a program that it does not go on with."""
+    for comm in runner.communicators:
+        if comm is not None:
+            comm.abort(f"rank {runner.rank} does not go on")
+
+
+def go_through() -> tuple[int, list[int]]:
+    """Return this rank of the world, and the ranks that are left."""
+    seed = PLAN["seed"]
+    world = hk.init(backends=PLAN["backends"], timeout=PLAN["timeout"], progress=PLAN["progress"])
+    own = world.rank
+    communicators, members = make_communicators(world)
+    runner = FaultyRunner(communicators, members, own)
+    try:
+        runner.run(random_program(seed, list(world.backends), members, PLAN["steps"]), seed)
+    except FAILURES:
+        give_up(runner)
+    runner.strike()  # the step of its fault may have been another one's, or behind a failure
+    for _ in range(world.size):
+        try:
+            rest = world.shrink(exclude=STOPPED, timeout=30)
+            rest.barrier()
+            break
+        except FAILURES:
+            continue
+    left = [rank for rank in range(world.size) if FAULTS.get(rank, ("abort",))[0] == "abort"]
+    assert rest.all_gather_object(own) == left
+    communicators, members = make_communicators(rest)
+    second = Runner(communicators, members, rest.rank)
+    for number in range(seed, seed + 3):
+        num_steps = random.Random(number).randint(3, 20)
+        second.run(random_program(number, list(rest.backends), members, num_steps), number)
+    rest.barrier()
+    rest.finalize()
+    return own, left
+
+
+def main() -> None:
+    num_descriptors = len(os.listdir("/proc/self/fd"))
+    own, left = go_through()
+    gc.collect()
+    if PLAN["backends"] == ["shm"]:  # libraries keep theirs
+        links = list(map(os.readlink, filter(os.path.islink, Path("/proc/self/fd").iterdir())))
+        assert len(os.listdir("/proc/self/fd")) <= num_descriptors + 1, links  # the bell of the process stays
+    os.write(1, f"{own} done\n".encode())
+    if STOPPED and own == left[0]:
+        os.kill(os.getppid(), signal.SIGTERM)  # nobody else ends the stopped rank
+
+
+if __name__ == "__main__":
+    main()
