@@ -101,6 +101,8 @@ void Array::release() {
 }
 
 void Array::acquire(PyObject* object, const ArrayRules& rules) {
+  if (acquire_numpy(object, rules)) [[likely]]
+    return;
   if (is_tensor(object)) {
     acquire_tensor(object, rules);
   } else if (PyObject_CheckBuffer(object)) {

@@ -68,6 +68,7 @@ class Array {
   }
 
  private:
+  bool acquire_numpy(PyObject* object, const ArrayRules& rules);  // false: it is none that can be read that way
   void acquire_buffer(PyObject* object, const ArrayRules& rules);
   void acquire_tensor(PyObject* object, const ArrayRules& rules);
   void acquire_interface(PyObject* object, const ArrayRules& rules);
@@ -82,7 +83,7 @@ class Array {
   size_t nbytes_ = 0;
   DType dtype_ = DType::uint8;
   Py_buffer buffer_{};         // buffer_.obj is null where it is not used
-  PyObject* owner_ = nullptr;  // of a tensor, an array interface or a DLPack capsule
+  PyObject* owner_ = nullptr;  // of anything else
   StridedArray strided_;       // of a non-contiguous array
   std::unique_ptr<DeviceMemory> device_;
   std::unique_ptr<std::byte[]> copy_;

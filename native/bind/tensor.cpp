@@ -63,6 +63,9 @@ std::string text_of(PyObject* object, PyObject* name) { return nb::cast<std::str
 }  // namespace
 
 bool is_tensor(PyObject* object) {
+  // Tensors have no buffer protocol; NumPy arrays do, and need no look at what is imported.
+  const PyBufferProcs* buffers = Py_TYPE(object)->tp_as_buffer;
+  if (buffers && buffers->bf_getbuffer) return false;
   const Torch* torch = torch_or_null();
   return torch && PyType_IsSubtype(Py_TYPE(object), torch->tensor_type);
 }
