@@ -43,10 +43,10 @@ NB_MODULE(_native, module) {
   constants["line_bytes"] = sizeof(HeaderLine);
   constants["inline_bytes"] = kInlineBytes;
   constants["eager_bytes"] = kEagerBytes;
-  constants["ring_message_bytes"] = kRingMessageBytes;
-  constants["ring_bytes"] = kRingBytes;
+  constants["ring_message_bytes"] = ring_message_bytes_for(2);
+  constants["ring_bytes"] = ring_bytes_for(2);
   constants["bulk_bytes"] = kBulkBytes;
-  constants["bulk_slots"] = kBulkSlots;
+  constants["bulk_slots"] = bulk_slots_for(2);
   constants["broadcast_least_chunk_bytes"] = kLeastBroadcastChunkBytes;
   constants["broadcast_most_chunk_bytes"] = kMostBroadcastChunkBytes;
   constants["least_direct_bytes"] = kLeastDirectBytes;

@@ -84,8 +84,7 @@ bool Array::acquire_numpy(PyObject* object, const ArrayRules& rules) {
   const PyArray_Descr* descr = PyArray_DESCR(array);
   const int flags = PyArray_FLAGS(array);
   // The rest, and what is wrong, is for the buffer protocol.
-  if (!PyArray_ISNBO(descr->byteorder) || !(flags & NPY_ARRAY_ALIGNED) ||
-      !dtype_of_number(descr->type_num, &dtype_) ||
+  if (!PyArray_ISNBO(descr->byteorder) || !(flags & NPY_ARRAY_ALIGNED) || !dtype_of_number(descr->type_num, &dtype_) ||
       (rules.access == Access::write && !(flags & NPY_ARRAY_WRITEABLE))) [[unlikely]]
     return false;
   owner_ = Py_NewRef(object);

@@ -66,6 +66,17 @@ Progress CollectiveLane::test(Operation& op) {
   }
 }
 
+void CollectiveLane::offer_array(const Operation& op) const {
+  const Offer offer{reinterpret_cast<uint64_t>(op.in), reads_peers_,
+                    op.kind == OpKind::all_to_allv ? op.largest_block() : 0};
+  std::memcpy(agreement_.payload(rank_, sizeof offer), &offer, sizeof offer);
+}
+
+void CollectiveLane::read_offers() {
+  for (int peer = 0; peer < size_; ++peer)
+    std::memcpy(&offers_[static_cast<size_t>(peer)], agreement_.payload(peer, sizeof(Offer)), sizeof(Offer));
+}
+
 void CollectiveLane::consume_eager(const Operation& op) {
   const uint64_t most = contribution(op);
   const auto payload = [&](int peer) { return agreement_.payload(peer, most); };

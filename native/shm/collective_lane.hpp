@@ -49,12 +49,19 @@ class CollectiveLane final : public Lane {
   struct Offer {
     uint64_t address;  // of its input
     uint64_t reads_peers;
-    uint64_t offsets;  // address of its input's offsets, where only it knows them
-    uint64_t largest;  // the largest block that it knows
+    uint64_t largest;  // the largest block that it knows, of all_to_allv; else 0
   };
-  // The direct algorithms, in direct.cpp.
   void offer_array(const Operation& op) const;
   void read_offers();
+  // Where the chunks of an operation lie in every member's areas: in slots of one size, one after the other, behind
+  // those of the operation before.
+  struct Slots {
+    uint64_t nbytes;
+    uint64_t first;
+    uint64_t count;
+    uint64_t offset(uint64_t k) const { return (first + k) % count * nbytes; }
+  };
+  // The direct algorithms, in direct.cpp.
   bool is_direct(const Operation& op, uint64_t largest) const;
   Task read_directly(Operation op);
   // The staged algorithms, in staged.cpp.
@@ -71,15 +78,17 @@ class CollectiveLane final : public Lane {
   void publish_staged(uint64_t epoch) const;
   void publish_finished(uint64_t epoch) const;
   uint64_t take_epochs(uint64_t num_chunks);
-  uint64_t piece_bytes() const;
-  void stage_pieces(const Operation& op, uint64_t k, uint64_t piece) const;
+  Slots take_slots(uint64_t nbytes, uint64_t num_chunks);
+  uint64_t piece_bytes(uint64_t largest) const;
+  void stage_pieces(const Operation& op, const Slots& slots, uint64_t k, uint64_t piece) const;
 
   std::shared_ptr<Region> region_;
   const int rank_;
   const int size_;
   Agreement agreement_;
-  Task task_;           // of a staged operation, once its members agree
-  uint64_t epoch_ = 1;  // chunks staged by operations so far, equal on all members; 1: see Region::open
+  Task task_;              // of a staged operation, once its members agree
+  uint64_t epoch_ = 1;     // chunks staged by operations so far, equal on all members; 1: see Region::open
+  uint64_t position_ = 0;  // in the areas, equal on all members
   std::vector<const std::byte*> sources_;
   bool reads_peers_;           // the memory of all other members
   std::vector<Offer> offers_;  // of the members, for the operation at hand

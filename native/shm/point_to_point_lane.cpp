@@ -5,26 +5,25 @@
 #include <cstring>
 
 #include "core/clock.hpp"
-#include "shm/peer_memory.hpp"
+#include "core/copy.hpp"
 
 namespace hocket {
 
 namespace {
 
 constexpr uint64_t kAlign = 64;
-constexpr size_t kMostSlots = 2 * kBulkSlots;  // moved in one call: a peer that keeps pace must not hold up other lanes
 constexpr uint64_t round_up(uint64_t value) { return (value + kAlign - 1) / kAlign * kAlign; }
 
-void write_ring(std::byte* ring, uint64_t position, const void* from, size_t nbytes) {
-  const size_t begin = position % kRingBytes;
-  const size_t first = std::min(nbytes, kRingBytes - begin);
+void write_ring(std::byte* ring, size_t ring_bytes, uint64_t position, const void* from, size_t nbytes) {
+  const size_t begin = position % ring_bytes;
+  const size_t first = std::min(nbytes, ring_bytes - begin);
   std::memcpy(ring + begin, from, first);
   std::memcpy(ring, static_cast<const std::byte*>(from) + first, nbytes - first);
 }
 
-void read_ring(const std::byte* ring, uint64_t position, void* to, size_t nbytes) {
-  const size_t begin = position % kRingBytes;
-  const size_t first = std::min(nbytes, kRingBytes - begin);
+void read_ring(const std::byte* ring, size_t ring_bytes, uint64_t position, void* to, size_t nbytes) {
+  const size_t begin = position % ring_bytes;
+  const size_t first = std::min(nbytes, ring_bytes - begin);
   std::memcpy(to, ring + begin, first);
   std::memcpy(static_cast<std::byte*>(to) + first, ring, nbytes - first);
 }
@@ -77,7 +76,7 @@ Progress PointToPointLane::test(Operation& op) {
   if (op.kind == OpKind::send && is_stuck(*transfer))
     for (int other = 0; other < region_->size; ++other) moved |= take_in(other);
   if (!transfer->done && !transfer->error) {
-    if (left) {
+    if (left && !moved) {  // it may have left more than is taken in at once
       cancel(op);
       throw Failure(region_->peer_failure({peer}));
     }
@@ -112,7 +111,7 @@ bool PointToPointLane::take_in(int peer) {
     message.taking_in = std::make_unique<Transfer>();
     message.taking_in->op.nbytes = message.envelope.nbytes;
     message.taking_in->op.out = message.payload.data();
-    in.to_grant.push_back({message.envelope.id, message.envelope.address, message.taking_in.get()});
+    in.to_grant.push_back({message.envelope.id, message.taking_in.get()});
     moved = true;
   }
   return receive(peer, in) || moved;
@@ -136,35 +135,20 @@ bool PointToPointLane::drive_out(int peer) {
     if (!enter_ring(peer, out, transfer)) break;
     moved = true;
   }
-  moved |= note_taken(peer, out);
   return stream(peer, out) || moved;
-}
-
-bool PointToPointLane::note_taken(int peer, Outgoing& out) {
-  PipeControl& control = region_->control(rank_, peer);
-  const uint64_t taken = control.taken.value.load(std::memory_order_acquire);
-  if (taken == out.seen) return false;
-  for (; out.seen < taken; ++out.seen) {
-    const uint64_t id = control.ids[out.seen % PipeControl::kTakenIds].load(std::memory_order_relaxed);
-    for (Transfer& transfer : out.transfers)
-      if (transfer.id == id) transfer.done = true;
-  }
-  control.seen.value.store(out.seen, std::memory_order_release);
-  region_->ring_peer(peer);
-  return true;
 }
 
 bool PointToPointLane::enter_ring(int peer, Outgoing& out, Transfer& transfer) {
   PipeControl& control = region_->control(rank_, peer);
   const Operation& op = transfer.op;
-  const bool is_long = op.nbytes > kRingMessageBytes;
+  const bool is_long = op.nbytes > region_->ring_message_bytes;
   const uint64_t need = sizeof(Envelope) + (is_long ? 0 : round_up(op.nbytes));
-  if (kRingBytes - (out.head - control.tail.value.load(std::memory_order_acquire)) < need) return false;
-  Envelope envelope{op.nbytes, is_long ? ++out.last_id : 0, reinterpret_cast<uint64_t>(op.in), op.tag, op.dtype, {}};
+  if (region_->ring_bytes - (out.head - control.tail.value.load(std::memory_order_acquire)) < need) return false;
+  Envelope envelope{op.nbytes, is_long ? ++out.last_id : 0, op.tag, op.dtype, {}};
   std::snprintf(envelope.site, sizeof envelope.site, "%s", op.site ? op.site : "?");
   std::byte* ring = region_->ring_of(rank_, peer);
-  write_ring(ring, out.head, &envelope, sizeof envelope);
-  if (!is_long && op.nbytes) write_ring(ring, out.head + sizeof envelope, op.in, op.nbytes);
+  write_ring(ring, region_->ring_bytes, out.head, &envelope, sizeof envelope);
+  if (!is_long && op.nbytes) write_ring(ring, region_->ring_bytes, out.head + sizeof envelope, op.in, op.nbytes);
   out.head += need;
   control.head.value.store(out.head, std::memory_order_release);
   region_->ring_peer(peer);
@@ -190,7 +174,7 @@ bool PointToPointLane::stream(int peer, Outgoing& out) {
   Transfer& transfer = *out.streaming;
   bool moved = false;
   for (size_t slots = 0; slots < kMostSlots; ++slots) {
-    if (out.produced - control.consumed.value.load(std::memory_order_acquire) == kBulkSlots) break;
+    if (out.produced - control.consumed.value.load(std::memory_order_acquire) == region_->num_bulk_slots) break;
     const uint64_t nbytes = std::min<uint64_t>(kBulkBytes, transfer.op.nbytes - transfer.position);
     // A refused message ends with one empty slot, so that the receiver knows that the refusal was read.
     if (!transfer.refused) {
@@ -232,25 +216,32 @@ PointToPointLane::Transfer* PointToPointLane::find_posted(Incoming& in, int tag)
 bool PointToPointLane::match_ring(int peer, Incoming& in, bool take_all) {
   PipeControl& control = region_->control(peer, rank_);
   bool moved = false;
-  const uint64_t limit = in.tail + kRingBytes;
+  const uint64_t limit = in.tail + region_->ring_bytes;
   while (in.tail < limit && in.tail != control.head.value.load(std::memory_order_acquire)) {
     const bool any_posted = take_all || std::any_of(in.transfers.begin(), in.transfers.end(),
                                                     [](const Transfer& transfer) { return transfer.in_ring_queue; });
     if (!any_posted) break;
     const std::byte* ring = region_->ring_of(peer, rank_);
     Envelope envelope;
-    read_ring(ring, in.tail, &envelope, sizeof envelope);
+    read_ring(ring, region_->ring_bytes, in.tail, &envelope, sizeof envelope);
     const size_t nbytes = envelope.id ? 0 : envelope.nbytes;
-    std::vector<std::byte> payload(nbytes);
-    if (nbytes) read_ring(ring, in.tail + sizeof envelope, payload.data(), nbytes);
+    Transfer* const transfer = find_posted(in, envelope.tag);
+    if (transfer && !envelope.id && nbytes == transfer->op.nbytes && envelope.dtype == transfer->op.dtype) {
+      transfer->in_ring_queue = false;
+      if (nbytes) read_ring(ring, region_->ring_bytes, in.tail + sizeof envelope, transfer->op.out, nbytes);
+      transfer->done = true;
+    } else {
+      std::vector<std::byte> payload(nbytes);
+      if (nbytes) read_ring(ring, region_->ring_bytes, in.tail + sizeof envelope, payload.data(), nbytes);
+      if (transfer)
+        accept(peer, in, *transfer, envelope, payload.data());
+      else
+        in.unexpected.push_back({envelope, std::move(payload), nullptr, nullptr});
+    }
     in.tail += sizeof envelope + round_up(nbytes);
     control.tail.value.store(in.tail, std::memory_order_release);
     region_->ring_peer(peer);
     moved = true;
-    if (Transfer* transfer = find_posted(in, envelope.tag))
-      accept(peer, in, *transfer, envelope, payload.data());
-    else
-      in.unexpected.push_back({envelope, std::move(payload), nullptr, nullptr});
   }
   return moved;
 }
@@ -261,7 +252,7 @@ void PointToPointLane::accept(int peer, Incoming& in, Transfer& transfer, const 
   const bool fits = envelope.nbytes == transfer.op.nbytes && envelope.dtype == transfer.op.dtype;
   if (!fits) transfer.error = mismatch(peer, transfer, envelope);
   if (envelope.id) {
-    in.to_grant.push_back({envelope.id, envelope.address, fits ? &transfer : nullptr});
+    in.to_grant.push_back({envelope.id, fits ? &transfer : nullptr});
   } else if (fits) {
     if (envelope.nbytes) std::memcpy(transfer.op.out, payload, envelope.nbytes);
     transfer.done = true;
@@ -274,26 +265,20 @@ bool PointToPointLane::receive(int peer, Incoming& in) {
   size_t slots = 0;
   while (!in.to_grant.empty()) {
     const Incoming::Grant& grant = in.to_grant.front();
-    const auto& [id, address, transfer] = grant;
-    const bool direct = transfer && !in.granted && reads_directly(peer, in, *transfer);
-    if (!direct && !in.granted) {
+    const auto& [id, transfer] = grant;
+    if (!in.granted) {
       control.granted.value.store(transfer ? id : id | kRefused, std::memory_order_release);
       region_->ring_peer(peer);
       in.granted = true;
       moved = true;
     }
     bool complete = false;
-    if (direct) {
-      const uint64_t before = transfer->position;
-      complete = read_pieces(peer, in, grant, slots);
-      moved |= transfer->position != before;
-    }
-    while (!direct && !complete && slots < kMostSlots &&
-           control.produced.value.load(std::memory_order_acquire) > in.consumed) {
+    while (!complete && slots < kMostSlots && control.produced.value.load(std::memory_order_acquire) > in.consumed) {
       ++slots;
       if (transfer) {
         const uint64_t nbytes = std::min<uint64_t>(kBulkBytes, transfer->op.nbytes - transfer->position);
-        std::memcpy(transfer->op.out + transfer->position, region_->bulk_slot(peer, rank_, in.consumed), nbytes);
+        copy_into_array(transfer->op.out + transfer->position, region_->bulk_slot(peer, rank_, in.consumed), nbytes,
+                        transfer->op.nbytes);
         transfer->position += nbytes;
       }
       control.consumed.value.store(++in.consumed, std::memory_order_release);
@@ -311,37 +296,6 @@ bool PointToPointLane::receive(int peer, Incoming& in) {
     if (taken != in.unexpected.end() && taken->receive) hand_over(peer, in, *taken->receive, taken);
   }
   return moved;
-}
-
-bool PointToPointLane::reads_directly(int peer, Incoming& in, const Transfer& transfer) const {
-  // In between the bulk slots, which stay in the caches while both sides copy at once, were measured to be faster.
-  constexpr uint64_t kStreamedBegin = 400 << 10;
-  constexpr uint64_t kStreamedEnd = 8 << 20;
-  const uint64_t nbytes = transfer.op.nbytes;
-  if (nbytes < kLeastDirectBytes || (nbytes >= kStreamedBegin && nbytes < kStreamedEnd)) return false;
-  if (!in.reads_peer) in.reads_peer = may_read_memory(region_->pid(peer));
-  return *in.reads_peer;
-}
-
-// True when the message is here and the sender was told so.
-bool PointToPointLane::read_pieces(int peer, Incoming& in, const Incoming::Grant& grant, size_t& slots) {
-  PipeControl& control = region_->control(peer, rank_);
-  Transfer& transfer = *grant.transfer;
-  // A sender that looks at nothing for so long holds up its own messages only.
-  if (in.taken - control.seen.value.load(std::memory_order_acquire) == PipeControl::kTakenIds) return false;
-  while (transfer.position < transfer.op.nbytes) {
-    if (slots >= kMostSlots) return false;
-    ++slots;
-    const uint64_t nbytes = std::min<uint64_t>(kBulkBytes, transfer.op.nbytes - transfer.position);
-    const uint64_t from = grant.address + transfer.position;
-    if (!read_memory(region_->pid(peer), from, transfer.op.out + transfer.position, nbytes))
-      return false;  // it has died, as health() is about to find
-    transfer.position += nbytes;
-  }
-  control.ids[in.taken % PipeControl::kTakenIds].store(grant.id, std::memory_order_relaxed);
-  control.taken.value.store(++in.taken, std::memory_order_release);
-  region_->ring_peer(peer);
-  return true;
 }
 
 Error PointToPointLane::mismatch(int peer, const Transfer& transfer, const Envelope& envelope) const {

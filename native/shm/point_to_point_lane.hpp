@@ -23,6 +23,9 @@
 
 namespace hocket {
 
+// Bulk slots that are moved in one call: a peer that keeps pace must not hold up other lanes.
+inline constexpr size_t kMostSlots = 16;
+
 class PointToPointLane final : public Lane {
  public:
   explicit PointToPointLane(std::shared_ptr<Region> region);
@@ -42,11 +45,10 @@ class PointToPointLane final : public Lane {
  private:
   struct Envelope {
     uint64_t nbytes;
-    uint64_t id;       // of a long message, counted per sender and receiver from 1; 0: short, the payload follows
-    uint64_t address;  // of a long message, in the sender's memory
+    uint64_t id;  // of a long message, counted per sender and receiver from 1; 0: short, the payload follows
     int32_t tag;
     DType dtype;
-    char site[99];
+    char site[107];
   };
   static_assert(sizeof(Envelope) == 128);
 
@@ -69,7 +71,6 @@ class PointToPointLane final : public Lane {
     uint64_t produced = 0;
     uint64_t last_id = 0;
     uint64_t last_grant = 0;
-    uint64_t seen = 0;
     Transfer* streaming = nullptr;
   };
   struct Message {  // one that came before its receive, and behind which another receive's message may be
@@ -83,14 +84,11 @@ class PointToPointLane final : public Lane {
     std::list<Message> unexpected;
     struct Grant {
       uint64_t id;
-      uint64_t address;
       Transfer* transfer;  // null: the message is refused
     };
     std::deque<Grant> to_grant;
-    std::optional<bool> reads_peer;  // the sender's memory; looked up when it is needed
     uint64_t tail = 0;
     uint64_t consumed = 0;
-    uint64_t taken = 0;
     bool granted = false;  // the first of to_grant
   };
 
@@ -103,9 +101,6 @@ class PointToPointLane final : public Lane {
   bool take_in(int peer);
   void hand_over(int peer, Incoming& in, Transfer& transfer, std::list<Message>::iterator message);
   bool receive(int peer, Incoming& in);
-  bool reads_directly(int peer, Incoming& in, const Transfer& transfer) const;
-  bool read_pieces(int peer, Incoming& in, const Incoming::Grant& grant, size_t& slots);
-  bool note_taken(int peer, Outgoing& out);
   Transfer* find_posted(Incoming& in, int tag);
   void accept(int peer, Incoming& in, Transfer& transfer, const Envelope& envelope, const std::byte* payload);
   Error mismatch(int peer, const Transfer& transfer, const Envelope& envelope) const;

@@ -51,8 +51,9 @@ struct Offsets {
     issued = layout.take<Issued>(num_lanes > 1 ? n : 0, 64);
     eager = layout.take<std::byte>(2 * n * kEagerBytes, 64);
     controls = layout.take<PipeControl>(n * n);
-    stages = layout.take<std::byte>(n * 4 * chunk_bytes_for(static_cast<int>(n)), kPage);
-    pipes = layout.take<std::byte>(n * n * (kRingBytes + kBulkSlots * kBulkBytes), kPage);
+    stages = layout.take<std::byte>(n * 2 * area_bytes_for(static_cast<int>(n)), kPage);
+    pipes = layout.take<std::byte>(
+        n * n * (ring_bytes_for(static_cast<int>(n)) + bulk_slots_for(static_cast<int>(n)) * kBulkBytes), kPage);
     end = layout.used();
   }
 };
@@ -122,7 +123,11 @@ Region::Region(std::shared_ptr<Host> host, std::vector<int> members, int rank_, 
     : rank(rank_),
       size(static_cast<int>(members.size())),
       num_lanes(backends.size()),
+      area_bytes(area_bytes_for(size)),
       chunk_bytes(chunk_bytes_for(size)),
+      num_bulk_slots(bulk_slots_for(size)),
+      ring_bytes(ring_bytes_for(size)),
+      ring_message_bytes(ring_message_bytes_for(size)),
       host_(std::move(host)),
       members_(std::move(members)),
       key_(key),
@@ -158,13 +163,13 @@ void Region::allocate(const std::byte* begin, size_t nbytes) const {
 
 void Region::need_stage() {
   if (has_stage_) return;
-  allocate(stage(rank), 4 * chunk_bytes);
+  allocate(stage(rank), 2 * area_bytes);
   has_stage_ = true;
 }
 
 void Region::need_pipe(int receiver) {
   if (has_pipe_[static_cast<size_t>(receiver)]) return;
-  allocate(pipe(rank, receiver), kRingBytes + kBulkSlots * kBulkBytes);
+  allocate(pipe(rank, receiver), pipe_bytes());
   has_pipe_[static_cast<size_t>(receiver)] = true;
 }
 

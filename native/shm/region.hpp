@@ -2,7 +2,7 @@
 //
 //   abort | lines[lanes][2][n] | flags[n] | details[lanes][n] | issued[n] | eager[2][n] | controls[n][n] |
 //                                                                                  allocated when the region is made
-//   stage[n] = 2 x {in, out} chunks |                                              allocated by its owner at first use
+//   stage[n] = in area, out area |                                                 allocated by its owner at first use
 //   pipe[n][n] = ring + bulk slots                                                 allocated by its sender at first use
 //
 // Every word has one writer, named below; flags only grow (monotone epochs), so a reader can never mistake an old state
@@ -26,15 +26,22 @@ namespace hocket {
 inline constexpr size_t kInlineBytes = 48;             // payload that travels in the header line itself
 inline constexpr size_t kEagerBytes = 4096;            // contributions up to this travel with the header, in one phase
 inline constexpr size_t kLeastDirectBytes = 64 << 10;  // from here on data may be read out of its owner's array
-inline constexpr size_t kRingBytes = 64 << 10;
-inline constexpr size_t kRingMessageBytes = 8 << 10;  // longer messages are pulled through the bulk slots
-inline constexpr size_t kBulkSlots = 4;
-inline constexpr size_t kBulkBytes = 128 << 10;
+// Messages go round and round in their ring, too, for the same reason as chunks in a stage (below). Where there are
+// many pairs of ranks the memory of all their pipes matters more.
+constexpr size_t ring_bytes_for(int size) { return size <= 4 ? 2 << 20 : 128 << 10; }
+// Longer messages are pulled through the bulk slots.
+constexpr size_t ring_message_bytes_for(int size) { return size <= 4 ? 64 << 10 : 8 << 10; }
+inline constexpr size_t kBulkBytes = 64 << 10;
+// As many as make two areas of a stage hold in the end (below); fewer where there are many pairs of ranks.
+constexpr size_t bulk_slots_for(int size) { return size <= 4 ? 32 : 8; }
 // A broadcast goes in chunks between these two, at most as large as the stage's.
 inline constexpr size_t kLeastBroadcastChunkBytes = 16 << 10;
 inline constexpr size_t kMostBroadcastChunkBytes = 256 << 10;
-// Two slots in and two out of this size per rank should stay in the caches that the ranks share.
-constexpr size_t chunk_bytes_for(int size) { return size <= 2 ? 1 << 20 : size <= 4 ? 512 << 10 : 256 << 10; }
+// A rank's stage has two areas of this size, in and out, in each of which chunks go round and round: what was written
+// longest ago has left the caches that a processor has for itself, and lines that come out of the cache that all share
+// come more than twice as fast as those that another processor has in its own. All areas together should stay in that.
+constexpr size_t area_bytes_for(int size) { return size <= 2 ? 2 << 20 : size <= 4 ? 1 << 20 : 512 << 10; }
+constexpr size_t chunk_bytes_for(int size) { return area_bytes_for(size) / 16; }
 
 // Written by its rank: payload and fingerprint first, then seq with release.
 struct alignas(64) HeaderLine {
@@ -81,10 +88,6 @@ struct PipeControl {
   Flag produced;  // sender: bulk slots ever filled
   Flag consumed;  // receiver: bulk slots ever emptied
   Flag granted;   // receiver: id of the long message that may flow now; kRefused is set if it must not
-  Flag taken;     // receiver: long messages read out of the sender's memory so far; the latest ids are in `ids`
-  Flag seen;      // sender: how many of them it has seen
-  static constexpr uint64_t kTakenIds = 32;
-  std::atomic<uint64_t> ids[kTakenIds];  // receiver, before `taken`
 };
 inline constexpr uint64_t kRefused = 1ull << 63;
 
@@ -104,7 +107,11 @@ class Region final : public Peers {
   const int rank;
   const int size;
   const size_t num_lanes;
+  const size_t area_bytes;
   const size_t chunk_bytes;
+  const size_t num_bulk_slots;
+  const size_t ring_bytes;
+  const size_t ring_message_bytes;
   const std::string& backend_name(size_t backend) const { return backends_[backend]; }
 
   HeaderLine& line(size_t lane, uint64_t round, int peer) const {
@@ -117,12 +124,12 @@ class Region final : public Peers {
   // What the member issued under that number, and its fingerprint, as far as they are known; in, out, site and blocks
   // are not.
   std::optional<std::pair<Operation, uint64_t>> issued(int peer, uint64_t seq) const;
-  std::byte* in_slot(int peer, uint64_t chunk) const { return stage(peer) + (chunk & 1) * chunk_bytes; }
-  std::byte* out_slot(int peer, uint64_t chunk) const { return stage(peer) + (2 + (chunk & 1)) * chunk_bytes; }
+  std::byte* in_area(int peer) const { return stage(peer); }
+  std::byte* out_area(int peer) const { return stage(peer) + area_bytes; }
   PipeControl& control(int sender, int receiver) const { return controls_[sender * size_ + receiver]; }
   std::byte* ring_of(int sender, int receiver) const { return pipe(sender, receiver); }
   std::byte* bulk_slot(int sender, int receiver, uint64_t index) const {
-    return pipe(sender, receiver) + kRingBytes + (index % kBulkSlots) * kBulkBytes;
+    return pipe(sender, receiver) + ring_bytes + (index % num_bulk_slots) * kBulkBytes;
   }
 
   // Pages of this rank's own part, allocated at first use. Throw ResourceExhausted.
@@ -151,9 +158,10 @@ class Region final : public Peers {
 
  private:
   struct Abort;
-  std::byte* stage(int peer) const { return stages_ + static_cast<size_t>(peer) * 4 * chunk_bytes; }
+  std::byte* stage(int peer) const { return stages_ + static_cast<size_t>(peer) * 2 * area_bytes; }
+  size_t pipe_bytes() const { return ring_bytes + num_bulk_slots * kBulkBytes; }
   std::byte* pipe(int sender, int receiver) const {
-    return pipes_ + static_cast<size_t>(sender * size + receiver) * (kRingBytes + kBulkSlots * kBulkBytes);
+    return pipes_ + static_cast<size_t>(sender * size + receiver) * pipe_bytes();
   }
   void allocate(const std::byte* begin, size_t nbytes) const;
 

@@ -1,12 +1,14 @@
-// The staged algorithms: ranks hand data to each other through two in-slots and two out-slots of one chunk each.
+// The staged algorithms: ranks hand data to each other through slots of one chunk each, in an area for what goes in and
+// one for what comes out.
 //
 // Epochs: chunk k of an operation has epoch base + k + 1, where base counts the chunks of all operations before it,
 // equal on all members. `staged` >= epoch: the rank's in-slot holds its chunk k; `finished` >= epoch: the rank has read
 // what it needs of everyone's chunk k (and, where it reduces, its out-slot holds the result).
 //
-// Slot k mod 2 is written again for chunk k + 2. In every loop below a rank stages chunk k + 2 only after all members
-// finished chunk k, so in-slots are free. An out-slot is written in round k + 2 only after all members staged chunk k +
-// 2, which they do after their round k, in which they copied chunk k out. Between operations the headers do the same.
+// Chunks take the slots of an area one after the other, and an area has many more than two. In every loop below a rank
+// stages chunk k + 2 only after all members finished chunk k, so in-slots are free. An out-slot is written in round k +
+// 2 only after all members staged chunk k + 2, which they do after their round k, in which they copied chunk k out.
+// Between operations the headers do the same.
 #include <algorithm>
 #include <cstring>
 
@@ -50,6 +52,14 @@ uint64_t CollectiveLane::take_epochs(uint64_t num_chunks) {
   return base;
 }
 
+CollectiveLane::Slots CollectiveLane::take_slots(uint64_t nbytes, uint64_t num_chunks) {
+  nbytes = std::max<uint64_t>(div_up(nbytes, 64) * 64, 64);
+  const uint64_t count = region_->area_bytes / nbytes;
+  const uint64_t first = div_up(position_, nbytes) % count;
+  position_ = (first + num_chunks) % count * nbytes;
+  return {nbytes, first, count};
+}
+
 void CollectiveLane::publish_staged(uint64_t epoch) const {
   region_->flags(rank_).staged.value.store(epoch, std::memory_order_release);
   region_->ring_peers();
@@ -60,16 +70,18 @@ void CollectiveLane::publish_finished(uint64_t epoch) const {
   region_->ring_peers();
 }
 
-// A stage holds a piece of each rank's block.
-uint64_t CollectiveLane::piece_bytes() const {
-  return std::max<uint64_t>(region_->chunk_bytes / static_cast<uint64_t>(size_) / 64 * 64, 64);
+// A chunk holds a piece of each rank's block.
+uint64_t CollectiveLane::piece_bytes(uint64_t largest) const {
+  const uint64_t most = region_->chunk_bytes / static_cast<uint64_t>(size_) / 64 * 64;
+  return std::max<uint64_t>(std::min(most, div_up(largest, 64) * 64), 64);
 }
 
-void CollectiveLane::stage_pieces(const Operation& op, uint64_t k, uint64_t piece) const {
+void CollectiveLane::stage_pieces(const Operation& op, const Slots& slots, uint64_t k, uint64_t piece) const {
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     const Block part = piece_of(op.in_block(peer), k, piece);
-    copy_bytes(region_->in_slot(rank_, k) + static_cast<size_t>(peer) * piece, op.in + part.offset, part.nbytes);
+    copy_bytes(region_->in_area(rank_) + slots.offset(k) + static_cast<size_t>(peer) * piece, op.in + part.offset,
+               part.nbytes);
   }
 }
 
@@ -82,6 +94,7 @@ Task CollectiveLane::reduce_in_slices(Operation op) {
   const uint64_t chunk = region.chunk_bytes;
   const uint64_t num_chunks = div_up(op.nbytes, chunk);
   const uint64_t base = take_epochs(num_chunks);
+  const Slots slots = take_slots(std::min(chunk, op.nbytes), num_chunks);
   const bool receives = op.kind == OpKind::all_reduce || op.root == rank_;
   const bool others_need = op.kind == OpKind::all_reduce || op.root != rank_;
   std::vector<const std::byte*> sources(static_cast<size_t>(size_));
@@ -90,7 +103,7 @@ Task CollectiveLane::reduce_in_slices(Operation op) {
     const size_t nbytes = chunk_size(k);
     const Slice own = slice_of(nbytes, rank_, size_);
     const std::byte* from = op.in + k * chunk;
-    std::byte* to = region.in_slot(rank_, k);
+    std::byte* to = region.in_area(rank_) + slots.offset(k);
     std::memcpy(to, from, own.begin);
     std::memcpy(to + own.end(), from + own.end(), nbytes - own.end());
     publish_staged(base + k + 1);
@@ -103,10 +116,10 @@ Task CollectiveLane::reduce_in_slices(Operation op) {
     const Slice own = slice_of(nbytes, rank_, size_);
     for (int peer = 0; peer < size_; ++peer) {
       if (peer != rank_) co_await staged_by(peer, base + k + 1);
-      sources[peer] = (peer == rank_ ? op.in + k * chunk : region.in_slot(peer, k)) + own.begin;
+      sources[peer] = (peer == rank_ ? op.in + k * chunk : region.in_area(peer) + slots.offset(k)) + own.begin;
     }
     std::byte* result = op.out + k * chunk + own.begin;
-    std::byte* shared = region.out_slot(rank_, k) + own.begin;
+    std::byte* shared = region.out_area(rank_) + slots.offset(k) + own.begin;
     if (!receives)
       kernel(shared, nullptr, sources.data(), size_, own.nbytes / itemsize(op.dtype));
     else
@@ -116,7 +129,9 @@ Task CollectiveLane::reduce_in_slices(Operation op) {
       const int peer = (rank_ + step) % size_;  // everyone begins elsewhere
       co_await finished_by(peer, base + k + 1);
       const Slice slice = slice_of(nbytes, peer, size_);
-      if (receives) std::memcpy(op.out + k * chunk + slice.begin, region.out_slot(peer, k) + slice.begin, slice.nbytes);
+      if (receives)
+        std::memcpy(op.out + k * chunk + slice.begin, region.out_area(peer) + slots.offset(k) + slice.begin,
+                    slice.nbytes);
     }
   }
 }
@@ -128,21 +143,23 @@ Task CollectiveLane::reduce_in_slices(Operation op) {
 Task CollectiveLane::reduce_scatter(Operation op) {
   const Region& region = *region_;
   const ReduceKernel kernel = reduce_kernel(op.dtype, op.reduce);
-  const uint64_t piece = piece_bytes();
+  const uint64_t piece = piece_bytes(op.largest_block());
   const uint64_t num_chunks = div_up(op.largest_block(), piece);
   const uint64_t base = take_epochs(num_chunks);
+  const Slots slots = take_slots(piece * static_cast<uint64_t>(size_), num_chunks);
   const Block block = op.in_block(rank_);
   std::vector<const std::byte*> sources(static_cast<size_t>(size_));
   for (uint64_t k = 0; k < num_chunks; ++k) {
     if (k >= 2)
       for (int peer = 0; peer < size_; ++peer)
         if (peer != rank_) co_await finished_by(peer, base + k - 1);
-    stage_pieces(op, k, piece);
+    stage_pieces(op, slots, k, piece);
     publish_staged(base + k + 1);
     const Block own = piece_of(block, k, piece);
     for (int peer = 0; peer < size_; ++peer) {
       if (peer != rank_) co_await staged_by(peer, base + k + 1);
-      sources[peer] = peer == rank_ ? op.in + own.offset : region.in_slot(peer, k) + static_cast<size_t>(rank_) * piece;
+      sources[peer] = peer == rank_ ? op.in + own.offset
+                                    : region.in_area(peer) + slots.offset(k) + static_cast<size_t>(rank_) * piece;
     }
     kernel(op.out + (own.offset - block.offset), nullptr, sources.data(), size_, own.nbytes / itemsize(op.dtype));
     publish_finished(base + k + 1);
@@ -154,6 +171,7 @@ Task CollectiveLane::all_gather(Operation op) {
   const uint64_t chunk = region.chunk_bytes;
   const uint64_t num_chunks = div_up(op.largest_block(), chunk);
   const uint64_t base = take_epochs(num_chunks);
+  const Slots slots = take_slots(std::min(chunk, op.largest_block()), num_chunks);
   const Block block = op.out_block(rank_);
   for (uint64_t k = 0; k < num_chunks; ++k) {
     const Block own = piece_of(block, k, chunk);
@@ -161,14 +179,14 @@ Task CollectiveLane::all_gather(Operation op) {
     if (k >= 2)
       for (int peer = 0; peer < size_; ++peer)
         if (peer != rank_) co_await finished_by(peer, base + k - 1);
-    copy_bytes(region.in_slot(rank_, k), from, own.nbytes);
+    copy_bytes(region.in_area(rank_) + slots.offset(k), from, own.nbytes);
     publish_staged(base + k + 1);
-    if (op.out + own.offset != from) copy_bytes(op.out + own.offset, from, own.nbytes);
+    if (op.out + own.offset != from) copy_into_array(op.out + own.offset, from, own.nbytes, op.out_nbytes(size_));
     for (int step = 1; step < size_; ++step) {
       const int peer = (rank_ + step) % size_;
       co_await staged_by(peer, base + k + 1);
       const Block part = piece_of(op.out_block(peer), k, chunk);
-      copy_bytes(op.out + part.offset, region.in_slot(peer, k), part.nbytes);
+      copy_into_array(op.out + part.offset, region.in_area(peer) + slots.offset(k), part.nbytes, op.out_nbytes(size_));
     }
     publish_finished(base + k + 1);
   }
@@ -181,16 +199,17 @@ Task CollectiveLane::scan(Operation op) {
   const uint64_t chunk = region.chunk_bytes;
   const uint64_t num_chunks = div_up(op.nbytes, chunk);
   const uint64_t base = take_epochs(num_chunks);
+  const Slots slots = take_slots(std::min(chunk, op.nbytes), num_chunks);
   std::vector<const std::byte*> sources(static_cast<size_t>(size_));
   for (uint64_t k = 0; k < num_chunks; ++k) {
     const Block part = piece_of({0, op.nbytes}, k, chunk);
     if (k >= 2)
       for (int peer = rank_ + 1; peer < size_; ++peer) co_await finished_by(peer, base + k - 1);
-    if (rank_ + 1 < size_) copy_bytes(region.in_slot(rank_, k), op.in + part.offset, part.nbytes);
+    if (rank_ + 1 < size_) copy_bytes(region.in_area(rank_) + slots.offset(k), op.in + part.offset, part.nbytes);
     publish_staged(base + k + 1);
     for (int peer = 0; peer < rank_; ++peer) {
       co_await staged_by(peer, base + k + 1);
-      sources[peer] = region.in_slot(peer, k);
+      sources[peer] = region.in_area(peer) + slots.offset(k);
     }
     sources[rank_] = op.in + part.offset;
     kernel(op.out + part.offset, nullptr, sources.data(), rank_ + 1, part.nbytes / itemsize(op.dtype));
@@ -205,17 +224,18 @@ Task CollectiveLane::broadcast(Operation op) {
   const uint64_t chunk = std::clamp(op.nbytes / 4 / 64 * 64, kLeastBroadcastChunkBytes, limit);
   const uint64_t num_chunks = div_up(op.nbytes, chunk);
   const uint64_t base = take_epochs(num_chunks);
+  const Slots slots = take_slots(std::min(chunk, op.nbytes), num_chunks);
   for (uint64_t k = 0; k < num_chunks; ++k) {
     const size_t nbytes = std::min<uint64_t>(chunk, op.nbytes - k * chunk);
     if (rank_ == op.root) {
       if (k >= 2)
         for (int peer = 0; peer < size_; ++peer)
           if (peer != rank_) co_await finished_by(peer, base + k - 1);
-      std::memcpy(region.in_slot(rank_, k), op.in + k * chunk, nbytes);
+      std::memcpy(region.in_area(rank_) + slots.offset(k), op.in + k * chunk, nbytes);
       publish_staged(base + k + 1);
     } else {
       co_await staged_by(op.root, base + k + 1);
-      std::memcpy(op.out + k * chunk, region.in_slot(op.root, k), nbytes);
+      copy_into_array(op.out + k * chunk, region.in_area(op.root) + slots.offset(k), nbytes, op.nbytes);
       publish_finished(base + k + 1);
     }
   }
@@ -226,22 +246,25 @@ Task CollectiveLane::broadcast(Operation op) {
 
 Task CollectiveLane::all_to_all(Operation op, uint64_t largest) {
   const Region& region = *region_;
-  const uint64_t piece = piece_bytes();
+  const uint64_t piece = piece_bytes(largest);
   const uint64_t num_chunks = div_up(largest, piece);
   const uint64_t base = take_epochs(num_chunks);
+  const Slots slots = take_slots(piece * static_cast<uint64_t>(size_), num_chunks);
   for (uint64_t k = 0; k < num_chunks; ++k) {
     if (k >= 2)
       for (int peer = 0; peer < size_; ++peer)
         if (peer != rank_) co_await finished_by(peer, base + k - 1);
-    stage_pieces(op, k, piece);
+    stage_pieces(op, slots, k, piece);
     publish_staged(base + k + 1);
     const Block own = piece_of(op.in_block(rank_), k, piece);
-    copy_bytes(op.out + piece_of(op.out_block(rank_), k, piece).offset, op.in + own.offset, own.nbytes);
+    copy_into_array(op.out + piece_of(op.out_block(rank_), k, piece).offset, op.in + own.offset, own.nbytes,
+                    op.out_nbytes(size_));
     for (int step = 1; step < size_; ++step) {
       const int peer = (rank_ + step) % size_;
       co_await staged_by(peer, base + k + 1);
       const Block part = piece_of(op.out_block(peer), k, piece);
-      copy_bytes(op.out + part.offset, region.in_slot(peer, k) + static_cast<size_t>(rank_) * piece, part.nbytes);
+      copy_into_array(op.out + part.offset, region.in_area(peer) + slots.offset(k) + static_cast<size_t>(rank_) * piece,
+                      part.nbytes, op.out_nbytes(size_));
     }
     publish_finished(base + k + 1);
   }
@@ -253,21 +276,23 @@ Task CollectiveLane::gather(Operation op) {
   const uint64_t chunk = region.chunk_bytes;
   const uint64_t num_chunks = div_up(op.largest_block(), chunk);
   const uint64_t base = take_epochs(num_chunks);
+  const Slots slots = take_slots(std::min(chunk, op.largest_block()), num_chunks);
   const Block block = op.out_block(rank_);
   for (uint64_t k = 0; k < num_chunks; ++k) {
     const Block own = piece_of(block, k, chunk);
     const std::byte* from = op.in + (own.offset - block.offset);
     if (rank_ != op.root) {
       if (k >= 2) co_await finished_by(op.root, base + k - 1);
-      copy_bytes(region.in_slot(rank_, k), from, own.nbytes);
+      copy_bytes(region.in_area(rank_) + slots.offset(k), from, own.nbytes);
       publish_staged(base + k + 1);
       continue;
     }
     for (int peer = 0; peer < size_; ++peer) {
       if (peer != rank_) co_await staged_by(peer, base + k + 1);
       const Block part = piece_of(op.out_block(peer), k, chunk);
-      const std::byte* source = peer == rank_ ? from : region.in_slot(peer, k);
-      if (op.out + part.offset != source) copy_bytes(op.out + part.offset, source, part.nbytes);
+      const std::byte* source = peer == rank_ ? from : region.in_area(peer) + slots.offset(k);
+      if (op.out + part.offset != source)
+        copy_into_array(op.out + part.offset, source, part.nbytes, op.out_nbytes(size_));
     }
     publish_finished(base + k + 1);
   }
@@ -278,22 +303,24 @@ Task CollectiveLane::gather(Operation op) {
 // The root stages a piece of each block, the others copy their own out.
 Task CollectiveLane::scatter(Operation op) {
   const Region& region = *region_;
-  const uint64_t piece = piece_bytes();
+  const uint64_t piece = piece_bytes(op.largest_block());
   const uint64_t num_chunks = div_up(op.largest_block(), piece);
   const uint64_t base = take_epochs(num_chunks);
+  const Slots slots = take_slots(piece * static_cast<uint64_t>(size_), num_chunks);
   const Block block = op.in_block(rank_);
   for (uint64_t k = 0; k < num_chunks; ++k) {
     const Block own = piece_of(block, k, piece);
     std::byte* to = op.out + (own.offset - block.offset);
     if (rank_ != op.root) {
       co_await staged_by(op.root, base + k + 1);
-      copy_bytes(to, region.in_slot(op.root, k) + static_cast<size_t>(rank_) * piece, own.nbytes);
+      copy_into_array(to, region.in_area(op.root) + slots.offset(k) + static_cast<size_t>(rank_) * piece, own.nbytes,
+                      op.out_nbytes(size_));
       publish_finished(base + k + 1);
       continue;
     }
     for (int peer = 0; k >= 2 && peer < size_; ++peer)
       if (peer != rank_) co_await finished_by(peer, base + k - 1);
-    stage_pieces(op, k, piece);
+    stage_pieces(op, slots, k, piece);
     if (to != op.in + own.offset) copy_bytes(to, op.in + own.offset, own.nbytes);
     publish_staged(base + k + 1);
   }

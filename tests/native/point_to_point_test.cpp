@@ -74,13 +74,13 @@ void test_sizes() {
   job.run([](Rank& rank) {
     const uint64_t sizes[] = {0,
                               1,
-                              kRingMessageBytes - 1,
-                              kRingMessageBytes,
-                              kRingMessageBytes + 1,
+                              ring_message_bytes_for(2) - 1,
+                              ring_message_bytes_for(2),
+                              ring_message_bytes_for(2) + 1,
                               kBulkBytes,
                               kBulkBytes + 1,
-                              kBulkSlots * kBulkBytes + 1,
-                              3 * kBulkSlots * kBulkBytes - 1};
+                              bulk_slots_for(2) * kBulkBytes + 1,
+                              3 * bulk_slots_for(2) * kBulkBytes - 1};
     for (int sender : {0, 1})
       for (uint64_t nbytes : sizes) {
         Bytes expected = pattern(nbytes, nbytes);
@@ -102,7 +102,7 @@ void test_ring_wraps_around() {
     constexpr uint64_t kMessages = 300;
     std::mt19937 random(11);
     std::vector<Bytes> messages;
-    for (uint64_t i = 0; i < kMessages; ++i) messages.push_back(pattern(random() % (kRingMessageBytes + 1), i));
+    for (uint64_t i = 0; i < kMessages; ++i) messages.push_back(pattern(random() % (ring_message_bytes_for(2) + 1), i));
     InFlight in_flight(rank);
     if (rank.rank == 0) {
       for (uint64_t i = 0; i < kMessages; ++i) in_flight.send(1, messages[i], static_cast<int>(i % 3));
@@ -161,13 +161,13 @@ void test_refused() {
         CHECK(error.code == ErrorCode::collective_mismatch && contains(error.message, "send to rank 1"));
         CHECK(contains(error.message, "500000 bytes uint8 at test.py:2"));
         rank.send(1, bytes.data(), 100);
-        CHECK(error_of([&] { rank.send(1, bytes.data(), 40'000, 0, DType::float32); }).ranks == std::vector<int>{1});
+        CHECK(error_of([&] { rank.send(1, bytes.data(), 80'000, 0, DType::float32); }).ranks == std::vector<int>{1});
       } else {
         const Error error = error_of([&] { rank.recv(0, bytes.data(), 400'000); });
         CHECK(error.code == ErrorCode::collective_mismatch && contains(error.message, "recv from rank 0"));
         CHECK(contains(error.message, "sent 500000 bytes uint8 at test.py:2"));
         CHECK(contains(error_of([&] { rank.recv(0, bytes.data(), 104); }).message, "sent 100 bytes"));
-        CHECK(contains(error_of([&] { rank.recv(0, bytes.data(), 40'000); }).message, "40000 bytes float32"));
+        CHECK(contains(error_of([&] { rank.recv(0, bytes.data(), 80'000); }).message, "80000 bytes float32"));
       }
       exchange_well(10);
       exchange_well(200'000);
@@ -224,7 +224,7 @@ void test_random_traffic(int size, unsigned seed) {
       const auto from = static_cast<int>(program() % static_cast<unsigned>(size));
       const auto to = static_cast<int>(program() % static_cast<unsigned>(size));
       const int tag = static_cast<int>(program() % 3);
-      const uint64_t most[] = {20, 3000, kRingMessageBytes + 2, 300'000};
+      const uint64_t most[] = {20, 3000, ring_message_bytes_for(2) + 2, 300'000};
       const uint64_t nbytes = program() % most[program() % 4];
       if (from == rank.rank) in_flight.send(to, pattern(nbytes, step), tag);
       if (to == rank.rank) in_flight.recv(from, pattern(nbytes, step), tag);

@@ -120,7 +120,7 @@ void test_steps_of_long_operations() {
       rank.send(1, x.data(), x.size());
     else
       rank.recv(0, x.data(), x.size());
-    if (rank.rank == 1) CHECK(rank.num_tests >= static_cast<int64_t>(x.size() / kBulkBytes / (2 * kBulkSlots) - 1));
+    if (rank.rank == 1) CHECK(rank.num_tests >= static_cast<int64_t>(x.size() / kBulkBytes / kMostSlots - 1));
   });
 }
 
