@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/lane.hpp"
+#include "core/shared_writer.hpp"
 #include "reduce/reduce.hpp"
 #include "shm/agreement.hpp"
 #include "shm/region.hpp"
@@ -80,7 +81,7 @@ class CollectiveLane final : public Lane {
   uint64_t take_epochs(uint64_t num_chunks);
   Slots take_slots(uint64_t nbytes, uint64_t num_chunks);
   uint64_t piece_bytes(uint64_t largest) const;
-  void stage_pieces(const Operation& op, const Slots& slots, uint64_t k, uint64_t piece) const;
+  void stage_pieces(const Operation& op, const Slots& slots, uint64_t k, uint64_t piece);
 
   std::shared_ptr<Region> region_;
   const int rank_;
@@ -89,6 +90,7 @@ class CollectiveLane final : public Lane {
   Task task_;              // of a staged operation, once its members agree
   uint64_t epoch_ = 1;     // chunks staged by operations so far, equal on all members; 1: see Region::open
   uint64_t position_ = 0;  // in the areas, equal on all members
+  SharedWriter writer_;
   std::vector<const std::byte*> sources_;
   bool reads_peers_;           // the memory of all other members
   std::vector<Offer> offers_;  // of the members, for the operation at hand

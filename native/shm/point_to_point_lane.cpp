@@ -14,11 +14,12 @@ namespace {
 constexpr uint64_t kAlign = 64;
 constexpr uint64_t round_up(uint64_t value) { return (value + kAlign - 1) / kAlign * kAlign; }
 
-void write_ring(std::byte* ring, size_t ring_bytes, uint64_t position, const void* from, size_t nbytes) {
+void write_ring(SharedWriter& writer, std::byte* ring, size_t ring_bytes, uint64_t position, const void* from,
+                size_t nbytes) {
   const size_t begin = position % ring_bytes;
   const size_t first = std::min(nbytes, ring_bytes - begin);
-  std::memcpy(ring + begin, from, first);
-  std::memcpy(ring, static_cast<const std::byte*>(from) + first, nbytes - first);
+  writer.write(ring + begin, static_cast<const std::byte*>(from), first);
+  writer.write(ring, static_cast<const std::byte*>(from) + first, nbytes - first);
 }
 
 void read_ring(const std::byte* ring, size_t ring_bytes, uint64_t position, void* to, size_t nbytes) {
@@ -147,8 +148,9 @@ bool PointToPointLane::enter_ring(int peer, Outgoing& out, Transfer& transfer) {
   Envelope envelope{op.nbytes, is_long ? ++out.last_id : 0, op.tag, op.dtype, {}};
   std::snprintf(envelope.site, sizeof envelope.site, "%s", op.site ? op.site : "?");
   std::byte* ring = region_->ring_of(rank_, peer);
-  write_ring(ring, region_->ring_bytes, out.head, &envelope, sizeof envelope);
-  if (!is_long && op.nbytes) write_ring(ring, region_->ring_bytes, out.head + sizeof envelope, op.in, op.nbytes);
+  write_ring(writer_, ring, region_->ring_bytes, out.head, &envelope, sizeof envelope);
+  if (!is_long && op.nbytes)
+    write_ring(writer_, ring, region_->ring_bytes, out.head + sizeof envelope, op.in, op.nbytes);
   out.head += need;
   control.head.value.store(out.head, std::memory_order_release);
   region_->ring_peer(peer);
@@ -178,7 +180,7 @@ bool PointToPointLane::stream(int peer, Outgoing& out) {
     const uint64_t nbytes = std::min<uint64_t>(kBulkBytes, transfer.op.nbytes - transfer.position);
     // A refused message ends with one empty slot, so that the receiver knows that the refusal was read.
     if (!transfer.refused) {
-      std::memcpy(region_->bulk_slot(rank_, peer, out.produced), transfer.op.in + transfer.position, nbytes);
+      writer_.write(region_->bulk_slot(rank_, peer, out.produced), transfer.op.in + transfer.position, nbytes);
       transfer.position += nbytes;
     }
     control.produced.value.store(++out.produced, std::memory_order_release);

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "core/lane.hpp"
+#include "core/shared_writer.hpp"
 #include "shm/region.hpp"
 
 namespace hocket {
@@ -108,6 +109,7 @@ class PointToPointLane final : public Lane {
   std::shared_ptr<Region> region_;
   const int rank_;
   int last_found_ = 0;  // by find_sender: whoever is next to it is asked first
+  SharedWriter writer_;
   std::vector<Outgoing> out_;
   std::vector<Incoming> in_;
 };

@@ -76,12 +76,12 @@ uint64_t CollectiveLane::piece_bytes(uint64_t largest) const {
   return std::max<uint64_t>(std::min(most, div_up(largest, 64) * 64), 64);
 }
 
-void CollectiveLane::stage_pieces(const Operation& op, const Slots& slots, uint64_t k, uint64_t piece) const {
+void CollectiveLane::stage_pieces(const Operation& op, const Slots& slots, uint64_t k, uint64_t piece) {
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     const Block part = piece_of(op.in_block(peer), k, piece);
-    copy_bytes(region_->in_area(rank_) + slots.offset(k) + static_cast<size_t>(peer) * piece, op.in + part.offset,
-               part.nbytes);
+    writer_.write(region_->in_area(rank_) + slots.offset(k) + static_cast<size_t>(peer) * piece, op.in + part.offset,
+                  part.nbytes);
   }
 }
 
@@ -104,8 +104,8 @@ Task CollectiveLane::reduce_in_slices(Operation op) {
     const Slice own = slice_of(nbytes, rank_, size_);
     const std::byte* from = op.in + k * chunk;
     std::byte* to = region.in_area(rank_) + slots.offset(k);
-    std::memcpy(to, from, own.begin);
-    std::memcpy(to + own.end(), from + own.end(), nbytes - own.end());
+    writer_.write(to, from, own.begin);
+    writer_.write(to + own.end(), from + own.end(), nbytes - own.end());
     publish_staged(base + k + 1);
   };
 
@@ -120,10 +120,12 @@ Task CollectiveLane::reduce_in_slices(Operation op) {
     }
     std::byte* result = op.out + k * chunk + own.begin;
     std::byte* shared = region.out_area(rank_) + slots.offset(k) + own.begin;
+    const bool apart = others_need && receives && writer_.is_past_caches();
     if (!receives)
       kernel(shared, nullptr, sources.data(), size_, own.nbytes / itemsize(op.dtype));
     else
-      kernel(result, others_need ? shared : nullptr, sources.data(), size_, own.nbytes / itemsize(op.dtype));
+      kernel(result, others_need && !apart ? shared : nullptr, sources.data(), size_, own.nbytes / itemsize(op.dtype));
+    if (apart) writer_.write(shared, result, own.nbytes);
     publish_finished(base + k + 1);
     for (int step = 1; step < size_; ++step) {
       const int peer = (rank_ + step) % size_;  // everyone begins elsewhere
@@ -179,7 +181,7 @@ Task CollectiveLane::all_gather(Operation op) {
     if (k >= 2)
       for (int peer = 0; peer < size_; ++peer)
         if (peer != rank_) co_await finished_by(peer, base + k - 1);
-    copy_bytes(region.in_area(rank_) + slots.offset(k), from, own.nbytes);
+    writer_.write(region.in_area(rank_) + slots.offset(k), from, own.nbytes);
     publish_staged(base + k + 1);
     if (op.out + own.offset != from) copy_into_array(op.out + own.offset, from, own.nbytes, op.out_nbytes(size_));
     for (int step = 1; step < size_; ++step) {
@@ -205,7 +207,7 @@ Task CollectiveLane::scan(Operation op) {
     const Block part = piece_of({0, op.nbytes}, k, chunk);
     if (k >= 2)
       for (int peer = rank_ + 1; peer < size_; ++peer) co_await finished_by(peer, base + k - 1);
-    if (rank_ + 1 < size_) copy_bytes(region.in_area(rank_) + slots.offset(k), op.in + part.offset, part.nbytes);
+    if (rank_ + 1 < size_) writer_.write(region.in_area(rank_) + slots.offset(k), op.in + part.offset, part.nbytes);
     publish_staged(base + k + 1);
     for (int peer = 0; peer < rank_; ++peer) {
       co_await staged_by(peer, base + k + 1);
@@ -231,7 +233,7 @@ Task CollectiveLane::broadcast(Operation op) {
       if (k >= 2)
         for (int peer = 0; peer < size_; ++peer)
           if (peer != rank_) co_await finished_by(peer, base + k - 1);
-      std::memcpy(region.in_area(rank_) + slots.offset(k), op.in + k * chunk, nbytes);
+      writer_.write(region.in_area(rank_) + slots.offset(k), op.in + k * chunk, nbytes);
       publish_staged(base + k + 1);
     } else {
       co_await staged_by(op.root, base + k + 1);
@@ -283,7 +285,7 @@ Task CollectiveLane::gather(Operation op) {
     const std::byte* from = op.in + (own.offset - block.offset);
     if (rank_ != op.root) {
       if (k >= 2) co_await finished_by(op.root, base + k - 1);
-      copy_bytes(region.in_area(rank_) + slots.offset(k), from, own.nbytes);
+      writer_.write(region.in_area(rank_) + slots.offset(k), from, own.nbytes);
       publish_staged(base + k + 1);
       continue;
     }
