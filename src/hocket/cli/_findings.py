@@ -86,12 +86,14 @@ def check_shared_memory() -> Iterator[Finding]:
             "run on Linux 3.17 or later, without a seccomp filter that forbids it",
         )
     if os.environ.get("HOCKET_SINGLE_COPY") == "0":
-        yield Finding("single copy", "note", "turned off by HOCKET_SINGLE_COPY=0", "unset it for large arrays")
+        yield Finding(
+            "single copy", "note", "turned off by HOCKET_SINGLE_COPY=0", "unset it for large gathers and scatters"
+        )
     elif not _native.has_single_copy():
         yield Finding(
             "single copy",
             "note",
-            "this process may not read another one's memory: large arrays are copied twice",
+            "this process may not read another one's memory: gather and scatter of more than two ranks copy twice",
             "in a container allow process_vm_readv (e.g. --cap-add SYS_PTRACE)",
         )
     else:
@@ -100,11 +102,15 @@ def check_shared_memory() -> Iterator[Finding]:
             yield Finding(
                 "single copy",
                 "note",
-                f"Yama's ptrace_scope is {scope}: between ranks it may be refused, and large arrays are copied twice",
+                f"Yama's ptrace_scope is {scope}: between ranks it may be refused; gather and scatter then copy twice",
                 "sysctl kernel.yama.ptrace_scope=0",
             )
         else:
-            yield Finding("single copy", "good", "large arrays are read out of their owner's memory")
+            yield Finding(
+                "single copy",
+                "good",
+                "gather and scatter of more than two ranks read large blocks out of their owner's memory",
+            )
     policy = _read("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
     if "[never]" in policy or "[deny]" in policy:
         yield Finding(

@@ -26,8 +26,8 @@ class Backends(dict[str, str]):
 
 
 def describe_shared_memory() -> str:
-    copies = "one copy" if _native.has_single_copy() else "two copies"
-    return f"shared memory of this host, {_native.ISA} reductions, {copies}"
+    reads = "reads" if _native.has_single_copy() else "does not read"
+    return f"shared memory of this host, {_native.ISA} reductions, {reads} the memory of peers"
 
 
 @dataclass(frozen=True)
