@@ -63,10 +63,10 @@ def go_through() -> tuple[int, list[int]]:
     seed = PLAN["seed"]
     world = hk.init(backends=PLAN["backends"], timeout=PLAN["timeout"], progress=PLAN["progress"])
     own = world.rank
-    communicators, members = make_communicators(world)
-    runner = FaultyRunner(communicators, members, own)
+    runner = FaultyRunner([world], [], own)
     try:
-        runner.run(random_program(seed, list(world.backends), members, PLAN["steps"]), seed)
+        runner.communicators, runner.members = make_communicators(world)  # others may die meanwhile
+        runner.run(random_program(seed, list(world.backends), runner.members, PLAN["steps"]), seed)
     except FAILURES:
         give_up(runner)
     runner.strike()  # the step of its fault may have been another one's, or behind a failure

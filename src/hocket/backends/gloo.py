@@ -13,6 +13,7 @@ from typing import Any, ClassVar, cast
 
 from hocket import _native
 from hocket.backends.base import Backend, Job, Lane, LanePair, call_driving
+from hocket.errors import Aborted
 
 _REDUCED_TYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool")
 
@@ -86,9 +87,13 @@ class GlooBackend(Backend):
         # hocket watches the deadlines; gloo's own only has to come after them.
         options._timeout = _timedelta(2 * timeout + 60)
         options._threads = 1
-        return call_driving(
-            "gloo's group", lambda: ProcessGroupGloo(PrefixStore(prefix, self._store), rank, size, options), timeout
-        )
+        try:
+            return call_driving(
+                "gloo's group", lambda: ProcessGroupGloo(PrefixStore(prefix, self._store), rank, size, options), timeout
+            )
+        except RuntimeError as error:  # torch's own, where a rank has died meanwhile
+            reason = str(error).partition("\n")[0]
+            raise Aborted(f"gloo could not connect the ranks of a new communicator: {reason}") from error
 
 
 class _GlooLane(Lane):
