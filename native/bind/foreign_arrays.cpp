@@ -85,7 +85,7 @@ void Array::acquire_cuda_interface(PyObject* object, const ArrayRules& rules) {
       nb::cast<int>(interface["version"]) >= 3 && (!interface.contains("stream") || interface["stream"].is_none());
   if (interface.contains("stream") && !interface["stream"].is_none()) stream = nb::cast<uintptr_t>(interface["stream"]);
   owner_ = Py_NewRef(object);
-  set_foreign(nb::cast<uintptr_t>(data[0]), stream, is_synchronized, object, rules);
+  set_foreign(nb::cast<uintptr_t>(data[0]), stream, is_synchronized, object);
 }
 
 void Array::acquire_dlpack(PyObject* object, const ArrayRules& rules) {
@@ -125,11 +125,10 @@ void Array::acquire_dlpack(PyObject* object, const ArrayRules& rules) {
   if (!strided.is_contiguous()) invalid(rules, "an array in device memory has to be contiguous; pass a copy");
   nbytes_ = array.nbytes();
   // Its producer has seen to it that the default stream may read it.
-  set_foreign(reinterpret_cast<uintptr_t>(data), std::nullopt, false, object, rules);
+  set_foreign(reinterpret_cast<uintptr_t>(data), std::nullopt, false, object);
 }
 
-void Array::set_foreign(uintptr_t address, std::optional<uintptr_t> stream, bool is_synchronized, PyObject* holder,
-                        const ArrayRules&) {
+void Array::set_foreign(uintptr_t address, std::optional<uintptr_t> stream, bool is_synchronized, PyObject* holder) {
   data_ = reinterpret_cast<std::byte*>(address);  // NOLINT
   if (nbytes_ == 0) return;
   const std::shared_ptr<MemoryDriver> driver = memory_driver();

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMostHolders = 4;
 
-PyObject* referent(const nb::object& weak) { return PyWeakref_GetObject(weak.ptr()); }  // borrowed; None if gone
+nb::object referent(const nb::object& weak) { return weak(); }  // None if it is gone
 
 }  // namespace
 
@@ -29,14 +29,14 @@ PointerCache::Entries::iterator PointerCache::around(uintptr_t address) {
 }
 
 bool PointerCache::is_held(Entry& entry) {
-  std::erase_if(entry.holders, [](const nb::object& weak) { return referent(weak) == Py_None; });
+  std::erase_if(entry.holders, [](const nb::object& weak) { return referent(weak).is_none(); });
   return !entry.holders.empty();
 }
 
 void PointerCache::add_holder(Entry& entry, PyObject* holder) {
   if (!holder || entry.holders.size() == kMostHolders) return;
   for (const nb::object& weak : entry.holders)
-    if (referent(weak) == holder) return;
+    if (referent(weak).is(nb::handle(holder))) return;
   PyObject* weak = PyWeakref_NewRef(holder, nullptr);
   if (weak)
     entry.holders.push_back(nb::steal(weak));

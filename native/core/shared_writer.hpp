@@ -25,7 +25,7 @@ class SharedWriter {
     std::memcpy(to, from, nbytes);
     note(nbytes, now_ns() - begin);
   }
-  // Whether write() goes past the caches for now: what is computed is then written apart, and through it.
+  // Whether the next write() goes past the caches: what is computed is then written apart, and through it.
   bool is_past_caches() const { return num_past_caches_ > 0; }
 
  private:

@@ -34,8 +34,8 @@ class Fused:
         self._comm = comm
         self._max_nbytes = _checked_limit(max_nbytes)
         self._backend = backend
-        self._collected: dict[tuple[str, str], list[Any]] = {}
-        self._nbytes: dict[tuple[str, str], int] = {}
+        self._collected: dict[tuple[str, object], list[Any]] = {}
+        self._nbytes: dict[tuple[str, object], int] = {}
         self._works: list[_native.Work] = []
 
     def all_reduce(self, x: Any, op: _native.ReduceName = "sum") -> None:
@@ -64,7 +64,7 @@ class Fused:
         for work in self._works:
             work.wait()
 
-    def _send(self, key: tuple[str, str]) -> None:
+    def _send(self, key: tuple[str, object]) -> None:
         self._nbytes[key] = 0
         if xs := self._collected.pop(key, []):
             self._works.append(_reduce_together(self._comm, xs, key[0], self._backend))
@@ -78,7 +78,8 @@ class Reduction:
     _number: int
     _x: Any = field(repr=False)
     _op: str
-    _dtype: str
+    _dtype: object
+    _nbytes: int
     _queued_s: float
     _over: threading.Event = field(default_factory=threading.Event, repr=False)
     _error: BaseException | None = None
@@ -153,7 +154,7 @@ class Bucket:
                 raise self._error
             if self._is_closed:
                 raise InvalidState("the bucket is closed")
-            reduction = Reduction(self, self._num_queued, x, op, dtype, time.monotonic())
+            reduction = Reduction(self, self._num_queued, x, op, dtype, nbytes, time.monotonic())
             self._queue.append(reduction)
             self._last = reduction
             self._num_queued += 1
@@ -231,7 +232,7 @@ class Bucket:
         with self._changed:
             ready = [self._queue.popleft() for _ in range(collected[0] - self._num_sent)]
             self._num_sent = collected[0]
-            self._nbytes -= sum(_facts_of(each._x)[1] for each in ready)
+            self._nbytes -= sum(each._nbytes for each in ready)
         works: list[tuple[list[Reduction], _native.Work]] = []
         for (op, _), group in groupby(ready, key=lambda each: (each._op, each._dtype)):
             members = list(group)
@@ -268,10 +269,10 @@ def _checked_limit(max_nbytes: int) -> int:
     return max_nbytes
 
 
-def _facts_of(x: Any) -> tuple[str, int]:
-    """Return the name of the type of an array's items, and its bytes."""
+def _facts_of(x: Any) -> tuple[object, int]:
+    """Return what tells the type of an array's items from others, and its bytes."""
     if hasattr(x, "dtype") and hasattr(x, "nbytes"):
-        return str(x.dtype), x.nbytes
+        return x.dtype, x.nbytes
     try:
         view = memoryview(x)
     except TypeError:

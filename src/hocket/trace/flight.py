@@ -137,7 +137,9 @@ def _message(group: GroupRecords, record: Record, name: str, pair: Sequence[int]
 
 
 def _common(record: Record) -> dict[str, Any]:
-    is_over = record.state == "completed" and record.seconds is not None
+    end_ns = None
+    if record.state == "completed" and record.seconds is not None:
+        end_ns = record.begin_ns + round(record.seconds * 1e9)
     return {
         "op_id": record.seq,
         "pg_id": 0,
@@ -146,10 +148,8 @@ def _common(record: Record) -> dict[str, Any]:
         "output_dtypes": [record.dtype],
         "time_created_ns": record.begin_ns,
         "time_discovered_started_ns": record.begin_ns if record.state != "issued" else None,
-        "time_discovered_completed_ns": record.begin_ns + round(record.seconds * 1e9)
-        if is_over and record.seconds is not None
-        else None,
-        "retired": is_over,
+        "time_discovered_completed_ns": end_ns,
+        "retired": end_ns is not None,
         "timeout_ms": 0,
         "frames": [],
         "hocket_backend": record.backend,

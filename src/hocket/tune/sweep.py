@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -18,7 +16,7 @@ from hocket.comm.policy import Policy
 from hocket.errors import InvalidArgument, UnsupportedDtype
 from hocket.measure import Contender, Key, Measurement, Settings, Team, measure, median_interval
 from hocket.measure.rounds import OnRound
-from hocket.measure.team import Barrier, Gather
+from hocket.measure.settling import SettlingBarrier
 from hocket.tune.machine import this_machine
 from hocket.tune.table import Row, Table
 
@@ -34,8 +32,6 @@ _BACKGROUND_NBYTES = 256 << 10
 # From here on an operation is measured once alone and then twice at once, as buckets of gradients travel: MPICH over
 # TCP needs twice the time for an all_reduce that meets another one.
 _IN_PAIRS_FROM = 1 << 20
-_BURST = 8  # barriers
-_LONGEST_SETTLING_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -110,37 +106,6 @@ class _Cell:
     busy: bool
     contender: Contender
     ops_per_iteration: int
-
-
-class SettlingBarrier:
-    """Barriers in bursts until they are about as fast as the fastest burst so far.
-
-    Ranks that slept in the sample before may wake on one CPU, and stay there for as long as a sample lasts, until the
-    scheduler moves one of them away.
-
-    Args:
-        barrier: that spins.
-        gather: as of `Team`.
-        clock: seconds; tests give their own.
-    """
-
-    def __init__(self, barrier: Barrier, gather: Gather, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._barrier = barrier
-        self._gather = gather
-        self._clock = clock
-        self._fastest_s = math.inf
-
-    def __call__(self) -> None:
-        waited_s = 0.0
-        while waited_s < _LONGEST_SETTLING_S:
-            start = self._clock()
-            for _ in repeat(None, _BURST):
-                self._barrier()
-            burst_s = max(values[0] for values in self._gather([self._clock() - start]))
-            self._fastest_s = min(self._fastest_s, burst_s)
-            if burst_s < 2 * self._fastest_s:
-                return
-            waited_s += burst_s
 
 
 class _Arrays:
