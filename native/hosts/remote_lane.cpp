@@ -12,7 +12,10 @@ constexpr int64_t kReportPeriodNs = 2'000'000'000;
 }  // namespace
 
 Progress RemoteLane::forget_if_over(const Operation& op, Progress state) {
-  if (state == Progress::done) posted_.erase(key_of(op));
+  if (state != Progress::done) return state;
+  posted_.erase(key_of(op));
+  // The arrays of a member that gave it up may have been written to again before the library sent them.
+  if (std::optional<Error> error = peers_->find_failure()) throw Failure(*error);
   return state;
 }
 

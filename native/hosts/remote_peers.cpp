@@ -40,6 +40,19 @@ Error RemotePeers::peer_failure(const std::vector<int>& ranks, const char* what)
   return {ErrorCode::peer_failure, text, ranks};
 }
 
+std::optional<Error> RemotePeers::failure_as_seen_here(const Control::Group& group) const {
+  std::optional<Error> error = group.failure;
+  if (!error || error->code != ErrorCode::comm_timeout) return error;
+  // Who was waited for has not timed out itself.
+  if (std::find(error->ranks.begin(), error->ranks.end(), rank) != error->ranks.end()) error->code = ErrorCode::aborted;
+  return error;
+}
+
+std::optional<Error> RemotePeers::find_failure() const {
+  const std::lock_guard guard(control_->mutex_);
+  return failure_as_seen_here(control_->groups_[key_]);
+}
+
 std::optional<Error> RemotePeers::look_at_peers() const {
   const std::lock_guard guard(control_->mutex_);
   Control::Group& group = control_->groups_[key_];
@@ -52,12 +65,7 @@ std::optional<Error> RemotePeers::look_at_peers() const {
                               std::to_string(left.seq) + ", and had not issued the same operations as rank " +
                               std::to_string(rank) + " up to there"};
   }
-  if (std::optional<Error> error = group.failure) {
-    // Who was waited for has not timed out itself.
-    const bool it_is_me = std::find(error->ranks.begin(), error->ranks.end(), rank) != error->ranks.end();
-    if (error->code == ErrorCode::comm_timeout && it_is_me) error->code = ErrorCode::aborted;
-    return error;
-  }
+  if (std::optional<Error> error = failure_as_seen_here(group)) return error;
   std::vector<int> dead;
   for (int peer = 0; peer < size; ++peer)
     if (control_->dead_[static_cast<size_t>(members_[static_cast<size_t>(peer)])]) dead.push_back(peer);

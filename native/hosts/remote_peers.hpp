@@ -24,6 +24,8 @@ class RemotePeers final : public Peers {
   std::optional<Error> look_at_peers() const override;
   void post_abort(const Error& error) const override;
 
+  // Why the communicator is broken, if a member has said so.
+  std::optional<Error> find_failure() const;
   void note_issued(const Operation& op) const;
   // Members that left without a part in an operation that waits for them.
   std::optional<Error> find_left(const Operation& op) const;
@@ -37,6 +39,7 @@ class RemotePeers final : public Peers {
 
  private:
   Error peer_failure(const std::vector<int>& ranks, const char* what) const;
+  std::optional<Error> failure_as_seen_here(const Control::Group& group) const;
 
   const std::shared_ptr<Control> control_;
   const std::vector<int> members_;

@@ -77,7 +77,9 @@ def test_deadline_names_who_is_missing(run_on_hosts: Callable[..., Any], backend
 if RANK == 2:
     await_told("over-0", "over-1", "over-3")
     # Or what it hears first: that the others have left.
-    assert isinstance(caught(comm.all_reduce, x), (hk.Aborted, hk.PeerFailure))
+    # The word of it may be later than what gloo still had of the others.
+    error = caught(comm.all_reduce, x) or caught(comm.all_reduce, x)
+    assert isinstance(error, (hk.Aborted, hk.PeerFailure)), error
 else:
     error = caught(comm.all_reduce, x, timeout=2.0)
     # Whose time is over first tells the others, who wait for the same.
