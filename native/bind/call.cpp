@@ -113,17 +113,18 @@ std::vector<WorkPtr> read_deps(PyObject* object, const Communicator& core) {
 
 }  // namespace
 
-bool try_at_once(Communicator& core, Operation& op, AtOnce& at_once) {
+bool try_at_once(Communicator& core, Operation& op, Communicator::AtOnce& at_once) {
+  if (is_point_to_point(op.kind)) op.site = call_site();  // it travels with the message
   Engine& engine = Engine::instance();
-  if (is_point_to_point(op.kind) || !engine.lock().try_lock()) return false;
+  if (!engine.lock().try_lock()) return false;
   const std::lock_guard guard(engine.lock(), std::adopt_lock);
-  return core.try_short(op, at_once.posted, at_once.event);
+  return core.try_short(op, at_once);
 }
 
 WorkPtr make_work(const Entry& entry, const Operation& op, Arrays& arrays, double timeout_s) {
   auto work = std::make_shared<Work>();
   work->op = op;
-  work->op.site = call_site();
+  if (!op.site) work->op.site = call_site();
   work->communicator = entry.communicator().shared_core();
   work->timeout_s = timeout_s;
   work->issued_ns = now_ns();
@@ -137,13 +138,14 @@ WorkPtr make_work(const Entry& entry, const Operation& op, Arrays& arrays, doubl
   return work;
 }
 
-void issue(PyObject* self, Communicator& core, const WorkPtr& work, const AtOnce& at_once, bool is_async) {
+void issue(PyObject* self, Communicator& core, const WorkPtr& work, const Communicator::AtOnce& at_once,
+           bool is_async) {
   std::optional<Failure> failure;
   Engine& engine = Engine::instance();
   {
     const ProgressGuard guard;
     if (at_once.posted)
-      core.adopt(work, at_once.event);
+      core.adopt(work, at_once);
     else if (core.failure())
       failure = Failure(*core.failure());
     else
@@ -176,7 +178,7 @@ PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<
   const bool is_coalesced =
       communicator.mode == PyCommunicator::Mode::coalesce && !options.is_async && !options.is_internal;
   const bool is_async = options.is_async || is_coalesced;
-  AtOnce at_once;
+  Communicator::AtOnce at_once;
   if (!is_async && deps.empty() && try_at_once(core, op, at_once)) [[likely]] {
     if (arrays->has_copies()) arrays->write_back();
     arrays_pool().give_back(std::move(arrays));

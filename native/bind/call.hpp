@@ -71,16 +71,10 @@ PyObject* collective(const Signature<N>& signature, PyObject* self, PyObject* co
   });
 }
 
-// What an attempt to do an operation on the spot has left behind: it may be posted, and not be over.
-struct AtOnce {
-  bool posted = false;
-  uint64_t event = 0;
-};
-
 // The steps of run(), for operations that are issued again and again.
-bool try_at_once(Communicator& core, Operation& op, AtOnce& at_once);
+bool try_at_once(Communicator& core, Operation& op, Communicator::AtOnce& at_once);
 WorkPtr make_work(const Entry& entry, const Operation& op, Arrays& arrays, double timeout_s);  // without deps and pins
-void issue(PyObject* self, Communicator& core, const WorkPtr& work, const AtOnce& at_once, bool is_async);
+void issue(PyObject* self, Communicator& core, const WorkPtr& work, const Communicator::AtOnce& at_once, bool is_async);
 void note_written(const Arrays& arrays);
 
 // Issues the operation and, unless it is asynchronous, waits for it. Returns None or a Work.

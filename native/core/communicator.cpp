@@ -82,27 +82,41 @@ void Communicator::find_dependencies(Work& work) const {
   }
 }
 
-bool Communicator::try_short(Operation& op, bool& posted, uint64_t& event) {
+bool Communicator::try_short(Operation& op, AtOnce& at_once) {
   // About a microsecond: longer waits go through the engine, which drives all lanes and gives the processor away.
   constexpr int kSpins = 64;
-  posted = false;
   if (failure_) return false;
   LaneQueue& queue = queue_of(op);
   if (!queue.works.empty() || !queue.lane->is_short(op)) return false;
-  if (num_backends() > 1 && !idle()) return false;  // it may depend on what is in flight elsewhere
-  op.seq = ++collective_seq_;
-  event = events_.begin(op, ticks(), 0);
-  if (issue_log_) issue_log_(op);
-  posted = true;
-  Progress state = queue.lane->post(op);
-  for (int i = 0; state != Progress::done && i < kSpins; ++i) state = queue.lane->test(op);
-  if (state != Progress::done) return false;
-  events_.end(event, EventState::completed);
+  // A collective may depend on what is in flight elsewhere.
+  if (num_backends() > 1 && !is_point_to_point(op.kind) && !idle()) return false;
+  op.seq = next_seq(op);
+  at_once.event = events_.begin(op, ticks(), 0);
+  if (issue_log_ && !is_point_to_point(op.kind)) issue_log_(op);
+  at_once.posted = true;
+  try {
+    Progress state = queue.lane->post(op);
+    for (int spins = 0; state != Progress::done && spins < kSpins; spins += state == Progress::waiting)
+      state = queue.lane->test(op);
+    if (state != Progress::done) return false;
+  } catch (const Failure& failure) {
+    at_once.error = failure.error();
+    return false;
+  } catch (const std::exception& exception) {
+    at_once.error = fault_of(op, exception);
+    return false;
+  }
+  events_.end(at_once.event, EventState::completed);
   return true;
 }
 
-void Communicator::adopt(const WorkPtr& work, uint64_t event) {
-  work->event = event;
+void Communicator::adopt(const WorkPtr& work, const AtOnce& at_once) {
+  work->event = at_once.event;
+  if (at_once.error) {
+    finish(*work, *at_once.error);
+    if (is_fatal(*at_once.error) && !failure_) fail(*at_once.error);
+    return;
+  }
   if (failure_) {  // since try_short(): another thread drove the lanes, or closed the communicator
     if (!closed) lane(work->op).cancel(work->op);
     finish(*work, *failure_);
@@ -153,9 +167,8 @@ bool Communicator::progress(LaneQueue& queue) {
       }
     } catch (const Failure& failure) {
       error = failure.error();
-    } catch (const std::exception& exception) {  // std::bad_alloc, or a fault of the lane
-      error = {ErrorCode::aborted,
-               waiting_text(work) + ": rank " + std::to_string(rank) + " failed with " + exception.what()};
+    } catch (const std::exception& exception) {
+      error = fault_of(work.op, exception);
     }
     const WorkPtr over = std::move(queue.works[i]);
     queue.works.erase(queue.works.begin() + static_cast<std::ptrdiff_t>(i));
@@ -267,6 +280,14 @@ bool Communicator::expects_from_self(int tag) const {
       expected += op.kind == OpKind::recv ? 1 : -1;
     }
   return expected > 0;
+}
+
+// std::bad_alloc, or a fault of the lane.
+Error Communicator::fault_of(const Operation& op, const std::exception& exception) const {
+  return {ErrorCode::aborted,
+          "rank " + std::to_string(rank) + " of " + label + " failed in " + describe(op) + ", number " +
+              std::to_string(op.seq) + at_site(op) + ", with " + exception.what(),
+          {}};
 }
 
 std::vector<int> Communicator::missing(const Work& work) {

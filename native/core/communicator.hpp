@@ -50,10 +50,15 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Gives the operation its place in the issue order and queues it; posts it at once where the lane has room.
   void issue(const WorkPtr& work, uint8_t event_flags);
 
-  // The shortcut of a blocking operation: no Work is made if it completes within a microsecond. Returns true when done;
-  // otherwise, if `posted` is set, it is in flight and adopt() must follow; if not, nothing was issued yet.
-  bool try_short(Operation& op, bool& posted, uint64_t& event);
-  void adopt(const WorkPtr& work, uint64_t event);
+  // What an attempt to do an operation on the spot has left behind.
+  struct AtOnce {
+    bool posted = false;  // it is in flight, or has failed, and adopt() must follow; if not, nothing was issued
+    uint64_t event = 0;
+    std::optional<Error> error;
+  };
+  // The shortcut of a blocking operation: no Work is made if it completes within a microsecond. True when done.
+  bool try_short(Operation& op, AtOnce& at_once);
+  void adopt(const WorkPtr& work, const AtOnce& at_once);
 
   bool progress();
   bool idle() const;
@@ -95,6 +100,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void find_dependencies(Work& work) const;
   void finish(Work& work);
   void finish(Work& work, Error error);
+  Error fault_of(const Operation& op, const std::exception& exception) const;
   uint64_t next_seq(const Operation& op);
   LaneQueue* queue_of(const Work& work, size_t* position);
 

@@ -14,11 +14,17 @@ namespace hocket {
 class SharedWriter {
  public:
   void write(std::byte* to, const std::byte* from, size_t nbytes) {
-    constexpr size_t kLeastBytes = 8 << 10;
+    constexpr size_t kLeastBytes = 2 << 10;
+    constexpr size_t kLongBytes = 8 << 10;  // of which a look at the clock takes little
+    constexpr int kShortWritesBetweenLooks = 16;
     if (nbytes < kLeastBytes) return copy_bytes(to, from, nbytes);
     if (num_past_caches_ > 0) {
       --num_past_caches_;
       copy_past_caches(to, from, nbytes);
+      return;
+    }
+    if (nbytes < kLongBytes && !was_slow_ && ++num_short_ % kShortWritesBetweenLooks != 0) {
+      std::memcpy(to, from, nbytes);
       return;
     }
     const int64_t begin = now_ns();
@@ -43,6 +49,7 @@ class SharedWriter {
 
   bool was_slow_ = false;
   int num_past_caches_ = 0;
+  uint32_t num_short_ = 0;
 };
 
 }  // namespace hocket

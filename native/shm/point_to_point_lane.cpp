@@ -1,7 +1,6 @@
 #include "shm/point_to_point_lane.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 
 #include "core/clock.hpp"
@@ -11,8 +10,12 @@ namespace hocket {
 
 namespace {
 
-constexpr uint64_t kAlign = 64;
-constexpr uint64_t round_up(uint64_t value) { return (value + kAlign - 1) / kAlign * kAlign; }
+constexpr uint64_t kLine = 64;
+constexpr uint64_t round_up(uint64_t value) { return (value + kLine - 1) / kLine * kLine; }
+// Longer payloads are read while they are written, in pieces that begin and end small: the receiver begins early, and
+// has little left to read at the end. Between, larger ones cost less where the processors share no cache.
+constexpr uint64_t kLeastPieceBytes = 2 << 10;
+constexpr uint64_t kMostPieceBytes = 16 << 10;
 
 void write_ring(SharedWriter& writer, std::byte* ring, size_t ring_bytes, uint64_t position, const void* from,
                 size_t nbytes) {
@@ -25,8 +28,8 @@ void write_ring(SharedWriter& writer, std::byte* ring, size_t ring_bytes, uint64
 void read_ring(const std::byte* ring, size_t ring_bytes, uint64_t position, void* to, size_t nbytes) {
   const size_t begin = position % ring_bytes;
   const size_t first = std::min(nbytes, ring_bytes - begin);
-  std::memcpy(to, ring + begin, first);
-  std::memcpy(static_cast<std::byte*>(to) + first, ring, nbytes - first);
+  copy_bytes(static_cast<std::byte*>(to), ring + begin, first);
+  copy_bytes(static_cast<std::byte*>(to) + first, ring, nbytes - first);
 }
 
 }  // namespace
@@ -37,18 +40,29 @@ PointToPointLane::PointToPointLane(std::shared_ptr<Region> region)
       out_(static_cast<size_t>(region_->size)),
       in_(static_cast<size_t>(region_->size)) {}
 
+PointToPointLane::Transfer& PointToPointLane::add(Transfers& transfers, const Operation& op) {
+  if (spare_.empty()) spare_.emplace_back();
+  transfers.splice(transfers.end(), spare_, spare_.begin());
+  transfers.back() = Transfer{.op = op, .error = {}};
+  return transfers.back();
+}
+
+void PointToPointLane::take_out(Transfers& transfers, const Transfer* transfer) {
+  const auto found =
+      std::find_if(transfers.begin(), transfers.end(), [&](const Transfer& each) { return &each == transfer; });
+  spare_.splice(spare_.begin(), transfers, found);
+}
+
 Progress PointToPointLane::post(Operation& op) {
   const int peer = op.root;
   if (op.kind == OpKind::send) {
-    region_->need_pipe(peer);
     Outgoing& out = out_[peer];
-    out.transfers.push_back({.op = op, .error = {}});
-    op.token = &out.transfers.back();
+    if (!out.is_open) open_pipe(peer, out);
+    op.token = &add(out.transfers, op);
     return Progress::moved;
   }
   Incoming& in = in_[peer];
-  in.transfers.push_back({.op = op, .error = {}});
-  Transfer& transfer = in.transfers.back();
+  Transfer& transfer = add(in.transfers, op);
   op.token = &transfer;
   const auto found = std::find_if(in.unexpected.begin(), in.unexpected.end(), [&](const Message& message) {
     return message.envelope.tag == op.tag && !message.receive;
@@ -66,7 +80,7 @@ void PointToPointLane::hand_over(int peer, Incoming& in, Transfer& transfer, std
   if (message->taking_in) message->envelope.id = 0;  // it is here, as a short one would be
   const Message whole = std::move(*message);
   in.unexpected.erase(message);
-  accept(peer, in, transfer, whole.envelope, whole.payload.data());
+  accept(peer, in, transfer, whole);
 }
 
 Progress PointToPointLane::test(Operation& op) {
@@ -84,8 +98,7 @@ Progress PointToPointLane::test(Operation& op) {
     return moved ? Progress::moved : Progress::waiting;
   }
   std::optional<Error> error = std::move(transfer->error);
-  Transfers& transfers = op.kind == OpKind::send ? out_[peer].transfers : in_[peer].transfers;
-  transfers.remove_if([&](const Transfer& each) { return &each == transfer; });
+  take_out(op.kind == OpKind::send ? out_[peer].transfers : in_[peer].transfers, transfer);
   op.token = nullptr;
   if (error) throw Failure(std::move(*error));
   return Progress::done;
@@ -139,21 +152,61 @@ bool PointToPointLane::drive_out(int peer) {
   return stream(peer, out) || moved;
 }
 
+uint64_t PointToPointLane::bytes_in_ring(const Envelope& envelope) {
+  const bool has_more = !envelope.id && envelope.nbytes > Head::kPayloadBytes;
+  return kPrefixBytes + (has_more ? round_up(envelope.nbytes) : 0);
+}
+
+PointToPointLane::Head& PointToPointLane::head_at(int sender, int receiver, uint64_t position) const {
+  return *reinterpret_cast<Head*>(region_->ring_of(sender, receiver) + position % region_->ring_bytes);
+}
+
+void PointToPointLane::open_pipe(int peer, Outgoing& out) {
+  region_->need_pipe(peer);
+  // The memory may be that of a communicator before this one.
+  head_at(rank_, peer, kRingBegin).is_there.store(0, std::memory_order_relaxed);
+  region_->control(rank_, peer).head.value.store(kRingBegin, std::memory_order_release);
+  out.is_open = true;
+}
+
 bool PointToPointLane::enter_ring(int peer, Outgoing& out, Transfer& transfer) {
   PipeControl& control = region_->control(rank_, peer);
   const Operation& op = transfer.op;
   const bool is_long = op.nbytes > region_->ring_message_bytes;
-  const uint64_t need = sizeof(Envelope) + (is_long ? 0 : round_up(op.nbytes));
-  if (region_->ring_bytes - (out.head - control.tail.value.load(std::memory_order_acquire)) < need) return false;
-  Envelope envelope{op.nbytes, is_long ? ++out.last_id : 0, op.tag, op.dtype, {}};
-  std::snprintf(envelope.site, sizeof envelope.site, "%s", op.site ? op.site : "?");
+  const Envelope envelope{op.nbytes, is_long ? out.last_id + 1 : 0, op.tag, op.dtype};
+  const uint64_t end = out.head + bytes_in_ring(envelope);
+  const auto has_room = [&] { return end + sizeof(Head) - out.tail <= region_->ring_bytes; };
+  if (!has_room()) {
+    out.tail = control.tail.value.load(std::memory_order_acquire);
+    if (!has_room()) return false;
+  }
   std::byte* ring = region_->ring_of(rank_, peer);
-  write_ring(writer_, ring, region_->ring_bytes, out.head, &envelope, sizeof envelope);
-  if (!is_long && op.nbytes)
-    write_ring(writer_, ring, region_->ring_bytes, out.head + sizeof envelope, op.in, op.nbytes);
-  out.head += need;
-  control.head.value.store(out.head, std::memory_order_release);
+  Head& head = head_at(rank_, peer, out.head);
+  const char* site = op.site ? op.site : "?";
+  head_at(rank_, peer, end).is_there.store(0, std::memory_order_relaxed);
+  head.envelope = envelope;
+  write_ring(writer_, ring, region_->ring_bytes, out.head + sizeof(Head), site,
+             std::min(std::strlen(site) + 1, kSiteBytes));
+  const uint64_t nbytes = is_long ? 0 : op.nbytes;
+  const bool in_pieces = nbytes > kLeastPieceBytes;
+  if (nbytes <= Head::kPayloadBytes)
+    copy_bytes(head.payload, op.in, nbytes);
+  else if (!in_pieces)
+    write_ring(writer_, ring, region_->ring_bytes, out.head + kPrefixBytes, op.in, nbytes);
+  head.is_there.store(1, std::memory_order_release);
   region_->ring_peer(peer);
+  uint64_t longest = kLeastPieceBytes;
+  for (uint64_t offset = 0; in_pieces && offset < nbytes; longest = std::min(2 * longest, kMostPieceBytes)) {
+    const uint64_t left = nbytes - offset;
+    const uint64_t piece = std::min({left, longest, std::max(left / 2, kLeastPieceBytes)});
+    const uint64_t position = out.head + kPrefixBytes + offset;
+    write_ring(writer_, ring, region_->ring_bytes, position, op.in + offset, piece);
+    offset += piece;
+    control.head.value.store(position + piece, std::memory_order_release);
+    region_->ring_peer(peer);
+  }
+  out.head = end;
+  out.last_id += is_long;
   transfer.in_ring_queue = false;
   transfer.id = envelope.id;
   transfer.done = !is_long;
@@ -216,47 +269,94 @@ PointToPointLane::Transfer* PointToPointLane::find_posted(Incoming& in, int tag)
 // Takes messages out of the ring while there is a receive that still looks for one; with none, they stay there and hold
 // the sender back.
 bool PointToPointLane::match_ring(int peer, Incoming& in, bool take_all) {
-  PipeControl& control = region_->control(peer, rank_);
+  if (!in.is_open) {
+    in.is_open = region_->control(peer, rank_).head.value.load(std::memory_order_acquire) != 0;
+    if (!in.is_open) return false;
+  }
   bool moved = false;
   const uint64_t limit = in.tail + region_->ring_bytes;
-  while (in.tail < limit && in.tail != control.head.value.load(std::memory_order_acquire)) {
+  while (in.tail < limit) {
+    if (in.reading) {
+      if (!read_on(peer, in)) break;
+      moved = true;
+      continue;
+    }
     const bool any_posted = take_all || std::any_of(in.transfers.begin(), in.transfers.end(),
                                                     [](const Transfer& transfer) { return transfer.in_ring_queue; });
     if (!any_posted) break;
-    const std::byte* ring = region_->ring_of(peer, rank_);
-    Envelope envelope;
-    read_ring(ring, region_->ring_bytes, in.tail, &envelope, sizeof envelope);
-    const size_t nbytes = envelope.id ? 0 : envelope.nbytes;
+    const Head& head = head_at(peer, rank_, in.tail);
+    if (!head.is_there.load(std::memory_order_acquire)) break;
+    const Envelope envelope = head.envelope;
     Transfer* const transfer = find_posted(in, envelope.tag);
-    if (transfer && !envelope.id && nbytes == transfer->op.nbytes && envelope.dtype == transfer->op.dtype) {
+    if (transfer && !envelope.id && fits(*transfer, envelope)) {
       transfer->in_ring_queue = false;
-      if (nbytes) read_ring(ring, region_->ring_bytes, in.tail + sizeof envelope, transfer->op.out, nbytes);
-      transfer->done = true;
-    } else {
-      std::vector<std::byte> payload(nbytes);
-      if (nbytes) read_ring(ring, region_->ring_bytes, in.tail + sizeof envelope, payload.data(), nbytes);
-      if (transfer)
-        accept(peer, in, *transfer, envelope, payload.data());
-      else
-        in.unexpected.push_back({envelope, std::move(payload), nullptr, nullptr});
+      in.reading = {envelope, transfer, 0};
+      continue;
     }
-    in.tail += sizeof envelope + round_up(nbytes);
-    control.tail.value.store(in.tail, std::memory_order_release);
-    region_->ring_peer(peer);
+    const uint64_t nbytes = envelope.id ? 0 : envelope.nbytes;
+    if (num_there(peer, in.tail, nbytes) < nbytes) break;
+    char site[kSiteBytes];
+    read_ring(region_->ring_of(peer, rank_), region_->ring_bytes, in.tail + sizeof(Head), site, sizeof site);
+    Message message{envelope, {site, strnlen(site, sizeof site)}, std::vector<std::byte>(nbytes), nullptr, nullptr};
+    read_payload(peer, in.tail, nbytes, 0, nbytes, message.payload.data());
+    go_past(peer, in, envelope);
+    if (transfer)
+      accept(peer, in, *transfer, message);
+    else
+      in.unexpected.push_back(std::move(message));
     moved = true;
   }
   return moved;
 }
 
-void PointToPointLane::accept(int peer, Incoming& in, Transfer& transfer, const Envelope& envelope,
-                              const std::byte* payload) {
+// How much of the payload of a message at `position` can be read.
+uint64_t PointToPointLane::num_there(int peer, uint64_t position, uint64_t nbytes) const {
+  if (nbytes <= kLeastPieceBytes) return nbytes;
+  const uint64_t filled = region_->control(peer, rank_).head.value.load(std::memory_order_acquire);
+  return filled <= position + kPrefixBytes ? 0 : std::min(nbytes, filled - position - kPrefixBytes);
+}
+
+// From `begin` up to `end` of a payload.
+void PointToPointLane::read_payload(int peer, uint64_t position, uint64_t nbytes, uint64_t begin, uint64_t end,
+                                    std::byte* to) const {
+  if (nbytes <= Head::kPayloadBytes)
+    copy_bytes(to, head_at(peer, rank_, position).payload, nbytes);
+  else
+    read_ring(region_->ring_of(peer, rank_), region_->ring_bytes, position + kPrefixBytes + begin, to, end - begin);
+}
+
+bool PointToPointLane::read_on(int peer, Incoming& in) {
+  auto& [envelope, transfer, position] = *in.reading;
+  const uint64_t end = num_there(peer, in.tail, envelope.nbytes);
+  if (end == position && end < envelope.nbytes) return false;
+  if (transfer) read_payload(peer, in.tail, envelope.nbytes, position, end, transfer->op.out + position);
+  position = end;
+  if (end < envelope.nbytes) return true;
+  if (transfer) transfer->done = true;
+  go_past(peer, in, envelope);
+  in.reading.reset();
+  return true;
+}
+
+void PointToPointLane::go_past(int peer, Incoming& in, const Envelope& envelope) {
+  in.tail += bytes_in_ring(envelope);
+  region_->control(peer, rank_).tail.value.store(in.tail, std::memory_order_release);
+  region_->ring_peer(peer);
+}
+
+bool PointToPointLane::fits(const Transfer& transfer, const Envelope& envelope) {
+  return envelope.nbytes == transfer.op.nbytes && envelope.dtype == transfer.op.dtype;
+}
+
+void PointToPointLane::accept(int peer, Incoming& in, Transfer& transfer, const Message& message) {
+  const Envelope& envelope = message.envelope;
   transfer.in_ring_queue = false;
-  const bool fits = envelope.nbytes == transfer.op.nbytes && envelope.dtype == transfer.op.dtype;
-  if (!fits) transfer.error = mismatch(peer, transfer, envelope);
+  const bool is_good = fits(transfer, envelope);
+  if (!is_good) transfer.error = mismatch(peer, transfer, message);
   if (envelope.id) {
-    in.to_grant.push_back({envelope.id, fits ? &transfer : nullptr});
-  } else if (fits) {
-    if (envelope.nbytes) std::memcpy(transfer.op.out, payload, envelope.nbytes);
+    in.to_grant.push_back({envelope.id, is_good ? &transfer : nullptr});
+  } else if (is_good) {
+    copy_bytes(transfer.op.out, message.payload.data(), envelope.nbytes);
     transfer.done = true;
   }
 }
@@ -300,11 +400,12 @@ bool PointToPointLane::receive(int peer, Incoming& in) {
   return moved;
 }
 
-Error PointToPointLane::mismatch(int peer, const Transfer& transfer, const Envelope& envelope) const {
+Error PointToPointLane::mismatch(int peer, const Transfer& transfer, const Message& message) const {
   return {ErrorCode::collective_mismatch,
           "rank " + std::to_string(rank_) + ": " + describe(transfer.op) + " at " +
               (transfer.op.site ? transfer.op.site : "?") + "; rank " + std::to_string(peer) + " sent " +
-              std::to_string(envelope.nbytes) + " bytes " + name(envelope.dtype) + " at " + envelope.site,
+              std::to_string(message.envelope.nbytes) + " bytes " + name(message.envelope.dtype) + " at " +
+              message.site,
           {peer}};
 }
 
@@ -316,9 +417,10 @@ bool PointToPointLane::cancel(Operation& op) noexcept {
     std::erase_if(in_[op.root].to_grant, [&](const auto& grant) { return grant.transfer == transfer; });
     for (Message& message : in_[op.root].unexpected)
       if (message.receive == transfer) message.receive = nullptr;
+    std::optional<Incoming::Reading>& reading = in_[op.root].reading;
+    if (reading && reading->transfer == transfer) reading->transfer = nullptr;
   }
-  Transfers& transfers = op.kind == OpKind::send ? out_[op.root].transfers : in_[op.root].transfers;
-  transfers.remove_if([&](const Transfer& each) { return &each == transfer; });
+  take_out(op.kind == OpKind::send ? out_[op.root].transfers : in_[op.root].transfers, transfer);
   op.token = nullptr;
   return unnoticed;
 }

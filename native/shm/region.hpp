@@ -31,9 +31,9 @@ inline constexpr size_t kLeastDirectBytes = 64 << 10;  // from here on data may 
 constexpr size_t ring_bytes_for(int size) { return size <= 4 ? 2 << 20 : 128 << 10; }
 // Longer messages are pulled through the bulk slots.
 constexpr size_t ring_message_bytes_for(int size) { return size <= 4 ? 64 << 10 : 8 << 10; }
-inline constexpr size_t kBulkBytes = 64 << 10;
+inline constexpr size_t kBulkBytes = 32 << 10;
 // As many as make two areas of a stage hold in the end (below); fewer where there are many pairs of ranks.
-constexpr size_t bulk_slots_for(int size) { return size <= 4 ? 32 : 8; }
+constexpr size_t bulk_slots_for(int size) { return size <= 4 ? 64 : 16; }
 // A broadcast goes in chunks between these two, at most as large as the stage's.
 inline constexpr size_t kLeastBroadcastChunkBytes = 16 << 10;
 inline constexpr size_t kMostBroadcastChunkBytes = 256 << 10;
@@ -83,7 +83,7 @@ struct Issued {
 
 // One way of a pair, sender -> receiver.
 struct PipeControl {
-  Flag head;      // sender: bytes ever written to the ring
+  Flag head;      // sender: how far the ring is filled, of a message that is written in pieces
   Flag tail;      // receiver: bytes ever read from it
   Flag produced;  // sender: bulk slots ever filled
   Flag consumed;  // receiver: bulk slots ever emptied

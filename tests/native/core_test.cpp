@@ -179,28 +179,35 @@ void test_short_operations() {
   comm.collective->all_short = true;
   comm.collective->plans[1].num_tests = 3;
   comm.collective->plans[2].num_tests = 100;
-  comm.collective->plans[3].num_tests = -1;
-  const auto try_short = [&](Operation& op, uint64_t& event) {
-    bool posted = false;
-    const bool done = comm.look([&] { return comm.core->try_short(op, posted, event); });
-    CHECK(posted);
+  comm.collective->plans[3].error = Error{ErrorCode::collective_mismatch, "not the same", {}};
+  comm.collective->plans[4].num_tests = -1;
+  Communicator::AtOnce at_once;
+  const auto try_short = [&](Operation& op) {
+    at_once = {};
+    const bool done = comm.look([&] { return comm.core->try_short(op, at_once); });
+    CHECK(at_once.posted);
     return done;
   };
-  uint64_t event;
   Operation op;
-  CHECK(try_short(op, event) && op.seq == 1);
-  CHECK(!try_short(op, event) && op.seq == 2);
+  CHECK(try_short(op) && op.seq == 1);
+  CHECK(!try_short(op) && op.seq == 2);
   WorkPtr work = comm.make(OpKind::barrier);
   work->op = op;
-  comm.look([&] { comm.core->adopt(work, event); });
+  comm.look([&] { comm.core->adopt(work, at_once); });
   CHECK(wait(work) == WaitResult::finished && is_done(work));
+  // What went wrong on the spot is what the work says.
+  CHECK(!try_short(op) && op.seq == 3 && at_once.error);
+  work = comm.make(OpKind::barrier);
+  work->op = op;
+  comm.look([&] { comm.core->adopt(work, at_once); });
+  CHECK(has_failed(work, ErrorCode::collective_mismatch) && !comm.is_broken());
   // The communicator breaks while nobody answers for the operation: who adopts it learns that at once.
-  CHECK(!try_short(op, event) && op.seq == 3);
+  CHECK(!try_short(op) && op.seq == 4);
   comm.look([&] { comm.core->fail(kDeath); });
   work = comm.make(OpKind::barrier);
   work->op = op;
-  comm.look([&] { comm.core->adopt(work, event); });
-  CHECK(has_failed(work, ErrorCode::peer_failure) && comm.collective->cancelled == Seqs{3});
+  comm.look([&] { comm.core->adopt(work, at_once); });
+  CHECK(has_failed(work, ErrorCode::peer_failure) && comm.collective->cancelled == Seqs{4});
 }
 
 void test_wait_for() {

@@ -74,6 +74,11 @@ void test_sizes() {
   job.run([](Rank& rank) {
     const uint64_t sizes[] = {0,
                               1,
+                              32,
+                              33,
+                              2 << 10,
+                              (2 << 10) + 1,
+                              64'000,
                               ring_message_bytes_for(2) - 1,
                               ring_message_bytes_for(2),
                               ring_message_bytes_for(2) + 1,
@@ -213,6 +218,32 @@ void test_cancel() {
   });
 }
 
+// A receive that is given up while its message is being read: the rest of it is skipped, and the next one is whole.
+void test_cancel_while_reading() {
+  ThreadJob job(2);
+  job.run([](Rank& rank) {
+    const Bytes first = pattern(ring_message_bytes_for(2), 1);
+    const Bytes second = pattern(10'000, 2);
+    for (int round = 0; round < 200; ++round) {
+      Bytes got(first.size());
+      if (rank.rank == 0) {
+        got = first;
+        rank.send(1, got.data(), got.size());
+        got = second;
+        rank.send(1, got.data(), got.size());
+      } else {
+        Operation op = rank.message_operation(OpKind::recv, 0, got.data(), got.size(), 0, DType::uint8);
+        Progress state = rank.point_to_point.post(op);
+        for (int tests = 0; tests <= round && state != Progress::done; ++tests) state = rank.point_to_point.test(op);
+        if (state != Progress::done && rank.point_to_point.cancel(op)) rank.recv(0, got.data(), first.size());
+        rank.recv(0, got.data(), second.size());
+        CHECK(std::equal(second.begin(), second.end(), got.begin()));
+      }
+      rank.run({.kind = OpKind::barrier});
+    }
+  });
+}
+
 // Messages between all pairs with random sizes, tags and order of waiting, and collectives in between.
 void test_random_traffic(int size, unsigned seed) {
   ThreadJob job(size);
@@ -248,6 +279,7 @@ int main() {
   test_refused();
   test_peer_leaves();
   test_cancel();
+  test_cancel_while_reading();
   for (unsigned seed = 0; seed < 6; ++seed) test_random_traffic(2 + static_cast<int>(seed % 4), seed);
   std::puts("point to point: ok");
   return 0;
