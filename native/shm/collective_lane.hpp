@@ -80,8 +80,15 @@ class CollectiveLane final : public Lane {
   void publish_finished(uint64_t epoch) const;
   uint64_t take_epochs(uint64_t num_chunks);
   Slots take_slots(uint64_t nbytes, uint64_t num_chunks);
-  uint64_t piece_bytes(uint64_t largest) const;
-  void stage_pieces(const Operation& op, const Slots& slots, uint64_t k, uint64_t piece);
+  // How blocks, of which the largest is given, go in pieces.
+  struct Pieces {
+    Slots slots;
+    uint64_t nbytes;  // of one
+    uint64_t num_chunks;
+  };
+  Pieces take_pieces(uint64_t largest);
+  std::byte* piece_at(const Pieces& pieces, uint64_t k, int from, int to) const;
+  void stage_pieces(const Operation& op, const Pieces& pieces, uint64_t k);
 
   std::shared_ptr<Region> region_;
   const int rank_;

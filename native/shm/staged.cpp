@@ -5,10 +5,10 @@
 // equal on all members. `staged` >= epoch: the rank's in-slot holds its chunk k; `finished` >= epoch: the rank has read
 // what it needs of everyone's chunk k (and, where it reduces, its out-slot holds the result).
 //
-// Chunks take the slots of an area one after the other, and an area has many more than two. In every loop below a rank
-// stages chunk k + 2 only after all members finished chunk k, so in-slots are free. An out-slot is written in round k +
-// 2 only after all members staged chunk k + 2, which they do after their round k, in which they copied chunk k out.
-// Between operations the headers do the same.
+// Chunks take the slots of an area one after the other, of which it has at least 16. In every loop below a rank stages
+// chunk k + 2 (all_to_all: k + 8) only after all members finished chunk k, so in-slots are free. An out-slot is written
+// in round k + 2 only after all members staged chunk k + 2, which they do after their round k, in which they copied
+// chunk k out. Between operations the headers do the same.
 #include <algorithm>
 #include <cstring>
 
@@ -70,18 +70,25 @@ void CollectiveLane::publish_finished(uint64_t epoch) const {
   region_->ring_peers();
 }
 
-// A chunk holds a piece of each rank's block.
-uint64_t CollectiveLane::piece_bytes(uint64_t largest) const {
-  const uint64_t most = region_->chunk_bytes / static_cast<uint64_t>(size_) / 64 * 64;
-  return std::max<uint64_t>(std::min(most, div_up(largest, 64) * 64), 64);
+// A chunk holds a piece of each other rank's block: no room is left for its own, as what goes round through less of an
+// area comes round while another processor still has it in its own caches.
+CollectiveLane::Pieces CollectiveLane::take_pieces(uint64_t largest) {
+  const auto num_peers = static_cast<uint64_t>(size_ - 1);
+  const uint64_t most = region_->chunk_bytes / num_peers / 64 * 64;
+  const uint64_t nbytes = std::max<uint64_t>(std::min(most, div_up(largest, 64) * 64), 64);
+  const uint64_t num_chunks = div_up(largest, nbytes);
+  return {take_slots(nbytes * num_peers, num_chunks), nbytes, num_chunks};
 }
 
-void CollectiveLane::stage_pieces(const Operation& op, const Slots& slots, uint64_t k, uint64_t piece) {
+std::byte* CollectiveLane::piece_at(const Pieces& pieces, uint64_t k, int from, int to) const {
+  return region_->in_area(from) + pieces.slots.offset(k) + static_cast<uint64_t>(to - (to > from)) * pieces.nbytes;
+}
+
+void CollectiveLane::stage_pieces(const Operation& op, const Pieces& pieces, uint64_t k) {
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    const Block part = piece_of(op.in_block(peer), k, piece);
-    writer_.write(region_->in_area(rank_) + slots.offset(k) + static_cast<size_t>(peer) * piece, op.in + part.offset,
-                  part.nbytes);
+    const Block part = piece_of(op.in_block(peer), k, pieces.nbytes);
+    writer_.write(piece_at(pieces, k, rank_, peer), op.in + part.offset, part.nbytes);
   }
 }
 
@@ -143,25 +150,22 @@ Task CollectiveLane::reduce_in_slices(Operation op) {
 
 // Every rank stages a piece of each other rank's block, and reduces its own block from all stages.
 Task CollectiveLane::reduce_scatter(Operation op) {
-  const Region& region = *region_;
   const ReduceKernel kernel = reduce_kernel(op.dtype, op.reduce);
-  const uint64_t piece = piece_bytes(op.largest_block());
-  const uint64_t num_chunks = div_up(op.largest_block(), piece);
+  const Pieces pieces = take_pieces(op.largest_block());
+  const auto [_, piece, num_chunks] = pieces;
   const uint64_t base = take_epochs(num_chunks);
-  const Slots slots = take_slots(piece * static_cast<uint64_t>(size_), num_chunks);
   const Block block = op.in_block(rank_);
   std::vector<const std::byte*> sources(static_cast<size_t>(size_));
   for (uint64_t k = 0; k < num_chunks; ++k) {
     if (k >= 2)
       for (int peer = 0; peer < size_; ++peer)
         if (peer != rank_) co_await finished_by(peer, base + k - 1);
-    stage_pieces(op, slots, k, piece);
+    stage_pieces(op, pieces, k);
     publish_staged(base + k + 1);
     const Block own = piece_of(block, k, piece);
     for (int peer = 0; peer < size_; ++peer) {
       if (peer != rank_) co_await staged_by(peer, base + k + 1);
-      sources[peer] = peer == rank_ ? op.in + own.offset
-                                    : region.in_area(peer) + slots.offset(k) + static_cast<size_t>(rank_) * piece;
+      sources[peer] = peer == rank_ ? op.in + own.offset : piece_at(pieces, k, peer, rank_);
     }
     kernel(op.out + (own.offset - block.offset), nullptr, sources.data(), size_, own.nbytes / itemsize(op.dtype));
     publish_finished(base + k + 1);
@@ -247,28 +251,31 @@ Task CollectiveLane::broadcast(Operation op) {
 }
 
 Task CollectiveLane::all_to_all(Operation op, uint64_t largest) {
-  const Region& region = *region_;
-  const uint64_t piece = piece_bytes(largest);
-  const uint64_t num_chunks = div_up(largest, piece);
+  const Pieces pieces = take_pieces(largest);
+  const auto [_, piece, num_chunks] = pieces;
   const uint64_t base = take_epochs(num_chunks);
-  const Slots slots = take_slots(piece * static_cast<uint64_t>(size_), num_chunks);
-  for (uint64_t k = 0; k < num_chunks; ++k) {
-    if (k >= 2)
-      for (int peer = 0; peer < size_; ++peer)
-        if (peer != rank_) co_await finished_by(peer, base + k - 1);
-    stage_pieces(op, slots, k, piece);
-    publish_staged(base + k + 1);
-    const Block own = piece_of(op.in_block(rank_), k, piece);
-    copy_into_array(op.out + piece_of(op.out_block(rank_), k, piece).offset, op.in + own.offset, own.nbytes,
-                    op.out_nbytes(size_));
+  // A chunk is read some chunks after it was staged: most of it has left the caches of the processor that wrote it by
+  // then, and comes faster out of the one that all share.
+  constexpr uint64_t kLag = 4;
+  for (uint64_t k = 0; k < num_chunks + kLag; ++k) {
+    if (k < num_chunks) {
+      for (int peer = 0; k >= 2 * kLag && peer < size_; ++peer)
+        if (peer != rank_) co_await finished_by(peer, base + k - 2 * kLag + 1);
+      stage_pieces(op, pieces, k);
+      publish_staged(base + k + 1);
+      const Block own = piece_of(op.in_block(rank_), k, piece);
+      copy_into_array(op.out + piece_of(op.out_block(rank_), k, piece).offset, op.in + own.offset, own.nbytes,
+                      op.out_nbytes(size_));
+    }
+    if (k < kLag) continue;
+    const uint64_t late = k - kLag;
     for (int step = 1; step < size_; ++step) {
       const int peer = (rank_ + step) % size_;
-      co_await staged_by(peer, base + k + 1);
-      const Block part = piece_of(op.out_block(peer), k, piece);
-      copy_into_array(op.out + part.offset, region.in_area(peer) + slots.offset(k) + static_cast<size_t>(rank_) * piece,
-                      part.nbytes, op.out_nbytes(size_));
+      co_await staged_by(peer, base + late + 1);
+      const Block part = piece_of(op.out_block(peer), late, piece);
+      copy_into_array(op.out + part.offset, piece_at(pieces, late, peer, rank_), part.nbytes, op.out_nbytes(size_));
     }
-    publish_finished(base + k + 1);
+    publish_finished(base + late + 1);
   }
 }
 
@@ -304,25 +311,22 @@ Task CollectiveLane::gather(Operation op) {
 
 // The root stages a piece of each block, the others copy their own out.
 Task CollectiveLane::scatter(Operation op) {
-  const Region& region = *region_;
-  const uint64_t piece = piece_bytes(op.largest_block());
-  const uint64_t num_chunks = div_up(op.largest_block(), piece);
+  const Pieces pieces = take_pieces(op.largest_block());
+  const auto [_, piece, num_chunks] = pieces;
   const uint64_t base = take_epochs(num_chunks);
-  const Slots slots = take_slots(piece * static_cast<uint64_t>(size_), num_chunks);
   const Block block = op.in_block(rank_);
   for (uint64_t k = 0; k < num_chunks; ++k) {
     const Block own = piece_of(block, k, piece);
     std::byte* to = op.out + (own.offset - block.offset);
     if (rank_ != op.root) {
       co_await staged_by(op.root, base + k + 1);
-      copy_into_array(to, region.in_area(op.root) + slots.offset(k) + static_cast<size_t>(rank_) * piece, own.nbytes,
-                      op.out_nbytes(size_));
+      copy_into_array(to, piece_at(pieces, k, op.root, rank_), own.nbytes, op.out_nbytes(size_));
       publish_finished(base + k + 1);
       continue;
     }
     for (int peer = 0; k >= 2 && peer < size_; ++peer)
       if (peer != rank_) co_await finished_by(peer, base + k - 1);
-    stage_pieces(op, slots, k, piece);
+    stage_pieces(op, pieces, k);
     if (to != op.in + own.offset) copy_bytes(to, op.in + own.offset, own.nbytes);
     publish_staged(base + k + 1);
   }
