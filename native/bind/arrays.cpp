@@ -171,6 +171,7 @@ void Array::acquire_tensor(PyObject* object, const ArrayRules& rules) {
   dtype_ = facts.dtype;
   data_ = facts.data;
   nbytes_ = facts.nbytes;
+  if (facts.stream) return set_foreign(reinterpret_cast<uintptr_t>(facts.data), facts.stream, false, object);
   if (facts.is_contiguous) [[likely]]
     return;
   set_strided({facts.data, itemsize(dtype_), std::move(facts.shape), std::move(facts.strides)}, rules);

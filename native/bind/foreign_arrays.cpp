@@ -90,14 +90,17 @@ void Array::acquire_cuda_interface(PyObject* object, const ArrayRules& rules) {
 
 void Array::acquire_dlpack(PyObject* object, const ArrayRules& rules) {
   nb::ndarray<nb::ro> array;
-  if (!nb::try_cast<nb::ndarray<nb::ro>>(nb::handle(object), array)) {
-    PyErr_Clear();
-    invalid(rules, std::string("the object of type ") + Py_TYPE(object)->tp_name + " gave no array through DLPack");
-  }
   nb::ndarray<> writable;
-  if (rules.access == Access::write && !nb::try_cast<nb::ndarray<>>(nb::handle(object), writable)) {
+  const nb::handle given(object);
+  if (rules.access == Access::write && nb::try_cast<nb::ndarray<>>(given, writable)) {
+    array = nb::ndarray<nb::ro>(writable.handle());
+  } else {
     PyErr_Clear();
-    invalid(rules, "the array is read-only, but the result is written into it");
+    const bool is_readable = nb::try_cast<nb::ndarray<nb::ro>>(given, array);
+    PyErr_Clear();
+    if (!is_readable)
+      invalid(rules, std::string("the object of type ") + Py_TYPE(object)->tp_name + " gave no array through DLPack");
+    if (rules.access == Access::write) invalid(rules, "the array is read-only, but the result is written into it");
   }
   if (!dtype_of_dlpack(array.dtype(), &dtype_)) {
     const nb::dlpack::dtype dtype = array.dtype();

@@ -58,6 +58,12 @@ nb::object call(PyObject* object, PyObject* method) {
 
 bool is_true(PyObject* object, PyObject* name) { return get(object, name).ptr() == Py_True; }
 
+// On which torch works on a device's memory at this time, in this thread.
+uintptr_t current_stream(const nb::object& device) {
+  const nb::object stream = nb::module_::import_("torch.cuda").attr("current_stream")(device);
+  return nb::cast<uintptr_t>(stream.attr("cuda_stream"));
+}
+
 std::string text_of(PyObject* object, PyObject* name) { return nb::cast<std::string>(nb::str(get(object, name))); }
 
 }  // namespace
@@ -71,11 +77,11 @@ bool is_tensor(PyObject* object) {
 }
 
 TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules) {
-  static PyObject *dtype = interned("dtype"), *is_cpu = interned("is_cpu"), *layout = interned("layout"),
-                  *requires_grad = interned("requires_grad"), *data_ptr = interned("data_ptr"),
-                  *numel = interned("numel"), *is_contiguous = interned("is_contiguous"), *device = interned("device"),
-                  *shape = interned("shape"), *stride = interned("stride"), *is_neg = interned("is_neg"),
-                  *is_conj = interned("is_conj");
+  static PyObject *dtype = interned("dtype"), *is_cpu = interned("is_cpu"), *is_cuda = interned("is_cuda"),
+                  *layout = interned("layout"), *requires_grad = interned("requires_grad"),
+                  *data_ptr = interned("data_ptr"), *numel = interned("numel"),
+                  *is_contiguous = interned("is_contiguous"), *device = interned("device"), *shape = interned("shape"),
+                  *stride = interned("stride"), *is_neg = interned("is_neg"), *is_conj = interned("is_conj");
   const Torch& torch = *torch_or_null();
   const auto invalid = [&](const std::string& what) {
     throw Failure(ErrorCode::invalid_type, std::string("argument ") + rules.argument + ": " + what);
@@ -92,9 +98,10 @@ TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules) {
                                                     known);
   }
   facts.dtype = static_cast<DType>(i);
-  if (!is_true(tensor, is_cpu))
+  const bool is_on_cuda = !is_true(tensor, is_cpu) && is_true(tensor, is_cuda);
+  if (!is_on_cuda && !is_true(tensor, is_cpu))
     invalid("the tensor is on device " + text_of(tensor, device) +
-            "; the shm backend works on memory of the host (cpu)");
+            "; hocket works on memory of the host (cpu) and of CUDA devices");
   if (get(tensor, layout).ptr() != torch.strided_layout)
     invalid("the tensor has layout " + text_of(tensor, layout) + "; only dense (strided) tensors can be communicated");
   if (rules.access == Access::write && rules.check_grad && is_true(tensor, requires_grad)) {
@@ -112,6 +119,11 @@ TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules) {
   const size_t count = PyLong_AsSize_t(call(tensor, numel).ptr());
   facts.nbytes = count * itemsize(facts.dtype);
   facts.is_contiguous = call(tensor, is_contiguous).ptr() == Py_True;
+  if (is_on_cuda) {
+    if (!facts.is_contiguous)
+      invalid("a tensor in device memory has to be contiguous; pass x.contiguous(), and copy the result back");
+    facts.stream = current_stream(get(tensor, device));
+  }
   if (is_complex(facts.dtype) && call(tensor, is_conj).ptr() == Py_True)
     invalid("the tensor is a lazily conjugated view; call resolve_conj() first");
   if (facts.is_contiguous && count != 1) return facts;

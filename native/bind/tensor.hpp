@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/types.hpp"
@@ -19,8 +20,9 @@ struct TensorFacts {
   size_t nbytes;
   DType dtype;
   bool is_contiguous;
-  std::vector<int64_t> shape;    // only where not contiguous
-  std::vector<int64_t> strides;  // bytes
+  std::vector<int64_t> shape;       // only where not contiguous
+  std::vector<int64_t> strides;     // bytes
+  std::optional<uintptr_t> stream;  // of torch, on which a tensor of a CUDA device is worked on
 };
 
 // False as long as torch is not loaded.

@@ -6,9 +6,9 @@
 // what it needs of everyone's chunk k (and, where it reduces, its out-slot holds the result).
 //
 // Chunks take the slots of an area one after the other, of which it has at least 16. In every loop below a rank stages
-// chunk k + 2 (all_to_all: k + 8) only after all members finished chunk k, so in-slots are free. An out-slot is written
-// in round k + 2 only after all members staged chunk k + 2, which they do after their round k, in which they copied
-// chunk k out. Between operations the headers do the same.
+// chunk k + 2 (all_gather, all_to_all: k + 2 kLag) only after all members finished chunk k, so in-slots are free. An
+// out-slot is written in round k + 2 only after all members staged chunk k + 2, which they do after their round k, in
+// which they copied chunk k out. Between operations the headers do the same.
 #include <algorithm>
 #include <cstring>
 
@@ -41,6 +41,10 @@ Block piece_of(Block block, uint64_t k, uint64_t piece) {
   const uint64_t begin = std::min(block.nbytes, k * piece);
   return {block.offset + begin, std::min(piece, block.nbytes - begin)};
 }
+
+// all_gather and all_to_all read a chunk so many chunks after it was staged: most of it has left the caches of the
+// processor that wrote it by then, and comes faster out of the one that all share.
+constexpr uint64_t kLag = 4;
 
 constexpr uint64_t div_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
@@ -179,22 +183,26 @@ Task CollectiveLane::all_gather(Operation op) {
   const uint64_t base = take_epochs(num_chunks);
   const Slots slots = take_slots(std::min(chunk, op.largest_block()), num_chunks);
   const Block block = op.out_block(rank_);
-  for (uint64_t k = 0; k < num_chunks; ++k) {
-    const Block own = piece_of(block, k, chunk);
-    const std::byte* from = op.in + (own.offset - block.offset);
-    if (k >= 2)
-      for (int peer = 0; peer < size_; ++peer)
-        if (peer != rank_) co_await finished_by(peer, base + k - 1);
-    writer_.write(region.in_area(rank_) + slots.offset(k), from, own.nbytes);
-    publish_staged(base + k + 1);
-    if (op.out + own.offset != from) copy_into_array(op.out + own.offset, from, own.nbytes, op.out_nbytes(size_));
+  for (uint64_t k = 0; k < num_chunks + kLag; ++k) {
+    if (k < num_chunks) {
+      for (int peer = 0; k >= 2 * kLag && peer < size_; ++peer)
+        if (peer != rank_) co_await finished_by(peer, base + k - 2 * kLag + 1);
+      const Block own = piece_of(block, k, chunk);
+      const std::byte* from = op.in + (own.offset - block.offset);
+      writer_.write(region.in_area(rank_) + slots.offset(k), from, own.nbytes);
+      publish_staged(base + k + 1);
+      if (op.out + own.offset != from) copy_into_array(op.out + own.offset, from, own.nbytes, op.out_nbytes(size_));
+    }
+    if (k < kLag) continue;
+    const uint64_t late = k - kLag;
     for (int step = 1; step < size_; ++step) {
       const int peer = (rank_ + step) % size_;
-      co_await staged_by(peer, base + k + 1);
-      const Block part = piece_of(op.out_block(peer), k, chunk);
-      copy_into_array(op.out + part.offset, region.in_area(peer) + slots.offset(k), part.nbytes, op.out_nbytes(size_));
+      co_await staged_by(peer, base + late + 1);
+      const Block part = piece_of(op.out_block(peer), late, chunk);
+      copy_into_array(op.out + part.offset, region.in_area(peer) + slots.offset(late), part.nbytes,
+                      op.out_nbytes(size_));
     }
-    publish_finished(base + k + 1);
+    publish_finished(base + late + 1);
   }
 }
 
@@ -254,9 +262,6 @@ Task CollectiveLane::all_to_all(Operation op, uint64_t largest) {
   const Pieces pieces = take_pieces(largest);
   const auto [_, piece, num_chunks] = pieces;
   const uint64_t base = take_epochs(num_chunks);
-  // A chunk is read some chunks after it was staged: most of it has left the caches of the processor that wrote it by
-  // then, and comes faster out of the one that all share.
-  constexpr uint64_t kLag = 4;
   for (uint64_t k = 0; k < num_chunks + kLag; ++k) {
     if (k < num_chunks) {
       for (int peer = 0; k >= 2 * kLag && peer < size_; ++peer)

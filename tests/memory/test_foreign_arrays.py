@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -13,7 +14,7 @@ import hocket as hk
 import hocket.memory
 
 from . import devices
-from .devices import DeviceArray, FakeDriver
+from .devices import DeviceArray, FakeDriver, tensor_on_device
 
 pytestmark = pytest.mark.timeout(100)
 cloudpickle.register_pickle_by_value(devices)  # ranks cannot import what lies among the tests
@@ -172,6 +173,32 @@ def test_read_only_device_memory_is_input_only(comm: hk.Communicator, driver: Fa
     np.testing.assert_array_equal(out, np.full(4, 2.0))
     with pytest.raises(hk.InvalidType, match="read-only"):
         comm.all_reduce(array)
+
+
+def test_torch_tensors_of_a_cuda_device(
+    comm: hk.Communicator, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    devices_asked = []
+
+    def current_stream(device: Any) -> Any:
+        devices_asked.append(device)
+        return SimpleNamespace(cuda_stream=11)
+
+    monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
+    x = torch.arange(6.0)
+    tensor = tensor_on_device(driver, x)
+    driver.write(tensor.data_ptr(), np.full(6, 5, np.float32))  # what the tensor's host memory does not hold
+    version = tensor._version
+    comm.all_reduce(tensor)
+    np.testing.assert_array_equal(tensor.read(), np.full(6, 5))
+    assert (x == torch.arange(6.0)).all() and tensor._version == version + 1
+    assert devices_asked == [torch.device("cuda", 3)] and driver.synchronized == [(3, 11)]
+    out = np.zeros(6, np.float32)
+    comm.all_gather(out, tensor)
+    np.testing.assert_array_equal(out, np.full(6, 5))
+    with pytest.raises(hk.InvalidType, match=r"has to be contiguous; pass x.contiguous\(\)"):
+        comm.all_reduce(tensor_on_device(driver, torch.zeros(4))[::2])
 
 
 def test_dlpack(comm: hk.Communicator) -> None:

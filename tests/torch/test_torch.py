@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +26,27 @@ def run(num_ranks: int, script: str, *args: str, launcher: str = "hocket") -> st
     job = subprocess.run(command, capture_output=True, text=True, timeout=150)
     assert job.returncode == 0, job.stdout + job.stderr
     return job.stdout
+
+
+def run_on_two_hosts(num_local: int, script: str, *args: str) -> str:
+    """Run a script of this folder on this machine under two names."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "hocket.cli", "run", "-n", str(num_local), "--nnodes", "2",
+               "--master-addr", "127.0.0.1", "--master-port", str(port)]  # fmt: skip
+    launchers = [
+        subprocess.Popen(
+            [*command, "--node-rank", str(host), str(HERE / script), *args],
+            env={**os.environ, "HOCKET_HOST": f"host-{host}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for host in range(2)
+    ]
+    outputs = [launcher.communicate(timeout=150)[0] for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [0, 0], "".join(outputs)
+    return "".join(outputs)
 
 
 @pytest.mark.timeout(200)
@@ -54,6 +77,18 @@ def test_every_form_gives_what_gloo_gives(tmp_path: Path, num_ranks: int) -> Non
         for name, tensors in theirs.items():
             for ours_, theirs_ in zip(ours[name], tensors, strict=True):
                 assert torch.equal(ours_, theirs_), f"rank {rank}, {name}: {ours_} instead of {theirs_}"
+
+
+@pytest.mark.timeout(200)
+def test_two_hosts(tmp_path: Path) -> None:
+    """Between hosts gloo carries what shared memory cannot: its own results, bit by bit."""
+    assert run(2, "forms.py", "gloo", str(tmp_path)).count("done") == 2
+    assert run_on_two_hosts(1, "forms.py", "hocket", str(tmp_path)).count("done") == 2
+    for rank in range(2):
+        theirs, ours = (torch.load(tmp_path / f"{backend}-{rank}.pt") for backend in ("gloo", "hocket"))
+        for name, tensors in theirs.items():
+            assert all(torch.equal(*pair) for pair in zip(ours[name], tensors, strict=True)), f"rank {rank}, {name}"
+    assert run_on_two_hosts(2, "operations.py", "hocket").count("done") == 4
 
 
 @pytest.mark.timeout(200)

@@ -19,6 +19,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import hocket.boot.control_server
@@ -200,7 +201,7 @@ class _Lines:
 
 
 def connect(world: World, generation: int, timeout: float, version: str) -> ControlConnection:
-    """Meet all ranks of a job that spans hosts.
+    """Meet all ranks of a job that spans hosts, at the place that the launcher's variables name.
 
     Args:
         world: this process's place.
@@ -213,11 +214,37 @@ def connect(world: World, generation: int, timeout: float, version: str) -> Cont
         CommTimeout: some rank never arrived; the error names it.
         PeerFailure: a rank died meanwhile.
     """
-    deadline = time.monotonic() + timeout
     address, ports = _find_address()
     job = f"{world.job_of_all_hosts}/{generation}"
     if world.rank == 0:
-        _start_server(address, ports, world, job, timeout)
+        _start_server(address, ports, world.size, job, timeout)
+    return connect_to(address, ports, job, world, timeout, version)
+
+
+def start_server(size: int, job: str, timeout: float) -> tuple[str, int]:
+    """Start the server of a job, by its rank 0, where nothing has told the ranks of a place to meet.
+
+    It listens at $HOCKET_CONTROL; without that at any free port of the host that MASTER_ADDR, or else its own name,
+    names.
+
+    Returns:
+        Address and port, for `connect_to`.
+
+    Raises:
+        BootstrapMismatch: HOCKET_CONTROL is malformed, or its port is not free.
+    """
+    if "HOCKET_CONTROL" in os.environ:
+        address, ports = _find_address()
+    else:
+        address, ports = os.environ.get("MASTER_ADDR") or socket.gethostname(), [0]
+    return address, _start_server(address, ports, size, job, timeout)
+
+
+def connect_to(
+    address: str, ports: Sequence[int], job: str, world: World, timeout: float, version: str
+) -> ControlConnection:
+    """Meet all ranks of a job at the server that rank 0 has started, or is about to; the rest is as for `connect`."""
+    deadline = time.monotonic() + timeout
     hello = {
         "rank": world.rank,
         "size": world.size,
@@ -236,12 +263,13 @@ def connect(world: World, generation: int, timeout: float, version: str) -> Cont
 
 
 def host_identity() -> str:
-    """Name what has to be equal for two processes to share memory: the machine, booted once, and its sockets."""
+    """Name what has to be equal for two processes to share memory: the machine, booted once, its sockets, its processes'
+    numbers, and who they belong to."""
     named = os.environ.get("HOCKET_HOST")
     if named:
         return named
-    with open("/proc/sys/kernel/random/boot_id") as boot_id:
-        return f"{boot_id.read().strip()} {os.readlink('/proc/self/ns/net')}"
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return " ".join([boot, os.readlink("/proc/self/ns/net"), os.readlink("/proc/self/ns/pid"), str(os.getuid())])
 
 
 def _find_address() -> tuple[str, Sequence[int]]:
@@ -260,18 +288,19 @@ def _find_address() -> tuple[str, Sequence[int]]:
     return host, range(int(port) + 1, int(port) + 1 + _NUM_PORTS)
 
 
-def _start_server(address: str, ports: Sequence[int], world: World, job: str, timeout: float) -> None:
-    listener = _listen(address, ports)
-    with listener:
+def _start_server(address: str, ports: Sequence[int], size: int, job: str, timeout: float) -> int:
+    with _listen(address, ports) as listener:
         command = [sys.executable, "-I", "-S", hocket.boot.control_server.__file__]
         subprocess.Popen(
-            [*command, str(listener.fileno()), str(world.size), job, str(timeout)],
+            [*command, str(listener.fileno()), str(size), job, str(timeout)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             pass_fds=[listener.fileno()],
             start_new_session=True,
         )
+        port: int = listener.getsockname()[1]
+        return port
 
 
 def _listen(address: str, ports: Sequence[int]) -> socket.socket:

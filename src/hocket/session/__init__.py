@@ -1,6 +1,6 @@
 """Where the parts are wired together: `init` and `spawn`."""
 
 from hocket.session.spawner import spawn
-from hocket.session.world import connect_host, init
+from hocket.session.world import connect_ranks, init
 
-__all__ = ["connect_host", "init", "spawn"]
+__all__ = ["connect_ranks", "init", "spawn"]

@@ -16,7 +16,7 @@ from typing import Literal
 
 from hocket import _native
 from hocket.backends import Backend, Job, find_backends
-from hocket.boot.control import ControlConnection, connect
+from hocket.boot.control import ControlConnection, connect, connect_to
 from hocket.boot.environment import World, derive_name, meeting_name, read_world
 from hocket.comm import Communicator, Fabric, Layout, Policy
 from hocket.comm.communicator import derive_key
@@ -102,29 +102,39 @@ def init(
     return communicator
 
 
-def connect_host(
+def connect_ranks(
     name: str,
     rank: int,
-    size: int,
+    hosts: Sequence[str],
     *,
     timeout: float,
+    server: tuple[str, int] | None = None,
     backends: str | Sequence[str] | None = "shm",
     policy: str | Policy = "auto",
 ) -> Communicator:
-    """Meet the other local ranks and make the communicator of all of them.
+    """Meet other ranks, of which no launcher has told, and make the communicator of all of them.
 
     Args:
         name: of the meeting, equal on all ranks and used once; names the folder of failure records, too.
-        rank: number of this process, 0 to size - 1.
-        size: processes on this host.
+        rank: number of this process.
+        hosts: identity of each rank's host (`hocket.boot.control.host_identity`), by rank.
         timeout: seconds, for this call and as default of the operations.
+        server: where `hocket.boot.control.start_server` was started with this name; None on one host.
         backends, policy: as of `init`.
     """
     wanted = _read_backends(backends)
     _check_arguments(policy, timeout, "auto", False)
     start_log(rank)
-    world = World(rank, size, rank, size, name)
-    meeting = _Meeting(_connect(name, rank, size, timeout), Layout.on_one_host(size))
+    local = [each for each, host in enumerate(hosts) if host == hosts[rank]]
+    world = World(rank, len(hosts), local.index(rank), len(local), name, name)
+    if server is None:
+        host = _connect(name, rank, len(hosts), timeout)
+        meeting = _Meeting(host, Layout.on_one_host(len(hosts)))
+    else:
+        _check_reach(wanted, world)
+        address, port = server
+        control = connect_to(address, [port], name, world, timeout, version("hocket"))
+        meeting = _meet_on_hosts(control, name, world, timeout)
     return _join(meeting, world, wanted, policy, timeout)
 
 
@@ -178,11 +188,22 @@ def _meet(world: World, wanted: Sequence[str] | None, timeout: float) -> _Meetin
         host = _connect(name, world.rank, world.size, timeout)
         _session.generation += 1
         return _Meeting(host, Layout.on_one_host(world.size))
+    _check_reach(wanted, world)
+    control = connect(world, generation, timeout, version("hocket"))
+    meeting = _meet_on_hosts(control, name, world, timeout)
+    _session.generation += 1
+    return meeting
+
+
+def _check_reach(wanted: Sequence[str] | None, world: World) -> None:
     if wanted == ["shm"]:
         raise BackendUnavailable(
             f"backend 'shm' connects the ranks of one host, and only {world.local_size} of {world.size} are on this one"
         )
-    control = connect(world, generation, timeout, version("hocket"))
+
+
+def _meet_on_hosts(control: ControlConnection, name: str, world: World, timeout: float) -> _Meeting:
+    """Meet the ranks of this host, when those of all hosts have met."""
     try:
         # Several "hosts" may share a machine, and with it the names of sockets (HOCKET_HOST).
         own_host = control.members[world.rank].host
@@ -190,7 +211,6 @@ def _meet(world: World, wanted: Sequence[str] | None, timeout: float) -> _Meetin
     except BaseException:
         control.close()
         raise
-    _session.generation += 1
     numbers = {each: number for number, each in enumerate(dict.fromkeys(member.host for member in control.members))}
     layout = Layout(
         [numbers[member.host] for member in control.members], [member.local_rank for member in control.members]

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-import os
+import json
 import secrets
 import time
+from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
 from torch._C._distributed_c10d import Store
 
-from hocket.errors import BackendUnavailable, CommTimeout
+from hocket.boot.control import host_identity, start_server
+from hocket.errors import CommTimeout
 
 _POLL_S = 0.002
 
 
-def agree_on_name(store: Store, rank: int, size: int, timeout_s: float) -> str:
-    """Agree through torch's store where to meet, after making sure that all ranks are on one host.
+@dataclass(frozen=True)
+class Meeting:
+    """Where the ranks of a process group meet.
+
+    Args:
+        name: used once.
+        hosts: identity of each rank's host, by rank.
+        server: address and port of the control server where there are several hosts, else None.
+    """
+
+    name: str
+    hosts: list[str]
+    server: tuple[str, int] | None
+
+
+def arrange_meeting(store: Store, rank: int, size: int, timeout_s: float) -> Meeting:
+    """Agree through torch's store where to meet.
 
     The store of an elastic agent outlives the ranks, and may hold what earlier ones have written: every rank answers to
     a word that only this attempt knows.
@@ -24,24 +40,18 @@ def agree_on_name(store: Store, rank: int, size: int, timeout_s: float) -> str:
     word = secrets.token_hex(16)
     if rank == 0:
         name = f"hocket-{word}"
-        hosts = {peer: _tell(store, name, peer, timeout_s) for peer in range(1, size)}
-        elsewhere = [peer for peer, host in hosts.items() if host != _host_identity()]
-        verdict = f"elsewhere {elsewhere}" if elsewhere else name
-        store.set(f"hocket/verdict/{name}", verdict)
-    else:
-        patience = timedelta(seconds=timeout_s)
-        store.set(f"hocket/host/{rank}", f"{word} {_host_identity()}")
-        _wait_for(store, f"hocket/name/{word}", patience, rank, 0, timeout_s)
-        name = store.get(f"hocket/name/{word}").decode()
-        store.set(f"hocket/heard/{name}/{rank}", "")
-        _wait_for(store, f"hocket/verdict/{name}", patience, rank, 0, timeout_s)
-        verdict = store.get(f"hocket/verdict/{name}").decode()
-    if verdict.startswith("elsewhere"):
-        raise BackendUnavailable(
-            f"ranks {verdict.removeprefix('elsewhere ')} are on another host or in another container than rank 0; the "
-            "hocket backend of this version connects the ranks of one host"
-        )
-    return verdict
+        hosts = [host_identity(), *(_tell(store, name, peer, timeout_s) for peer in range(1, size))]
+        server = start_server(size, name, timeout_s) if len(set(hosts)) > 1 else None
+        store.set(f"hocket/meeting/{name}", json.dumps([hosts, server]))
+        return Meeting(name, hosts, server)
+    patience = timedelta(seconds=timeout_s)
+    store.set(f"hocket/host/{rank}", f"{word} {host_identity()}")
+    _wait_for(store, f"hocket/name/{word}", patience, rank, 0, timeout_s)
+    name = store.get(f"hocket/name/{word}").decode()
+    store.set(f"hocket/heard/{name}/{rank}", "")
+    _wait_for(store, f"hocket/meeting/{name}", patience, rank, 0, timeout_s)
+    hosts, server = json.loads(store.get(f"hocket/meeting/{name}"))
+    return Meeting(name, hosts, None if server is None else (server[0], server[1]))
 
 
 def _tell(store: Store, name: str, peer: int, timeout_s: float) -> str:
@@ -70,9 +80,3 @@ def _wait_for(store: Store, key: str, patience: timedelta, rank: int, peer: int,
         raise CommTimeout(
             f"rank {rank} waited {timeout_s:g} s at start-up: rank {peer} never arrived", (peer,)
         ) from error
-
-
-def _host_identity() -> str:
-    """Equal for two processes that can share memory and meet at an abstract socket."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return " ".join([boot, os.readlink("/proc/self/ns/net"), os.readlink("/proc/self/ns/pid"), str(os.getuid())])

@@ -25,8 +25,8 @@ from torch._C._distributed_c10d import (
 from hocket import _native
 from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, UnsupportedDtype
-from hocket.session import connect_host
-from hocket.torch.meeting import agree_on_name
+from hocket.session import connect_ranks
+from hocket.torch.meeting import arrange_meeting
 from hocket.torch.options import Options, wanted_backend
 from hocket.torch.profile import recorded
 from hocket.torch.sparse import reduce_sparse
@@ -398,12 +398,15 @@ def create_process_group(options: Any, backend_options: Any) -> HocketProcessGro
         group = HocketProcessGroup(world.communicator.group(options.global_ranks_in_group))
         group.set_timeout(options.timeout)
         return group
-    default = Options(None if os.environ.get("HOCKET_BACKENDS") else "shm")
-    chosen, timeout_s = backend_options or default, options.timeout.total_seconds()
-    name = agree_on_name(options.store, options.group_rank, options.group_size, timeout_s)
-    communicator = connect_host(
-        *(name, options.group_rank, options.group_size),
+    timeout_s = options.timeout.total_seconds()
+    meeting = arrange_meeting(options.store, options.group_rank, options.group_size, timeout_s)
+    # Told nothing, the library that every torch has does between hosts what shared memory cannot.
+    libraries = "shm" if meeting.server is None else ("shm", "gloo")
+    chosen = backend_options or Options(None if os.environ.get("HOCKET_BACKENDS") else libraries)
+    communicator = connect_ranks(
+        *(meeting.name, options.group_rank, meeting.hosts),
         timeout=timeout_s,
+        server=meeting.server,
         backends=chosen.backends,
         policy=chosen.policy,
     )
