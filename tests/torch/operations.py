@@ -124,7 +124,8 @@ def mistakes(rank: int, size: int) -> None:
 
     raises(UnsupportedDtype, lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.AVG))
     raises(UnsupportedDtype, lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BXOR))
-    raises(CollectiveMismatch, lambda: dist.all_reduce(torch.ones(2 + rank)))
+    if communicator().num_hosts == 1:  # between hosts what does not match is found later, or where it stalls
+        raises(CollectiveMismatch, lambda: dist.all_reduce(torch.ones(2 + rank)))
     raises(InvalidArgument, lambda: dist.all_to_all_single(torch.empty(3), torch.empty(3), [1, 1], [2, 1]))
     dist.group.WORLD.monitored_barrier(timedelta(seconds=20))
     leaf = torch.ones(2, requires_grad=True)

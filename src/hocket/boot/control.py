@@ -263,8 +263,8 @@ def connect_to(
 
 
 def host_identity() -> str:
-    """Name what has to be equal for two processes to share memory: the machine, booted once, its sockets, its processes'
-    numbers, and who they belong to."""
+    """Name what has to be equal for two processes to share memory: the machine, booted once, its sockets, the numbers of
+    its processes, and whose they are."""
     named = os.environ.get("HOCKET_HOST")
     if named:
         return named
