@@ -263,8 +263,7 @@ def connect_to(
 
 
 def host_identity() -> str:
-    """Name what has to be equal for two processes to share memory: the machine, booted once, its sockets, the numbers of
-    its processes, and whose they are."""
+    """Name what has to be equal for two processes to share memory: machine, boot, namespaces and user."""
     named = os.environ.get("HOCKET_HOST")
     if named:
         return named
