@@ -51,7 +51,7 @@ def check_contents(source: Path, wheel: Path) -> None:
         names = [name.partition("/")[2] for name in archive.getnames()]
     wrong = [name for name in names if name.endswith((".so", ".pyc", ".o")) or name.startswith(("build/", ".venv"))]
     if wrong or "native/core/engine.cpp" not in names or "LICENSE" not in names:
-        sys.exit(f"{source.name} has build products, or lacks sources: {wrong or names[:20]}")
+        sys.exit(f"{source.name} has build products, or lacks sources: {(wrong or names)[:20]}")
     with zipfile.ZipFile(wheel) as archive:
         inside = archive.namelist()
     missing = [name for name in IN_WHEEL if name not in inside]
