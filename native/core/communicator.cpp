@@ -86,10 +86,9 @@ bool Communicator::try_short(Operation& op, AtOnce& at_once) {
   // About a microsecond: longer waits go through the engine, which drives all lanes and gives the processor away.
   constexpr int kSpins = 64;
   if (failure_) return false;
+  // What is in flight has to be driven by every call, and a collective may depend on it.
   LaneQueue& queue = queue_of(op);
-  if (!queue.works.empty() || !queue.lane->is_short(op)) return false;
-  // A collective may depend on what is in flight elsewhere.
-  if (num_backends() > 1 && !is_point_to_point(op.kind) && !idle()) return false;
+  if (!idle() || !queue.lane->is_short(op)) return false;
   op.seq = next_seq(op);
   at_once.event = events_.begin(op, ticks(), 0);
   if (issue_log_ && !is_point_to_point(op.kind)) issue_log_(op);

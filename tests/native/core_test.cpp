@@ -195,6 +195,12 @@ void test_short_operations() {
   work->op = op;
   comm.look([&] { comm.core->adopt(work, at_once); });
   CHECK(wait(work) == WaitResult::finished && is_done(work));
+  // Nothing is done on the spot while something is in flight on any lane: that has to be driven.
+  comm.point_to_point->plans[1].num_tests = 50;
+  const WorkPtr message = comm.issue(OpKind::send);
+  Communicator::AtOnce refused;
+  CHECK(!comm.look([&] { return comm.core->try_short(op, refused); }) && !refused.posted);
+  CHECK(wait(message) == WaitResult::finished);
   // What went wrong on the spot is what the work says.
   CHECK(!try_short(op) && op.seq == 3 && at_once.error);
   work = comm.make(OpKind::barrier);
