@@ -171,7 +171,8 @@ void Array::acquire_tensor(PyObject* object, const ArrayRules& rules) {
   dtype_ = facts.dtype;
   data_ = facts.data;
   nbytes_ = facts.nbytes;
-  if (facts.stream) return set_foreign(reinterpret_cast<uintptr_t>(facts.data), facts.stream, false, object);
+  // A tensor vouches for nothing: its memory may be exchanged (x.data = y).
+  if (facts.stream) return set_foreign(reinterpret_cast<uintptr_t>(facts.data), facts.stream, false, nullptr);
   if (facts.is_contiguous) [[likely]]
     return;
   set_strided({facts.data, itemsize(dtype_), std::move(facts.shape), std::move(facts.strides)}, rules);

@@ -51,6 +51,10 @@ class Array {
     else
       strided_.scatter_from(copy_.get());
   }
+  // Waits for whatever works on a device's memory, before it is read once more; with the GIL.
+  void synchronize() const {
+    if (device_) device_->driver->synchronize(device_->device, nullptr);
+  }
   void read_in() const {  // once more
     if (device_)
       device_->read_into(copy_.get(), nbytes_);

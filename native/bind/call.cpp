@@ -118,7 +118,9 @@ bool try_at_once(Communicator& core, Operation& op, Communicator::AtOnce& at_onc
   Engine& engine = Engine::instance();
   if (!engine.lock().try_lock()) return false;
   const std::lock_guard guard(engine.lock(), std::adopt_lock);
-  return core.try_short(op, at_once);
+  const bool is_done = core.try_short(op, at_once);
+  if (is_done) engine.progress_others();
+  return is_done;
 }
 
 WorkPtr make_work(const Entry& entry, const Operation& op, Arrays& arrays, double timeout_s) {

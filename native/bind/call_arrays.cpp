@@ -73,6 +73,11 @@ void Arrays::read_in() const {
   }
 }
 
+void Arrays::synchronize() const {
+  in.synchronize();
+  for (const auto& part : parts) part->synchronize();
+}
+
 void Arrays::write_back() const {
   if (written && written->is_copy()) written->write_back();
   if (!writes_parts) return;

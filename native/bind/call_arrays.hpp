@@ -30,6 +30,7 @@ struct Arrays {
   // it. Neither needs the GIL.
   bool has_copies() const { return in.is_copy() || out.is_copy() || buffer; }
   void read_in() const;
+  void synchronize() const;  // before read_in(), where others may have worked on the arrays since; with the GIL
   void write_back() const;
   ByteRange reads() const;
   ByteRange writes() const;

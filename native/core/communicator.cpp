@@ -85,6 +85,7 @@ void Communicator::find_dependencies(Work& work) const {
 bool Communicator::try_short(Operation& op, AtOnce& at_once) {
   // About a microsecond: longer waits go through the engine, which drives all lanes and gives the processor away.
   constexpr int kSpins = 64;
+  constexpr int kPasses = 1024;  // however much of what others sent passes by
   if (failure_) return false;
   // What is in flight has to be driven by every call, and a collective may depend on it.
   LaneQueue& queue = queue_of(op);
@@ -95,8 +96,10 @@ bool Communicator::try_short(Operation& op, AtOnce& at_once) {
   at_once.posted = true;
   try {
     Progress state = queue.lane->post(op);
-    for (int spins = 0; state != Progress::done && spins < kSpins; spins += state == Progress::waiting)
+    for (int spins = 0, passes = 0; state != Progress::done && spins < kSpins && passes < kPasses; ++passes) {
       state = queue.lane->test(op);
+      spins += state == Progress::waiting;
+    }
     if (state != Progress::done) return false;
   } catch (const Failure& failure) {
     at_once.error = failure.error();

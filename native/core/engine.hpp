@@ -50,6 +50,10 @@ class Engine {
   void attach(const std::shared_ptr<Communicator>& communicator);
   void detach(const Communicator& communicator);
   bool progress();
+  // After what was done on the spot, for which its own communicator had to be idle.
+  void progress_others() {
+    if (communicators_.size() > 1) progress();
+  }
   // progress(), and from time to time what the progress thread does besides; for who looks again and again without
   // waiting.
   void poll();

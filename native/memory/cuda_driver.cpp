@@ -86,6 +86,8 @@ class CudaDriver : public MemoryDriver {
   void copy_to_device(uintptr_t to, const void* from, size_t nbytes, int device) override {
     const Current current(*this, device);
     check(cuda_.to_device(to, from, nbytes), "cuMemcpyHtoD");
+    // Out of pageable memory it may return before the last of it is there, and streams of others do not wait for it.
+    check(cuda_.synchronize_stream(nullptr), "cuStreamSynchronize");
   }
 
   void synchronize(int device, const uintptr_t* stream) override {

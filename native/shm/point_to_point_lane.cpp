@@ -163,7 +163,7 @@ PointToPointLane::Head& PointToPointLane::head_at(int sender, int receiver, uint
 
 void PointToPointLane::open_pipe(int peer, Outgoing& out) {
   region_->need_pipe(peer);
-  // The memory may be that of a communicator before this one.
+  // Whatever the memory held before.
   head_at(rank_, peer, kRingBegin).is_there.store(0, std::memory_order_relaxed);
   region_->control(rank_, peer).head.value.store(kRingBegin, std::memory_order_release);
   out.is_open = true;

@@ -5,10 +5,11 @@
 // equal on all members. `staged` >= epoch: the rank's in-slot holds its chunk k; `finished` >= epoch: the rank has read
 // what it needs of everyone's chunk k (and, where it reduces, its out-slot holds the result).
 //
-// Chunks take the slots of an area one after the other, of which it has at least 16. In every loop below a rank stages
-// chunk k + 2 (all_gather, all_to_all: k + 2 kLag) only after all members finished chunk k, so in-slots are free. An
-// out-slot is written in round k + 2 only after all members staged chunk k + 2, which they do after their round k, in
-// which they copied chunk k out. Between operations the headers do the same.
+// Chunks take the slots of an area one after the other, of which it has at least 16 (pieces of blocks, which have a
+// least size, with a thousand ranks and more at least two). In every loop below a rank stages chunk k + 2 (all_gather,
+// all_to_all: k + 2 lags) only after all members finished chunk k, so in-slots are free. An out-slot is written in
+// round k + 2 only after all members staged chunk k + 2, which they do after their round k, in which they copied chunk
+// k out. Between operations the headers do the same.
 #include <algorithm>
 #include <cstring>
 
@@ -262,18 +263,20 @@ Task CollectiveLane::all_to_all(Operation op, uint64_t largest) {
   const Pieces pieces = take_pieces(largest);
   const auto [_, piece, num_chunks] = pieces;
   const uint64_t base = take_epochs(num_chunks);
-  for (uint64_t k = 0; k < num_chunks + kLag; ++k) {
+  // With a thousand ranks, whose pieces have a least size, an area holds fewer slots.
+  const uint64_t lag = std::min(kLag, pieces.slots.count / 2);
+  for (uint64_t k = 0; k < num_chunks + lag; ++k) {
     if (k < num_chunks) {
-      for (int peer = 0; k >= 2 * kLag && peer < size_; ++peer)
-        if (peer != rank_) co_await finished_by(peer, base + k - 2 * kLag + 1);
+      for (int peer = 0; k >= 2 * lag && peer < size_; ++peer)
+        if (peer != rank_) co_await finished_by(peer, base + k - 2 * lag + 1);
       stage_pieces(op, pieces, k);
       publish_staged(base + k + 1);
       const Block own = piece_of(op.in_block(rank_), k, piece);
       copy_into_array(op.out + piece_of(op.out_block(rank_), k, piece).offset, op.in + own.offset, own.nbytes,
                       op.out_nbytes(size_));
     }
-    if (k < kLag) continue;
-    const uint64_t late = k - kLag;
+    if (k < lag) continue;
+    const uint64_t late = k - lag;
     for (int step = 1; step < size_; ++step) {
       const int peer = (rank_ + step) % size_;
       co_await staged_by(peer, base + late + 1);

@@ -197,6 +197,10 @@ def test_torch_tensors_of_a_cuda_device(
     out = np.zeros(6, np.float32)
     comm.all_gather(out, tensor)
     np.testing.assert_array_equal(out, np.full(6, 5))
+    prepared = comm.prepare("all_reduce", tensor)
+    driver.synchronized.clear()
+    prepared()
+    assert driver.synchronized == [(3, None)]  # before each start: the stream of then may be another one
     with pytest.raises(hk.InvalidType, match=r"has to be contiguous; pass x.contiguous\(\)"):
         comm.all_reduce(tensor_on_device(driver, torch.zeros(4))[::2])
 

@@ -28,8 +28,8 @@ def run(num_ranks: int, script: str, *args: str, launcher: str = "hocket") -> st
     return job.stdout
 
 
-def run_on_two_hosts(num_local: int, script: str, *args: str) -> str:
-    """Run a script of this folder on this machine under two names."""
+def run_on_two_hosts(num_local: int, script: str, *args: str, fails: bool = False, **env: str) -> str:
+    """Run a script of this folder on this machine under two names; return what it printed."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "hocket.cli", "run", "-n", str(num_local), "--nnodes", "2",
@@ -37,7 +37,7 @@ def run_on_two_hosts(num_local: int, script: str, *args: str) -> str:
     launchers = [
         subprocess.Popen(
             [*command, "--node-rank", str(host), str(HERE / script), *args],
-            env={**os.environ, "HOCKET_HOST": f"host-{host}"},
+            env={**os.environ, **env, "HOCKET_HOST": f"host-{host}"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -45,7 +45,7 @@ def run_on_two_hosts(num_local: int, script: str, *args: str) -> str:
         for host in range(2)
     ]
     outputs = [launcher.communicate(timeout=150)[0] for launcher in launchers]
-    assert [launcher.returncode for launcher in launchers] == [0, 0], "".join(outputs)
+    assert [launcher.returncode != 0 for launcher in launchers] == [fails, fails], "".join(outputs)
     return "".join(outputs)
 
 
@@ -91,6 +91,14 @@ def test_two_hosts(tmp_path: Path) -> None:
             pairs = zip(ours[name], theirs[name], strict=True)
             assert all(torch.equal(*pair) for pair in pairs), f"rank {rank}, {name}"
     assert run_on_two_hosts(2, "operations.py", "hocket").count("done") == 4
+
+
+@pytest.mark.timeout(100)
+def test_two_hosts_need_more_than_shared_memory() -> None:
+    said = run_on_two_hosts(1, "operations.py", "hocket", fails=True, HOCKET_BACKENDS="shm")
+    reason = "backend 'shm' connects the ranks of one host, and only 1 of 2 are on this one"
+    assert f"BackendUnavailable: {reason}" in said
+    assert f"BootstrapMismatch: rank 0 could not arrange the start of the group: {reason}" in said
 
 
 @pytest.mark.timeout(200)

@@ -221,22 +221,27 @@ def connect(world: World, generation: int, timeout: float, version: str) -> Cont
     return connect_to(address, ports, job, world, timeout, version)
 
 
-def start_server(size: int, job: str, timeout: float) -> tuple[str, int]:
-    """Start the server of a job, by its rank 0, where nothing has told the ranks of a place to meet.
+def start_server(size: int, job: str, timeout: float, is_at_master: bool) -> tuple[str, int]:
+    """Start a server next to this process, where the ranks are told of it in another way than by the launcher.
 
-    It listens at $HOCKET_CONTROL; without that at any free port of the host that MASTER_ADDR, or else its own name,
-    names.
+    It listens at $HOCKET_CONTROL, or at any free port if that one is taken or the variable is not set.
+
+    Args:
+        size, job, timeout: of those who will come.
+        is_at_master: whether this process is on the host that MASTER_ADDR and HOCKET_CONTROL name.
 
     Returns:
         Address and port, for `connect_to`.
 
     Raises:
-        BootstrapMismatch: HOCKET_CONTROL is malformed, or its port is not free.
+        BootstrapMismatch: HOCKET_CONTROL is malformed.
     """
-    if "HOCKET_CONTROL" in os.environ:
-        address, ports = _find_address()
-    else:
-        address, ports = os.environ.get("MASTER_ADDR") or socket.gethostname(), [0]
+    address, ports = socket.gethostname(), [0]
+    if is_at_master and "HOCKET_CONTROL" in os.environ:
+        address, named = _find_address()
+        ports = [*named, 0]
+    elif is_at_master:
+        address = os.environ.get("MASTER_ADDR") or address
     return address, _start_server(address, ports, size, job, timeout)
 
 

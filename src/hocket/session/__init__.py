@@ -1,6 +1,6 @@
 """Where the parts are wired together: `init` and `spawn`."""
 
 from hocket.session.spawner import spawn
-from hocket.session.world import connect_ranks, init
+from hocket.session.world import check_reach, connect_ranks, init
 
-__all__ = ["connect_ranks", "init", "spawn"]
+__all__ = ["check_reach", "connect_ranks", "init", "spawn"]

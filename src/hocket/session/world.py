@@ -131,7 +131,6 @@ def connect_ranks(
         host = _connect(name, rank, len(hosts), timeout)
         meeting = _Meeting(host, Layout.on_one_host(len(hosts)))
     else:
-        _check_reach(wanted, world)
         address, port = server
         control = connect_to(address, [port], name, world, timeout, version("hocket"))
         meeting = _meet_on_hosts(control, name, world, timeout)
@@ -188,18 +187,26 @@ def _meet(world: World, wanted: Sequence[str] | None, timeout: float) -> _Meetin
         host = _connect(name, world.rank, world.size, timeout)
         _session.generation += 1
         return _Meeting(host, Layout.on_one_host(world.size))
-    _check_reach(wanted, world)
+    if wanted == ["shm"]:
+        raise BackendUnavailable(_too_far(world.local_size, world.size))
     control = connect(world, generation, timeout, version("hocket"))
     meeting = _meet_on_hosts(control, name, world, timeout)
     _session.generation += 1
     return meeting
 
 
-def _check_reach(wanted: Sequence[str] | None, world: World) -> None:
-    if wanted == ["shm"]:
-        raise BackendUnavailable(
-            f"backend 'shm' connects the ranks of one host, and only {world.local_size} of {world.size} are on this one"
-        )
+def check_reach(backends: str | Sequence[str] | None, hosts: Sequence[str]) -> None:
+    """Check that what is asked for, as of `init`, can connect ranks on these hosts; of `connect_ranks`.
+
+    Raises:
+        BackendUnavailable: it is shared memory alone, and there are several; or a name is not known.
+    """
+    if len(set(hosts)) > 1 and _read_backends(backends) == ["shm"]:
+        raise BackendUnavailable(_too_far(hosts.count(hosts[0]), len(hosts)))
+
+
+def _too_far(num_local: int, num_ranks: int) -> str:
+    return f"backend 'shm' connects the ranks of one host, and only {num_local} of {num_ranks} are on this one"
 
 
 def _meet_on_hosts(control: ControlConnection, name: str, world: World, timeout: float) -> _Meeting:

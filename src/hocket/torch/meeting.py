@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from torch._C._distributed_c10d import Store
 
 from hocket.boot.control import host_identity, start_server
-from hocket.errors import CommTimeout
+from hocket.errors import BootstrapMismatch, CommTimeout
 
 _POLL_S = 0.002
 
@@ -31,18 +32,34 @@ class Meeting:
     server: tuple[str, int] | None
 
 
-def arrange_meeting(store: Store, rank: int, size: int, timeout_s: float) -> Meeting:
+def arrange_meeting(
+    store: Store, rank: int, size: int, timeout_s: float, *, is_at_master: bool, check: Callable[[Sequence[str]], None]
+) -> Meeting:
     """Agree through torch's store where to meet.
 
     The store of an elastic agent outlives the ranks, and may hold what earlier ones have written: every rank answers to
     a word that only this attempt knows.
+
+    Args:
+        store, rank, size, timeout_s: of the group.
+        is_at_master: whether rank 0 is on the host that MASTER_ADDR names.
+        check: called by rank 0 with the identities of the hosts; what it raises ends the start of all ranks.
+
+    Raises:
+        CommTimeout: some rank never arrived.
+        BootstrapMismatch: rank 0 could not arrange it; the message is that of its error.
     """
     word = secrets.token_hex(16)
     if rank == 0:
         name = f"hocket-{word}"
         hosts = [host_identity(), *(_tell(store, name, peer, timeout_s) for peer in range(1, size))]
-        server = start_server(size, name, timeout_s) if len(set(hosts)) > 1 else None
-        store.set(f"hocket/meeting/{name}", json.dumps([hosts, server]))
+        try:
+            check(hosts)
+            server = start_server(size, name, timeout_s, is_at_master) if len(set(hosts)) > 1 else None
+        except Exception as error:
+            store.set(f"hocket/meeting/{name}", json.dumps({"error": str(error)}))
+            raise
+        store.set(f"hocket/meeting/{name}", json.dumps({"hosts": hosts, "server": server}))
         return Meeting(name, hosts, server)
     patience = timedelta(seconds=timeout_s)
     store.set(f"hocket/host/{rank}", f"{word} {host_identity()}")
@@ -50,8 +67,10 @@ def arrange_meeting(store: Store, rank: int, size: int, timeout_s: float) -> Mee
     name = store.get(f"hocket/name/{word}").decode()
     store.set(f"hocket/heard/{name}/{rank}", "")
     _wait_for(store, f"hocket/meeting/{name}", patience, rank, 0, timeout_s)
-    hosts, server = json.loads(store.get(f"hocket/meeting/{name}"))
-    return Meeting(name, hosts, None if server is None else (server[0], server[1]))
+    told = json.loads(store.get(f"hocket/meeting/{name}"))
+    if "error" in told:
+        raise BootstrapMismatch(f"rank 0 could not arrange the start of the group: {told['error']}")
+    return Meeting(name, told["hosts"], told["server"] and tuple(told["server"]))
 
 
 def _tell(store: Store, name: str, peer: int, timeout_s: float) -> str:

@@ -25,7 +25,7 @@ from torch._C._distributed_c10d import (
 from hocket import _native
 from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, UnsupportedDtype
-from hocket.session import connect_ranks
+from hocket.session import check_reach, connect_ranks
 from hocket.torch.meeting import arrange_meeting
 from hocket.torch.options import Options, wanted_backend
 from hocket.torch.profile import recorded
@@ -399,10 +399,16 @@ def create_process_group(options: Any, backend_options: Any) -> HocketProcessGro
         group.set_timeout(options.timeout)
         return group
     timeout_s = options.timeout.total_seconds()
-    meeting = arrange_meeting(options.store, options.group_rank, options.group_size, timeout_s)
+    told = backend_options or (Options(None) if os.environ.get("HOCKET_BACKENDS") else None)
+    # An agreement of a part of the ranks is led by one that need not be where MASTER_ADDR is.
+    leader = (options.global_ranks_in_group or [0])[0]
+    meeting = arrange_meeting(
+        *(options.store, options.group_rank, options.group_size, timeout_s),
+        is_at_master=leader == 0,
+        check=lambda hosts: check_reach(None if told is None else told.backends, hosts),
+    )
     # Told nothing, the library that every torch has does between hosts what shared memory cannot.
-    libraries = "shm" if meeting.server is None else ("shm", "gloo")
-    chosen = backend_options or Options(None if os.environ.get("HOCKET_BACKENDS") else libraries)
+    chosen = told or Options("shm" if meeting.server is None else ("shm", "gloo"))
     communicator = connect_ranks(
         *(meeting.name, options.group_rank, meeting.hosts),
         timeout=timeout_s,
