@@ -7,6 +7,7 @@
 #include "bind/gil.hpp"
 #include "bind/lanes.hpp"
 #include "bind/memory.hpp"
+#include "bind/sim.hpp"
 #include "core/choice.hpp"
 #include "core/process.hpp"
 #include "reduce/reduce.hpp"
@@ -37,6 +38,7 @@ NB_MODULE(_native, module) {
   bind_prepared(module);
   bind_lanes(module);
   bind_memory(module);
+  bind_sim(module);
 
   // The sizes at which the core changes its way of doing things; tests go to their borders.
   nb::dict constants;

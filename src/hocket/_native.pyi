@@ -3,6 +3,9 @@
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal, Required, TypedDict, Unpack, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 CONSTANTS: dict[str, int]
 OP_NAMES: tuple[str, ...]
 REDUCING_OPS: tuple[str, ...]
@@ -26,6 +29,19 @@ def reduce_memory(dtype: str, op: str, out_address: int, source_addresses: Seque
 def use_memory_driver(driver: object | None) -> None: ...
 def forget_buffer(address: int) -> None: ...
 def pointer_cache_counters() -> dict[str, int]: ...
+def simulate(
+    duration_s: NDArray[np.float64],
+    nbytes: NDArray[np.float64],
+    after_task: NDArray[np.int32],
+    after_other: NDArray[np.int32],
+    uses_task: NDArray[np.int32],
+    uses_resource: NDArray[np.int32],
+    crosses_task: NDArray[np.int32],
+    crosses_link: NDArray[np.int32],
+    capacity: NDArray[np.int32],
+    in_order: NDArray[np.uint8],
+    bandwidth: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], int]: ...
 def python_lane(adapter: object, backend: str) -> Lane: ...
 
 class Work:

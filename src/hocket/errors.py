@@ -15,6 +15,14 @@ class InvalidArgument(HocketError, ValueError):
     """An argument has a value that cannot work: a rank out of range, overlapping arrays, a wrong size."""
 
 
+class InvalidSchedule(HocketError, ValueError):
+    """A schedule is malformed, or does not do what its collective promises; names the transfer."""
+
+
+class SimulationDeadlock(HocketError, RuntimeError):
+    """Tasks of a simulation wait for each other; the message names the first of them."""
+
+
 class InvalidType(HocketError, TypeError):
     """An argument is of a kind that cannot work: not an array, on another device, read-only."""
 

@@ -1,0 +1,12 @@
+// The event engine, as Python sees it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+namespace hocket {
+
+void bind_sim(nb::module_& module);
+
+}  // namespace hocket

@@ -1,0 +1,32 @@
+"""How the bytes of an operation are divided between its blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.collectives.schedule import Schedule
+
+
+def block_sizes(nbytes: int, num_blocks: int, itemsize: int = 1) -> NDArray[np.int64]:
+    """Return the bytes of every block: whole items, as equal as can be, the larger ones first.
+
+    The native executor divides in the same way (native/schedule/program.cpp).
+    """
+    items, rest = divmod(nbytes // itemsize, num_blocks)
+    return (items + (np.arange(num_blocks) < rest)).astype(np.int64) * itemsize
+
+
+def sizes_of(schedule: Schedule, nbytes: int, itemsize: int = 1) -> NDArray[np.int64]:
+    """Return the bytes of every block of an operation.
+
+    Args:
+        schedule: of it.
+        nbytes: of the array; where there is a block for every rank, of all of them together.
+        itemsize: bytes that are not divided.
+    """
+    if schedule.collective == "barrier":
+        return np.zeros(schedule.num_blocks, np.int64)
+    if schedule.collective == "all_to_all":
+        return np.tile(block_sizes(nbytes, schedule.num_ranks, itemsize), schedule.num_ranks)
+    return block_sizes(nbytes, schedule.num_blocks, itemsize)

@@ -1,0 +1,170 @@
+"""A schedule on the virtual clock: every rank sends one message at a time, and receives one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.collectives.blocks import sizes_of
+from hocket.collectives.dependencies import find_dependencies
+from hocket.collectives.link import Link
+from hocket.collectives.schedule import Schedule
+from hocket.errors import InvalidArgument
+from hocket.sim import TaskGraph
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """What a fabric carries, in the order in which ranks send.
+
+    Args:
+        sources, destinations, nbytes: of every message; between a rank and itself nothing is sent.
+        num_ranks: of the schedule.
+        ports: messages that a rank sends, and receives, at a time.
+    """
+
+    sources: NDArray[np.int32]
+    destinations: NDArray[np.int32]
+    nbytes: NDArray[np.float64]
+    num_ranks: int
+    ports: int
+
+
+class Fabric(Protocol):
+    """What connects the ranks; see `Uniform` and `Hosts`."""
+
+    def add_messages(self, graph: TaskGraph, messages: Messages) -> NDArray[np.int32]:
+        """Add a task for every message and return their numbers."""
+        ...
+
+    def reduce_s(self, nbytes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the seconds of reductions."""
+        ...
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """The same link between any two ranks, and nothing shared but the ranks' own connections to it."""
+
+    link: Link
+
+    def add_messages(self, graph: TaskGraph, messages: Messages) -> NDArray[np.int32]:
+        remote = messages.sources != messages.destinations
+        if messages.ports == 1 or self.link.beta_s == 0:
+            return graph.add_tasks(np.where(remote, self.link.alpha_s + self.link.beta_s * messages.nbytes, 0.0))
+        tasks = graph.add_tasks(np.where(remote, self.link.alpha_s, 0.0), messages.nbytes)
+        for ranks in (messages.sources, messages.destinations):
+            links = graph.add_links(np.full(messages.num_ranks, 1 / self.link.beta_s))
+            graph.cross(tasks[remote], links[ranks[remote]])
+        return tasks
+
+    def reduce_s(self, nbytes: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.link.gamma_s * nbytes
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Hosts of as many ranks each, one after the other, each with one full-duplex uplink that its ranks share.
+
+    Args:
+        inner: between two ranks of a host.
+        outer: between two hosts; its bandwidth is that of a host's uplink.
+        ranks_per_host: of every host.
+    """
+
+    inner: Link
+    outer: Link
+    ranks_per_host: int
+
+    def add_messages(self, graph: TaskGraph, messages: Messages) -> NDArray[np.int32]:
+        from_host, to_host = (ranks // self.ranks_per_host for ranks in (messages.sources, messages.destinations))
+        crosses = from_host != to_host
+        remote = messages.sources != messages.destinations
+        inside = np.where(remote, self.inner.alpha_s + self.inner.beta_s * messages.nbytes, 0.0)
+        tasks = graph.add_tasks(
+            np.where(crosses, self.outer.alpha_s, inside), np.where(crosses, messages.nbytes, 0.0)
+        )
+        if self.outer.beta_s == 0:
+            return tasks
+        num_hosts = -(-messages.num_ranks // self.ranks_per_host)
+        for hosts in (from_host, to_host):
+            links = graph.add_links(np.full(num_hosts, 1 / self.outer.beta_s))
+            graph.cross(tasks[crosses], links[hosts[crosses]])
+        return tasks
+
+    def reduce_s(self, nbytes: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.inner.gamma_s * nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """What a schedule would take. Simulated, not measured.
+
+    Args:
+        seconds: until the last rank is done.
+        bytes_sent, bytes_received: of every rank, to and from others.
+        begin_s, end_s: of every message, in the order of `Schedule.message_starts`.
+    """
+
+    seconds: float
+    bytes_sent: NDArray[np.int64]
+    bytes_received: NDArray[np.int64]
+    begin_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+
+
+def simulate(schedule: Schedule, nbytes: int, fabric: Fabric | Link, *, itemsize: int = 1) -> Simulation:
+    """Run a schedule on a virtual clock.
+
+    A message begins when what it carries is there, and all earlier messages of its sender have left and all those of
+    its receiver have come, as far as ports go; it takes alpha + beta * bytes. A rank reduces one message at a time,
+    while others come in.
+
+    Args:
+        schedule: to run.
+        nbytes: of the array; where there is a block for every rank, of all of them together.
+        fabric: what connects the ranks.
+        itemsize: bytes that are not divided between blocks.
+    """
+    if isinstance(fabric, Link):
+        fabric = Uniform(fabric)
+    if nbytes < 0 or nbytes % itemsize:
+        raise InvalidArgument(f"nbytes is a multiple of {itemsize}, 0 or more, not {nbytes}")
+    sizes = sizes_of(schedule, nbytes, itemsize).astype(np.float64)[schedule.blocks]
+    dependencies = find_dependencies(schedule)
+    starts = schedule.message_starts
+    sources, destinations = schedule.sources[starts], schedule.destinations[starts]
+    graph = TaskGraph()
+    message_nbytes = _sums(dependencies.message_of, sizes, len(starts))
+    messages = fabric.add_messages(
+        graph, Messages(sources, destinations, message_nbytes, schedule.num_ranks, schedule.ports)
+    )
+    reduced = _sums(dependencies.message_of, sizes * schedule.reduces, len(starts))[dependencies.reducing]
+    reductions = graph.add_tasks(fabric.reduce_s(reduced))
+    graph.add_order(dependencies.after, dependencies.before)
+    num_ranks = schedule.num_ranks
+    out_ports, in_ports = (graph.add_resources(num_ranks, capacity=schedule.ports, in_order=True) for _ in range(2))
+    processors = graph.add_resources(num_ranks)
+    remote = sources != destinations
+    graph.use(messages[remote], out_ports[sources[remote]])
+    graph.use(messages[remote], in_ports[destinations[remote]])
+    graph.use(reductions, processors[destinations[dependencies.reducing]])
+    timeline = graph.simulate()
+
+    def per_rank(ranks: NDArray[np.int32]) -> NDArray[np.int64]:
+        return _sums(ranks[remote], message_nbytes[remote], num_ranks).astype(np.int64)
+
+    return Simulation(
+        timeline.makespan_s,
+        per_rank(sources),
+        per_rank(destinations),
+        timeline.begin_s[: len(starts)],
+        timeline.end_s[: len(starts)],
+    )
+
+
+def _sums(groups: NDArray[Any], values: NDArray[np.float64], num_groups: int) -> NDArray[np.float64]:
+    return np.bincount(groups, values, num_groups).astype(np.float64)

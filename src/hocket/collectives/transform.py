@@ -1,0 +1,102 @@
+"""Passes from schedule to schedule."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hocket.collectives.schedule import COLUMNS, Schedule, from_columns, renumbered
+from hocket.errors import InvalidSchedule
+
+_REVERSED = {"broadcast": "reduce", "all_gather": "reduce_scatter"}
+
+
+def reverse(schedule: Schedule) -> Schedule:
+    """Turn a broadcast into a reduce, and an all_gather into a reduce_scatter.
+
+    The way of a block from its owner to all ranks is a tree. Walked from the last round to the first it brings every
+    rank's part to the owner, where each is counted once.
+    """
+    if schedule.collective not in _REVERSED:
+        raise InvalidSchedule(f"only {' and '.join(_REVERSED)} can be reversed, not {schedule.collective}")
+    return renumbered(
+        schedule,
+        collective=_REVERSED[schedule.collective],
+        rounds=schedule.num_rounds - 1 - schedule.rounds,
+        sources=schedule.destinations,
+        destinations=schedule.sources,
+        source_slots=schedule.destination_slots,
+        destination_slots=schedule.source_slots,
+        reduces=np.ones(len(schedule), bool),
+    )
+
+
+def sequence(collective: str, *schedules: Schedule) -> Schedule:
+    """Do one schedule after the other on the same blocks."""
+    first = schedules[0]
+    for each in schedules[1:]:
+        if (each.num_ranks, each.num_blocks) != (first.num_ranks, first.num_blocks):
+            raise InvalidSchedule(
+                f"schedules in a sequence have the same ranks and blocks, not {first.num_ranks}, {first.num_blocks} "
+                f"and {each.num_ranks}, {each.num_blocks}"
+            )
+    columns = {name: np.concatenate([getattr(each, name) for each in schedules]) for name in COLUMNS}
+    begins = np.cumsum([0, *(each.num_rounds for each in schedules[:-1])])
+    columns["rounds"] = np.concatenate(
+        [each.rounds + begin for each, begin in zip(schedules, begins, strict=True)]
+    )
+    return from_columns(
+        collective,
+        first.num_ranks,
+        first.num_blocks,
+        max(each.num_slots for each in schedules),
+        columns,
+        ports=max(each.ports for each in schedules),
+    )
+
+
+def segmented(schedule: Schedule, num_segments: int) -> Schedule:
+    """Cut every block into segments that travel one behind the other."""
+    if num_segments == 1:
+        return schedule
+    segments = np.arange(num_segments)
+
+    def cut(column: np.ndarray) -> np.ndarray:
+        return (column[:, None] * num_segments + segments).ravel()
+
+    same = {name: np.repeat(getattr(schedule, name), num_segments) for name in ("sources", "destinations", "reduces")}
+    return renumbered(
+        schedule,
+        num_blocks=schedule.num_blocks * num_segments,
+        num_slots=schedule.num_slots * num_segments,
+        **{name: cut(getattr(schedule, name)) for name in ("rounds", "blocks", "source_slots", "destination_slots")},
+        **same,
+    )
+
+
+def rotated(schedule: Schedule, root: int) -> Schedule:
+    """Make another rank the root: rank r of the schedule becomes rank r + root."""
+    if root == 0:
+        return schedule
+    return renumbered(
+        schedule,
+        sources=(schedule.sources + root) % schedule.num_ranks,
+        destinations=(schedule.destinations + root) % schedule.num_ranks,
+    )
+
+
+def without_repeats(schedule: Schedule) -> Schedule:
+    """Drop transfers that bring a rank a block which it has already; of schedules that reduce nothing."""
+    has = np.zeros((schedule.num_ranks, schedule.num_blocks), bool)
+    if schedule.collective == "broadcast":
+        has[0] = True
+    else:
+        parts = schedule.num_blocks // schedule.num_ranks
+        has[np.arange(schedule.num_blocks) // parts, np.arange(schedule.num_blocks)] = True
+    keep = np.zeros(len(schedule), bool)
+    offsets = schedule.round_offsets
+    for number in range(schedule.num_rounds):
+        rows = slice(offsets[number], offsets[number + 1])
+        places = schedule.destinations[rows], schedule.blocks[rows]
+        keep[rows] = ~has[places]
+        has[places] = True
+    return renumbered(schedule, **{name: getattr(schedule, name)[keep] for name in COLUMNS})

@@ -1,0 +1,158 @@
+"""The proof that a schedule does what its collective promises, by running it on sets instead of on numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.collectives.schedule import Schedule
+from hocket.collectives.semantics import Held, Semantics, semantics_of
+from hocket.errors import InvalidSchedule
+
+
+def verify(schedule: Schedule) -> None:
+    """Prove a schedule.
+
+    Checked: every transfer moves the block that its source holds by then; no two transfers of a round write one slot;
+    no rank sends or receives more messages in a round than it has ports; a block is delivered to the slot where it
+    belongs once and not again; a reduction takes in every rank's part exactly once; and in the end every rank has what
+    the collective promises.
+
+    Raises:
+        InvalidSchedule: names the first transfer, or rank and block, that is wrong.
+    """
+    semantics = semantics_of(schedule.collective)
+    _check_slots(schedule, semantics)
+    _check_ports(schedule)
+    state = _State(schedule, semantics)
+    offsets = schedule.round_offsets
+    for number in range(schedule.num_rounds):
+        state.run(slice(offsets[number], offsets[number + 1]))
+    state.check_end()
+
+
+def _check_slots(schedule: Schedule, semantics: Semantics) -> None:
+    least = semantics.num_array_slots(schedule)
+    if schedule.num_slots < least:
+        raise InvalidSchedule(
+            f"{schedule.collective} of {schedule.num_blocks} blocks needs {least} slots, not {schedule.num_slots}"
+        )
+
+
+def _check_ports(schedule: Schedule) -> None:
+    starts = schedule.message_starts
+    starts = starts[schedule.is_remote[starts]]
+    for verb, ranks in (("sends", schedule.sources), ("receives", schedule.destinations)):
+        keys, counts = np.unique(
+            schedule.rounds[starts].astype(np.int64) * schedule.num_ranks + ranks[starts], return_counts=True
+        )
+        wrong = np.flatnonzero(counts > schedule.ports)
+        if len(wrong):
+            number, rank = divmod(int(keys[wrong[0]]), schedule.num_ranks)
+            raise InvalidSchedule(
+                f"round {number}: rank {rank} {verb} {counts[wrong[0]]} messages, and has ports for {schedule.ports}"
+            )
+
+
+class _State:
+    """Who holds what: the block in every slot, and the set of ranks whose parts are reduced into it."""
+
+    def __init__(self, schedule: Schedule, semantics: Semantics) -> None:
+        self.schedule = schedule
+        self.semantics = semantics
+        num_ranks, num_slots = schedule.num_ranks, schedule.num_slots
+        self.held: Held = semantics.begins(schedule).reshape(-1)
+        self.ends: Held = semantics.ends(schedule).reshape(-1)
+        self.words = (num_ranks + 63) // 64 if semantics.reduces else 0
+        self.own = np.zeros((num_ranks, self.words), np.uint64)  # the set of a single rank
+        if self.words:
+            ranks = np.arange(num_ranks)
+            self.own[ranks, ranks // 64] = np.uint64(1) << (ranks % 64).astype(np.uint64)
+        self.parts = np.repeat(self.own, num_slots, axis=0)
+        self.parts[self.held < 0] = 0
+        self.is_settled = (self.ends >= 0) & (self.held == self.ends) if not semantics.reduces else self.ends < -1
+
+    def run(self, rows: slice) -> None:
+        schedule = self.schedule
+        num_slots = schedule.num_slots
+        blocks = schedule.blocks[rows]
+        reduces = schedule.reduces[rows]
+        read = schedule.sources[rows].astype(np.int64) * num_slots + schedule.source_slots[rows]
+        written = schedule.destinations[rows].astype(np.int64) * num_slots + schedule.destination_slots[rows]
+        self._refuse(rows, self.held[read] != blocks, "the source does not hold that block: it holds {}", read)
+        if len(np.unique(written)) != len(written):
+            again = np.ones(len(written), bool)
+            again[np.unique(written, return_index=True)[1]] = False
+            self._refuse(rows, again, "another transfer of the round writes the same slot", written)
+        if reduces.any():
+            if not self.semantics.reduces:
+                self._refuse(rows, reduces, f"{schedule.collective} reduces nothing", written)
+            self._refuse(
+                rows, reduces & (self.held[written] != blocks), "reduced into another block: into {}", written
+            )
+        if self.words:
+            sets = self.parts[read]
+            if not self.semantics.may_repeat and reduces.any():
+                twice = reduces & (self.parts[written] & sets).any(axis=1)
+                self._refuse(rows, twice, "a rank's part is counted twice", written)
+            self.parts[written] = np.where(reduces[:, None], self.parts[written] | sets, sets)
+        else:
+            self._refuse(rows, self.is_settled[written], "what the slot has to end with was there already", written)
+            self.is_settled[written] = self.ends[written] == blocks
+        self.held[written] = blocks
+
+    def _refuse(self, rows: slice, wrong: NDArray[np.bool_], why: str, places: NDArray[np.int64]) -> None:
+        found = np.flatnonzero(wrong)
+        if not len(found):
+            return
+        place = int(found[0])
+        row = rows.start + place
+        schedule = self.schedule
+        holds = int(self.held[places[place]])
+        raise InvalidSchedule(
+            f"round {schedule.rounds[row]}: block {schedule.blocks[row]} from rank {schedule.sources[row]}, slot "
+            f"{schedule.source_slots[row]}, to rank {schedule.destinations[row]}, slot "
+            f"{schedule.destination_slots[row]}: {why.format('none' if holds < 0 else f'block {holds}')}"
+        )
+
+    def check_end(self) -> None:
+        schedule = self.schedule
+        num_slots = schedule.num_slots
+        missing = np.flatnonzero((self.ends >= 0) & (self.held != self.ends))
+        if len(missing):
+            rank, slot = divmod(int(missing[0]), num_slots)
+            holds = int(self.held[missing[0]])
+            raise InvalidSchedule(
+                f"at the end rank {rank} has {'nothing' if holds < 0 else f'block {holds}'} in slot {slot} instead of "
+                f"block {self.ends[missing[0]]}"
+            )
+        if not self.words:
+            return
+        wanted = _as_words(self.semantics.contributors(schedule.num_ranks), self.words)
+        final = np.flatnonzero(self.ends >= 0)
+        wrong = np.flatnonzero((self.parts[final] != wanted[final // num_slots]).any(axis=1))
+        if not len(wrong):
+            return
+        place = int(final[wrong[0]])
+        rank, slot = divmod(place, num_slots)
+        have, want = _ranks_in(self.parts[place]), _ranks_in(wanted[rank])
+        lacks, excess = sorted(want - have), sorted(have - want)
+        raise InvalidSchedule(
+            f"at the end rank {rank} has block {self.ends[place]}"
+            + (f" without the part of rank {lacks[0]}" if lacks else f" with the part of rank {excess[0]}")
+        )
+
+
+def _as_words(sets: NDArray[np.bool_], num_words: int) -> NDArray[np.uint64]:
+    padded = np.zeros((len(sets), num_words * 64), bool)
+    padded[:, : sets.shape[1]] = sets
+    packed: NDArray[Any] = np.packbits(padded, axis=1, bitorder="little").view("<u8")
+    return packed.astype(np.uint64)
+
+
+def _ranks_in(words: NDArray[np.uint64]) -> set[int]:
+    return {
+        64 * place + bit for place, word in enumerate(words.tolist()) for bit in range(64) if word >> bit & 1
+    }

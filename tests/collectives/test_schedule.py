@@ -1,0 +1,200 @@
+"""What is wrong with a schedule is named; what a schedule says is what it does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hocket.collectives import Schedule, Transfers, algorithms, find_algorithm, make_schedule, verify
+from hocket.collectives.schedule import COLUMNS, from_columns
+from hocket.collectives.transform import reverse, rotated, segmented, sequence
+from hocket.errors import InvalidArgument, InvalidSchedule
+
+
+def changed(schedule: Schedule, **columns: object) -> Schedule:
+    given = {name: getattr(schedule, name).copy() for name in COLUMNS} | columns
+    return from_columns(
+        schedule.collective, schedule.num_ranks, schedule.num_blocks, schedule.num_slots, given, ports=schedule.ports
+    )
+
+
+def without(schedule: Schedule, row: int) -> Schedule:
+    keep = np.arange(len(schedule)) != row
+    return changed(schedule, **{name: getattr(schedule, name)[keep] for name in COLUMNS})
+
+
+@pytest.mark.timeout(120)
+def test_a_schedule_with_one_transfer_less_is_refused() -> None:
+    """Each of them is needed: delivery is exactly once."""
+    refused = 0
+    for algorithm in algorithms():
+        if algorithm.collective == "barrier":
+            continue  # may be told twice
+        schedule = algorithm.schedule(8)
+        for row in range(0, len(schedule), 1 + len(schedule) // 20):
+            with pytest.raises(InvalidSchedule):
+                verify(without(schedule, row))
+            refused += 1
+    assert refused > 300
+
+
+@pytest.mark.timeout(120)
+def test_a_transfer_done_twice_is_refused() -> None:
+    for algorithm in algorithms():
+        if algorithm.collective == "barrier":
+            continue
+        schedule = algorithm.schedule(8)
+        columns = {name: np.append(getattr(schedule, name), getattr(schedule, name)[-1]) for name in COLUMNS}
+        columns["rounds"][-1] += 1
+        twice = changed(schedule, **columns)
+        if schedule.reduces[-1] or not algorithm.collective.endswith("reduce"):
+            with pytest.raises(InvalidSchedule):
+                verify(twice)
+
+
+@pytest.mark.timeout(120)
+def test_random_wrong_tables_are_refused() -> None:
+    """Of 500 schedules with one number changed, none passes that no longer does its work."""
+    random = np.random.default_rng(7)
+    every = [each for each in algorithms() if each.collective != "barrier"]
+    refused = 0
+    for _ in range(500):
+        algorithm = every[random.integers(len(every))]
+        schedule = algorithm.schedule(8)
+        name = ("sources", "destinations", "blocks", "source_slots", "destination_slots")[random.integers(5)]
+        column = getattr(schedule, name).copy()
+        row = random.integers(len(schedule))
+        limits = {"sources": 8, "destinations": 8, "blocks": schedule.num_blocks}
+        limit = limits.get(name, schedule.num_slots)
+        column[row] = (column[row] + random.integers(1, max(2, limit))) % limit
+        if column[row] == getattr(schedule, name)[row]:
+            continue
+        broken = changed(schedule, **{name: column})
+        try:
+            verify(broken)
+        except InvalidSchedule:
+            refused += 1
+        else:
+            assert still_right(broken), (algorithm.name, name, row)
+    assert refused > 400
+
+
+def still_right(schedule: Schedule) -> bool:
+    """Run on numbers, with none of the checker's code: every rank's value is a power of three, so sums tell parts."""
+    n = schedule.num_ranks
+    values = np.zeros((n, schedule.num_slots), object)
+    collective = schedule.collective
+    parts = schedule.num_blocks // n if collective in ("all_gather", "reduce_scatter") else 0
+    for rank in range(n):
+        for slot in range(n if collective == "all_to_all" else schedule.num_blocks):
+            holds = {
+                "broadcast": rank == 0,
+                "all_gather": parts and slot // max(parts, 1) == rank,
+            }.get(collective, True)
+            if holds:
+                reduces = collective in ("all_reduce", "reduce", "reduce_scatter", "scan")
+                values[rank, slot] = 3**rank * 1000 + (0 if reduces else slot)
+    for number in range(schedule.num_rounds):
+        rows = np.flatnonzero(schedule.rounds == number)
+        read = [values[schedule.sources[row], schedule.source_slots[row]] for row in rows]
+        for row, value in zip(rows, read, strict=True):
+            place = schedule.destinations[row], schedule.destination_slots[row]
+            values[place] = values[place] + value if schedule.reduces[row] else value
+    total = sum(3**rank * 1000 for rank in range(n))
+    for rank in range(n):
+        for slot in range(schedule.num_blocks if collective != "all_to_all" else n):
+            got = values[rank, slot if collective != "all_to_all" else n + slot]
+            want = {
+                "broadcast": 1000 + slot,
+                "all_gather": 3 ** (slot // max(parts, 1)) * 1000 + slot,
+                "all_to_all": 3**slot * 1000 + rank,
+                "scan": sum(3**each * 1000 for each in range(rank + 1)),
+            }.get(collective, total)
+            if (collective == "reduce" and rank) or (collective == "reduce_scatter" and slot // parts != rank):
+                continue
+            if got != want:
+                return False
+    return True
+
+
+@pytest.mark.timeout(120)
+def test_numbers_agree_with_the_proof() -> None:
+    for algorithm in algorithms():
+        if algorithm.collective != "barrier":
+            assert still_right(algorithm.schedule(8)), algorithm.name
+
+
+def test_messages_name_the_place() -> None:
+    with pytest.raises(InvalidSchedule, match=r"round 0: block 0 from rank 1.*the source does not hold.*it holds none"):
+        verify(make_schedule("broadcast", 3, 1, [Transfers(1, 2, 0)]))
+    with pytest.raises(InvalidSchedule, match=r"round 0: rank 0 sends 2 messages, and has ports for 1"):
+        verify(make_schedule("broadcast", 3, 1, [[Transfers(0, 1, 0), Transfers(0, 2, 0)]]))
+    with pytest.raises(InvalidSchedule, match=r"at the end rank 2 has nothing in slot 0 instead of block 0"):
+        verify(make_schedule("broadcast", 3, 1, [Transfers(0, 1, 0)]))
+    with pytest.raises(InvalidSchedule, match="what the slot has to end with was there already"):
+        verify(make_schedule("broadcast", 2, 1, [Transfers(0, 1, 0), Transfers(0, 1, 0)]))
+    with pytest.raises(InvalidSchedule, match="a rank's part is counted twice"):
+        verify(make_schedule("reduce", 2, 1, [Transfers(1, 0, 0, reduces=True), Transfers(1, 0, 0, reduces=True)]))
+    with pytest.raises(InvalidSchedule, match=r"at the end rank 0 has block 0 without the part of rank 1"):
+        verify(make_schedule("reduce", 2, 1, []))
+    with pytest.raises(InvalidSchedule, match=r"without the part of rank 0"):
+        verify(make_schedule("all_reduce", 2, 1, [Transfers(1, 0, 0)]))
+    with pytest.raises(InvalidSchedule, match="broadcast reduces nothing"):
+        verify(make_schedule("broadcast", 2, 1, [Transfers(0, 1, 0, reduces=True)]))
+    with pytest.raises(InvalidSchedule, match=r"needs 4 slots, not 2"):
+        verify(make_schedule("all_to_all", 2, 4, [], num_slots=2))
+    with pytest.raises(InvalidSchedule, match=r"no collective 'sort'"):
+        verify(make_schedule("sort", 2, 1, []))
+    with pytest.raises(InvalidSchedule, match=r"sources are 0 to 1 here, not 5, in the transfer"):
+        make_schedule("broadcast", 2, 1, [Transfers(5, 1, 0)])
+    with pytest.raises(InvalidSchedule, match="there is no rounds"):
+        from_columns("broadcast", 2, 1, 1, {})
+    with pytest.raises(InvalidSchedule, match="as many blocks of every rank"):
+        verify(make_schedule("all_gather", 2, 3, []))
+
+
+def test_wrong_arguments_of_algorithms() -> None:
+    with pytest.raises(InvalidArgument, match=r"all_gather has no algorithm 'chain'; it has bruck, circulant"):
+        find_algorithm("all_gather", "chain")
+    with pytest.raises(InvalidArgument, match=r"there is no collective 'sort'"):
+        find_algorithm("sort", "chain")
+    chain = find_algorithm("broadcast", "chain")
+    with pytest.raises(InvalidArgument, match=r"1 rank or more, not 0"):
+        chain.schedule(0)
+    with pytest.raises(InvalidArgument, match=r"has no parameter 'chunks'; it has num_blocks"):
+        chain.schedule(2, chunks=4)
+    with pytest.raises(InvalidArgument, match=r"num_blocks of chain is a number of 1 or more, not 0"):
+        chain.schedule(2, num_blocks=0)
+    with pytest.raises(InvalidArgument, match=r"cannot do 6 ranks: it is for powers of two"):
+        find_algorithm("all_gather", "recursive_doubling").schedule(6)
+    with pytest.raises(InvalidArgument, match="6 ranks do not lie on hosts of 4 each"):
+        find_algorithm("all_reduce", "hierarchical").schedule(6, ranks_per_host=4)
+
+
+@pytest.mark.parametrize("root", [0, 1, 4])
+def test_rotation_moves_the_root(root: int) -> None:
+    schedule = rotated(find_algorithm("broadcast", "binomial").schedule(5), root)
+    first = schedule.rounds == 0
+    assert schedule.sources[first].tolist() == [root]
+
+
+def test_passes_keep_what_a_schedule_does() -> None:
+    chain = find_algorithm("broadcast", "chain").schedule(5, num_blocks=3)
+    verify(reverse(chain))
+    verify(sequence("all_reduce", reverse(chain), chain))
+    verify(segmented(find_algorithm("all_gather", "bruck").schedule(7), 3))
+    with pytest.raises(InvalidSchedule, match="can be reversed, not reduce"):
+        reverse(reverse(chain))
+    with pytest.raises(InvalidSchedule, match="the same ranks and blocks"):
+        sequence("all_reduce", chain, find_algorithm("broadcast", "binomial").schedule(5))
+
+
+def test_hierarchy_of_any_two() -> None:
+    hierarchical = find_algorithm("all_reduce", "hierarchical")
+    for outer in ("ring", "circulant", "recursive_doubling", "rabenseifner", "fixed_order", "double_tree"):
+        for inner in ("ring", "circulant", "recursive_halving"):
+            if inner == "recursive_halving":
+                with pytest.raises(InvalidArgument, match="has no algorithm"):
+                    hierarchical.schedule(12, ranks_per_host=4, inner=inner, outer=outer)
+                continue
+            verify(hierarchical.schedule(12, ranks_per_host=4, inner=inner, outer=outer))
