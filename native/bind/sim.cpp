@@ -53,8 +53,8 @@ nb::tuple simulate(const Column<double>& duration_s, const Column<double>& nbyte
   need(graph.nbytes.size() == num_tasks && graph.in_order.size() == graph.capacity.size(),
        "columns of a task graph have one length");
   graph.after = incidence_of(num_tasks, after_task, num_tasks, after_other, "a task comes after one that there is");
-  graph.uses = incidence_of(num_tasks, uses_task, graph.capacity.size(), uses_resource,
-                            "a task uses a resource that there is");
+  graph.uses =
+      incidence_of(num_tasks, uses_task, graph.capacity.size(), uses_resource, "a task uses a resource that there is");
   graph.crosses = incidence_of(num_tasks, crosses_task, graph.bandwidth.size(), crosses_link,
                                "a task crosses a link that there is");
   sim::Timeline timeline;

@@ -148,7 +148,8 @@ class Simulation {
   }
 
   Timeline run() {
-    for (size_t task = 0; task < num_tasks_; ++task) num_before_[task] = graph_.after.of(static_cast<int32_t>(task)).size();
+    for (size_t task = 0; task < num_tasks_; ++task)
+      num_before_[task] = graph_.after.of(static_cast<int32_t>(task)).size();
     for (size_t task = 0; task < num_tasks_; ++task)
       if (num_before_[task] == 0) set_ready(static_cast<int32_t>(task));
     std::vector<int32_t> arrived;
@@ -179,8 +180,7 @@ class Simulation {
     ready_s_[static_cast<size_t>(task)] = now_;
     if (try_begin(task)) return;
     for (const int32_t resource : graph_.uses.of(task))
-      if (!graph_.in_order[static_cast<size_t>(resource)])
-        waiting_[static_cast<size_t>(resource)].emplace(now_, task);
+      if (!graph_.in_order[static_cast<size_t>(resource)]) waiting_[static_cast<size_t>(resource)].emplace(now_, task);
   }
 
   bool try_begin(int32_t task) {
@@ -227,7 +227,8 @@ class Simulation {
     const auto t = static_cast<size_t>(task);
     timeline_.end_s[t] = now_;
     ++timeline_.num_over;
-    for (const int32_t link : graph_.crosses.of(task)) timeline_.link_bytes[static_cast<size_t>(link)] += graph_.nbytes[t];
+    for (const int32_t link : graph_.crosses.of(task))
+      timeline_.link_bytes[static_cast<size_t>(link)] += graph_.nbytes[t];
     for (const int32_t resource : graph_.uses.of(task)) {
       ++room_[static_cast<size_t>(resource)];
       timeline_.busy_s[static_cast<size_t>(resource)] += now_ - timeline_.begin_s[t];

@@ -111,9 +111,7 @@ def algorithm(
             raise InvalidArgument(f"there is no collective {collective!r}")
         if (collective, name) in _found:
             raise InvalidArgument(f"there is an algorithm {name!r} of {collective} already")
-        _found[collective, name] = Algorithm(
-            collective, name, build, seconds, formula, exact, reference, restriction
-        )
+        _found[collective, name] = Algorithm(collective, name, build, seconds, formula, exact, reference, restriction)
         return build
 
     return register

@@ -105,9 +105,7 @@ SEMANTICS = {
     "scan": Semantics(True, _on_all, _on_all, lambda n: np.tri(n, dtype=bool)),
     "all_gather": Semantics(False, _own, _on_all),
     "reduce_scatter": Semantics(True, _on_all, _own),
-    "all_to_all": Semantics(
-        False, _to_others, _from_others, num_array_slots=lambda schedule: 2 * schedule.num_ranks
-    ),
+    "all_to_all": Semantics(False, _to_others, _from_others, num_array_slots=lambda schedule: 2 * schedule.num_ranks),
     "barrier": Semantics(True, _on_all, _on_all, may_repeat=True),
 }
 

@@ -84,9 +84,7 @@ class Hosts:
         crosses = from_host != to_host
         remote = messages.sources != messages.destinations
         inside = np.where(remote, self.inner.alpha_s + self.inner.beta_s * messages.nbytes, 0.0)
-        tasks = graph.add_tasks(
-            np.where(crosses, self.outer.alpha_s, inside), np.where(crosses, messages.nbytes, 0.0)
-        )
+        tasks = graph.add_tasks(np.where(crosses, self.outer.alpha_s, inside), np.where(crosses, messages.nbytes, 0.0))
         if self.outer.beta_s == 0:
             return tasks
         num_hosts = -(-messages.num_ranks // self.ranks_per_host)

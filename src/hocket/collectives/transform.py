@@ -41,9 +41,7 @@ def sequence(collective: str, *schedules: Schedule) -> Schedule:
             )
     columns = {name: np.concatenate([getattr(each, name) for each in schedules]) for name in COLUMNS}
     begins = np.cumsum([0, *(each.num_rounds for each in schedules[:-1])])
-    columns["rounds"] = np.concatenate(
-        [each.rounds + begin for each, begin in zip(schedules, begins, strict=True)]
-    )
+    columns["rounds"] = np.concatenate([each.rounds + begin for each, begin in zip(schedules, begins, strict=True)])
     return from_columns(
         collective,
         first.num_ranks,

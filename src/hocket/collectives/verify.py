@@ -89,9 +89,7 @@ class _State:
         if reduces.any():
             if not self.semantics.reduces:
                 self._refuse(rows, reduces, f"{schedule.collective} reduces nothing", written)
-            self._refuse(
-                rows, reduces & (self.held[written] != blocks), "reduced into another block: into {}", written
-            )
+            self._refuse(rows, reduces & (self.held[written] != blocks), "reduced into another block: into {}", written)
         if self.words:
             sets = self.parts[read]
             if not self.semantics.may_repeat and reduces.any():
@@ -153,6 +151,4 @@ def _as_words(sets: NDArray[np.bool_], num_words: int) -> NDArray[np.uint64]:
 
 
 def _ranks_in(words: NDArray[np.uint64]) -> set[int]:
-    return {
-        64 * place + bit for place, word in enumerate(words.tolist()) for bit in range(64) if word >> bit & 1
-    }
+    return {64 * place + bit for place, word in enumerate(words.tolist()) for bit in range(64) if word >> bit & 1}

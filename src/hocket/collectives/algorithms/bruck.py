@@ -19,9 +19,7 @@ def _all_gather_s(link: Link, num_ranks: int, nbytes: float) -> float:
     return ceil_log2(num_ranks) * link.alpha_s + (num_ranks - 1) / num_ranks * nbytes * link.beta_s
 
 
-@algorithm(
-    "all_gather", "bruck", formula="qα + (P - 1)/P mβ", seconds=_all_gather_s, reference=_REFERENCE
-)
+@algorithm("all_gather", "bruck", formula="qα + (P - 1)/P mβ", seconds=_all_gather_s, reference=_REFERENCE)
 def bruck_all_gather(num_ranks: int) -> Schedule:
     """In round k rank r sends the 2^k blocks that it has to rank r - 2^k."""
     ranks = np.arange(num_ranks)[:, None]
@@ -74,6 +72,4 @@ def _all_to_all_rounds(num_ranks: int) -> Rounds:
 )
 def bruck_all_to_all(num_ranks: int) -> Schedule:
     """A block travels its distance in powers of two, lowest first, together with all others that have that bit."""
-    return make_schedule(
-        "all_to_all", num_ranks, num_ranks**2, _all_to_all_rounds(num_ranks), num_slots=3 * num_ranks
-    )
+    return make_schedule("all_to_all", num_ranks, num_ranks**2, _all_to_all_rounds(num_ranks), num_slots=3 * num_ranks)

@@ -77,9 +77,7 @@ def _scan_s(link: Link, num_ranks: int, nbytes: float, num_blocks: int = 8) -> f
     return pipelined_reduction_s(link, num_ranks, nbytes, num_blocks)
 
 
-@algorithm(
-    "scan", "chain", formula="(P - 1)(α + (β + γ)m/n) + (n - 1) max(α + mβ/n, mγ/n)", seconds=_scan_s
-)
+@algorithm("scan", "chain", formula="(P - 1)(α + (β + γ)m/n) + (n - 1) max(α + mβ/n, mγ/n)", seconds=_scan_s)
 def chain_scan(num_ranks: int, num_blocks: int = 8) -> Schedule:
     """Every rank adds what the one before it has, and sends the sum on."""
     return make_schedule("scan", num_ranks, num_blocks, chain_rounds(num_ranks, num_blocks, reduces=True))

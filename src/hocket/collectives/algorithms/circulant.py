@@ -132,9 +132,7 @@ def broadcast_s(link: Link, num_ranks: int, nbytes: float, num_blocks: int = 8) 
     return (num_blocks - 1 + ceil_log2(num_ranks)) * link.message_s(nbytes / num_blocks) if num_ranks > 1 else 0.0
 
 
-@algorithm(
-    "broadcast", "circulant", formula="(n - 1 + q)(α + mβ/n)", seconds=broadcast_s, reference=_REFERENCE
-)
+@algorithm("broadcast", "circulant", formula="(n - 1 + q)(α + mβ/n)", seconds=broadcast_s, reference=_REFERENCE)
 def circulant(num_ranks: int, num_blocks: int = 8) -> Schedule:
     """In every round every rank receives a block that it lacks and sends one that another rank lacks."""
     return make_schedule("broadcast", num_ranks, num_blocks, _broadcast_rounds(num_ranks, num_blocks))

@@ -130,9 +130,7 @@ def _num_rounds(num_ranks: int, num_blocks: int) -> int:
         return num_blocks + num_ranks - 2 if num_ranks > 1 else 0
     last = [(num_blocks - 1 - edge.tree) // 2 for edge, _ in _first_rounds(num_ranks)]
     return max(
-        begin + 2 * turn + 1
-        for (_, begin), turn in zip(_first_rounds(num_ranks), last, strict=True)
-        if turn >= 0
+        begin + 2 * turn + 1 for (_, begin), turn in zip(_first_rounds(num_ranks), last, strict=True) if turn >= 0
     )
 
 

@@ -98,9 +98,7 @@ def recursive_halving(num_ranks: int) -> Schedule:
 def _rabenseifner_s(link: Link, num_ranks: int, nbytes: float) -> float:
     inner = 1 << floor_log2(num_ranks)
     return (
-        _reduce_scatter_s(link, inner, nbytes)
-        + _all_gather_s(link, inner, nbytes)
-        + _fold_s(link, num_ranks, nbytes)
+        _reduce_scatter_s(link, inner, nbytes) + _all_gather_s(link, inner, nbytes) + _fold_s(link, num_ranks, nbytes)
     )
 
 

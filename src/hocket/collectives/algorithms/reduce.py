@@ -59,9 +59,7 @@ def _register(
 _register(
     "binomial", trees.binomial, _binomial_s, "q(α + m(β + γ)), less min(α + mβ, mγ) if P is no power of two", exact=True
 )
-_register(
-    "chain", chain.chain, _chain_s, "(P - 1)(α + (β + γ)m/n) + (n - 1) max(α + mβ/n, mγ/n)", exact=True
-)
+_register("chain", chain.chain, _chain_s, "(P - 1)(α + (β + γ)m/n) + (n - 1) max(α + mβ/n, mγ/n)", exact=True)
 for _name, _build, _seconds in (
     ("k_nomial", trees.k_nomial, trees.k_nomial_s),
     ("binary_tree", trees.binary_tree, trees.binary_tree_s),
