@@ -145,7 +145,8 @@ PyObject* run_blocks(PyObject* self, const Entry& entry, Operation op, BlockArgu
 }  // namespace
 
 PyObject* all_gather(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<6> signature{"all_gather", {"out", "x", "backend", "async_op", "deps", "timeout"}, 2, 2};
+  static constexpr Signature<7> signature{
+      "all_gather", {"out", "x", "backend", "algorithm", "async_op", "deps", "timeout"}, 2, 2};
   return collective(signature, self, args, nargs, kwnames,
                     [&](const auto& v, const Entry& entry, const Options& options) {
                       return run_blocks(self, entry, {.kind = OpKind::all_gather}, {v[0], v[1]}, options);
@@ -153,8 +154,8 @@ PyObject* all_gather(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
 }
 
 PyObject* reduce_scatter(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<7> signature{
-      "reduce_scatter", {"out", "x", "op", "backend", "async_op", "deps", "timeout"}, 2, 3};
+  static constexpr Signature<8> signature{
+      "reduce_scatter", {"out", "x", "op", "backend", "algorithm", "async_op", "deps", "timeout"}, 2, 3};
   return collective(signature, self, args, nargs, kwnames,
                     [&](const auto& v, const Entry& entry, const Options& options) {
                       return run_blocks(self, entry, {.kind = OpKind::reduce_scatter, .reduce = read_reduce(v[2])},
@@ -163,7 +164,8 @@ PyObject* reduce_scatter(PyObject* self, PyObject* const* args, Py_ssize_t nargs
 }
 
 PyObject* all_to_all(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<6> signature{"all_to_all", {"out", "x", "backend", "async_op", "deps", "timeout"}, 2, 2};
+  static constexpr Signature<7> signature{
+      "all_to_all", {"out", "x", "backend", "algorithm", "async_op", "deps", "timeout"}, 2, 2};
   return collective(signature, self, args, nargs, kwnames,
                     [&](const auto& v, const Entry& entry, const Options& options) {
                       return run_blocks(self, entry, {.kind = OpKind::all_to_all}, {v[0], v[1]}, options);
@@ -171,8 +173,8 @@ PyObject* all_to_all(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
 }
 
 PyObject* gather(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<7> signature{
-      "gather", {"out", "x", "root", "backend", "async_op", "deps", "timeout"}, 3, 3};
+  static constexpr Signature<8> signature{
+      "gather", {"out", "x", "root", "backend", "algorithm", "async_op", "deps", "timeout"}, 3, 3};
   return collective(
       signature, self, args, nargs, kwnames, [&](const auto& v, const Entry& entry, const Options& options) {
         return run_blocks(self, entry, {.kind = OpKind::gather, .root = read_rank(v[2], "root", entry.core().size)},
@@ -181,8 +183,8 @@ PyObject* gather(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
 }
 
 PyObject* scatter(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<7> signature{
-      "scatter", {"out", "x", "root", "backend", "async_op", "deps", "timeout"}, 3, 3};
+  static constexpr Signature<8> signature{
+      "scatter", {"out", "x", "root", "backend", "algorithm", "async_op", "deps", "timeout"}, 3, 3};
   return collective(
       signature, self, args, nargs, kwnames, [&](const auto& v, const Entry& entry, const Options& options) {
         return run_blocks(self, entry, {.kind = OpKind::scatter, .root = read_rank(v[2], "root", entry.core().size)},
@@ -191,8 +193,8 @@ PyObject* scatter(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObj
 }
 
 PyObject* all_gatherv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<7> signature{
-      "all_gatherv", {"out", "x", "counts", "backend", "async_op", "deps", "timeout"}, 3, 3};
+  static constexpr Signature<8> signature{
+      "all_gatherv", {"out", "x", "counts", "backend", "algorithm", "async_op", "deps", "timeout"}, 3, 3};
   return collective(signature, self, args, nargs, kwnames,
                     [&](const auto& v, const Entry& entry, const Options& options) {
                       return run_blocks(self, entry, {.kind = OpKind::all_gatherv}, {v[0], v[1], v[2]}, options);
@@ -200,8 +202,8 @@ PyObject* all_gatherv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, P
 }
 
 PyObject* reduce_scatterv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<8> signature{
-      "reduce_scatterv", {"out", "x", "counts", "op", "backend", "async_op", "deps", "timeout"}, 3, 4};
+  static constexpr Signature<9> signature{
+      "reduce_scatterv", {"out", "x", "counts", "op", "backend", "algorithm", "async_op", "deps", "timeout"}, 3, 4};
   return collective(signature, self, args, nargs, kwnames,
                     [&](const auto& v, const Entry& entry, const Options& options) {
                       return run_blocks(self, entry, {.kind = OpKind::reduce_scatterv, .reduce = read_reduce(v[3])},
@@ -210,8 +212,11 @@ PyObject* reduce_scatterv(PyObject* self, PyObject* const* args, Py_ssize_t narg
 }
 
 PyObject* all_to_allv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<8> signature{
-      "all_to_allv", {"out", "x", "out_counts", "in_counts", "backend", "async_op", "deps", "timeout"}, 4, 4};
+  static constexpr Signature<9> signature{
+      "all_to_allv",
+      {"out", "x", "out_counts", "in_counts", "backend", "algorithm", "async_op", "deps", "timeout"},
+      4,
+      4};
   return collective(signature, self, args, nargs, kwnames,
                     [&](const auto& v, const Entry& entry, const Options& options) {
                       return run_blocks(self, entry, {.kind = OpKind::all_to_allv}, {v[0], v[1], v[2], v[3]}, options);
@@ -219,8 +224,8 @@ PyObject* all_to_allv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, P
 }
 
 PyObject* gatherv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<8> signature{
-      "gatherv", {"out", "x", "counts", "root", "backend", "async_op", "deps", "timeout"}, 4, 4};
+  static constexpr Signature<9> signature{
+      "gatherv", {"out", "x", "counts", "root", "backend", "algorithm", "async_op", "deps", "timeout"}, 4, 4};
   return collective(
       signature, self, args, nargs, kwnames, [&](const auto& v, const Entry& entry, const Options& options) {
         return run_blocks(self, entry, {.kind = OpKind::gatherv, .root = read_rank(v[3], "root", entry.core().size)},
@@ -229,8 +234,8 @@ PyObject* gatherv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObj
 }
 
 PyObject* scatterv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<8> signature{
-      "scatterv", {"out", "x", "counts", "root", "backend", "async_op", "deps", "timeout"}, 4, 4};
+  static constexpr Signature<9> signature{
+      "scatterv", {"out", "x", "counts", "root", "backend", "algorithm", "async_op", "deps", "timeout"}, 4, 4};
   return collective(
       signature, self, args, nargs, kwnames, [&](const auto& v, const Entry& entry, const Options& options) {
         return run_blocks(self, entry, {.kind = OpKind::scatterv, .root = read_rank(v[3], "root", entry.core().size)},

@@ -168,11 +168,37 @@ void note_written(const Arrays& arrays) {
   for (const nb::object& tensor : arrays.written_parts) mark_written(tensor.ptr());
 }
 
+namespace {
+
+// The schedule that a call names, which Python looks up or builds.
+const Program* read_algorithm(PyObject* self, Communicator& core, PyObject* algorithm, const Operation& op) {
+  static const nb::object find = nb::str("_find_program");
+  const nb::object kind = nb::str(name(op.kind));
+  const nb::object nbytes = nb::int_(op.nbytes);
+  PyObject* arguments[] = {self, kind.ptr(), algorithm, nbytes.ptr()};
+  PyObject* number = PyObject_VectorcallMethod(find.ptr(), arguments, 4, nullptr);
+  if (!number) throw PythonError();
+  const auto index = nb::cast<uint16_t>(nb::steal(number));
+  const ProgressGuard guard;
+  return core.program(index);
+}
+
+void set_carrier(PyObject* self, PyCommunicator& communicator, const Options& options, Operation& op) {
+  const bool has_algorithm = options.algorithm && options.algorithm != Py_None;
+  if (has_algorithm) [[unlikely]]
+    op.program = read_algorithm(self, communicator.core(), options.algorithm, op);
+  const Carrier carrier = communicator.choose(options.backend, op);
+  op.backend = carrier.backend;
+  if (!has_algorithm) op.program = carrier.program;
+}
+
+}  // namespace
+
 PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<Arrays> arrays,
               const Options& options) {
   Communicator& core = entry.core();
   PyCommunicator& communicator = entry.communicator();
-  if (!options.is_internal) op.backend = communicator.choose(options.backend, op);
+  if (!options.is_internal) set_carrier(self, communicator, options, op);
   std::vector<WorkPtr> deps = read_deps(options.deps, core);
   if (communicator.mode == PyCommunicator::Mode::prepare) [[unlikely]]
     return prepare(self, op, std::move(arrays), options);
@@ -201,8 +227,9 @@ PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<
   Py_RETURN_NONE;
 }
 
-Options read_options(const Entry& entry, PyObject* backend, PyObject* async_op, PyObject* deps, PyObject* timeout) {
-  return {read_flag(async_op, "async_op"), read_timeout(timeout, entry.communicator()), backend, deps};
+Options read_options(const Entry& entry, PyObject* backend, PyObject* algorithm, PyObject* async_op, PyObject* deps,
+                     PyObject* timeout) {
+  return {read_flag(async_op, "async_op"), read_timeout(timeout, entry.communicator()), backend, algorithm, deps};
 }
 
 }  // namespace hocket

@@ -39,7 +39,8 @@ PyObject* reduce_by_function(const char* method, PyObject* self, PyObject* const
 struct Options {
   bool is_async = false;
   double timeout_s = 0;
-  PyObject* backend = nullptr;  // as it was given; null or None: the best one
+  PyObject* backend = nullptr;    // as it was given; null or None: the best one
+  PyObject* algorithm = nullptr;  // likewise
   PyObject* deps = nullptr;
   bool is_internal = false;  // of the communicator itself: over the first backend, whatever operations may use
 };
@@ -52,11 +53,12 @@ ReduceOp read_reduce(PyObject* object);  // throws UnknownReduction
 int read_rank(PyObject* object, const char* argument, int size);
 int read_tag(PyObject* object);
 double read_timeout(PyObject* object, const PyCommunicator& communicator);
-Options read_options(const Entry& entry, PyObject* backend, PyObject* async_op, PyObject* deps, PyObject* timeout);
+Options read_options(const Entry& entry, PyObject* backend, PyObject* algorithm, PyObject* async_op, PyObject* deps,
+                     PyObject* timeout);
 
-// A collective's method. Its last four arguments are backend, async_op, deps and timeout; `body` gets the values, the
-// entry and what these four say. Where `op` is none of the core's, the method of Python that knows those of users gets
-// the call as it came.
+// A collective's method. Its last five arguments are backend, algorithm, async_op, deps and timeout; `body` gets the
+// values, the entry and what these five say. Where `op` is none of the core's, the method of Python that knows those of
+// users gets the call as it came.
 template <size_t N, typename Body>
 PyObject* collective(const Signature<N>& signature, PyObject* self, PyObject* const* args, Py_ssize_t nargs,
                      PyObject* kwnames, Body&& body) {
@@ -64,7 +66,7 @@ PyObject* collective(const Signature<N>& signature, PyObject* self, PyObject* co
     try {
       const auto v = signature.read(args, nargs, kwnames);
       const Entry entry(self);
-      return body(v, entry, read_options(entry, v[N - 4], v[N - 3], v[N - 2], v[N - 1]));
+      return body(v, entry, read_options(entry, v[N - 5], v[N - 4], v[N - 3], v[N - 2], v[N - 1]));
     } catch (const UnknownReduction&) {
       return reduce_by_function(signature.method, self, args, nargs, kwnames);
     }

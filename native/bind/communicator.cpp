@@ -9,8 +9,10 @@
 #include "bind/errors.hpp"
 #include "bind/gil.hpp"
 #include "bind/methods.hpp"
+#include "bind/names.hpp"
 #include "core/process.hpp"
 #include "hosts/remote_lane.hpp"
+#include "schedule/scheduled_lane.hpp"
 #include "shm/agreed_lane.hpp"
 #include "shm/collective_lane.hpp"
 #include "shm/point_to_point_lane.hpp"
@@ -43,14 +45,16 @@ PyCommunicator::PyCommunicator(const PyControl& control, std::vector<int> member
   Engine::instance().attach(core_);
 }
 
-void PyCommunicator::add_backend(PyLane& collective, PyLane& point_to_point) {
+void PyCommunicator::add_backend(PyLane& collective, PyLane& point_to_point, PyLane& schedules) {
+  auto scheduled =
+      std::make_unique<ScheduledLane>(std::move(collective.lane), std::move(schedules.lane), core_->rank, core_->size);
   std::unique_ptr<Lane> collectives;
   std::unique_ptr<Lane> messages;
   if (region_) {
-    collectives = std::make_unique<AgreedLane>(region_, core_->num_backends(), std::move(collective.lane));
+    collectives = std::make_unique<AgreedLane>(region_, core_->num_backends(), std::move(scheduled));
     messages = std::make_unique<WatchedLane>(region_, std::move(point_to_point.lane));
   } else {
-    collectives = std::make_unique<RemoteLane>(remote_peers_, std::move(collective.lane));
+    collectives = std::make_unique<RemoteLane>(remote_peers_, std::move(scheduled));
     messages = std::make_unique<RemoteLane>(remote_peers_, std::move(point_to_point.lane));
   }
   const ProgressGuard guard;
@@ -65,8 +69,11 @@ void PyCommunicator::set_allowed(const std::vector<std::string>& names) {
   core_->set_allowed(allowed);
 }
 
-uint8_t PyCommunicator::choose(PyObject* object, const Operation& op) const {
-  if (!object || object == Py_None) return core_->num_backends() == 1 ? uint8_t{0} : core_->choose(op);
+Carrier PyCommunicator::choose(PyObject* object, const Operation& op) const {
+  if (!object || object == Py_None) {
+    if (core_->num_backends() == 1 && core_->choices().is_empty()) return {0, op.program};
+    return core_->choose(op);
+  }
   std::string names;
   for (size_t backend = 0; backend < names_.size(); ++backend) {
     if (!core_->allows(backend)) continue;
@@ -76,7 +83,7 @@ uint8_t PyCommunicator::choose(PyObject* object, const Operation& op) const {
     if (backend > 0)
       if (const std::optional<std::string> reason = core_->refuses(backend, op))
         throw Failure(ErrorCode::unsupported_dtype, name + " cannot carry " + describe(op) + ": " + *reason);
-    return static_cast<uint8_t>(backend);
+    return core_->choose(op, static_cast<uint8_t>(backend));
   }
   const std::string wanted = nb::cast<std::string>(nb::repr(nb::handle(object)));
   std::string text = "backend " + wanted + " is not available; this communicator has " + names;
@@ -141,27 +148,6 @@ nb::bytes records(PyCommunicator& self) {
   return nb::bytes(reinterpret_cast<const char*>(events.data()), events.size() * sizeof(Event));
 }
 
-size_t index_of(const auto& names, const std::string& wanted, const char* what) {
-  for (size_t i = 0; i < names.size(); ++i)
-    if (wanted == names[i]) return i;
-  throw Failure(ErrorCode::invalid_argument, std::string(what) + " '" + wanted + "' is not known");
-}
-
-void set_choice(PyCommunicator& self, const std::string& kind, const std::string& dtype_class,
-                const std::vector<std::pair<uint64_t, std::vector<uint8_t>>>& ranges) {
-  std::vector<ChoiceTable::Range> table;
-  for (const auto& [most_nbytes, ranking] : ranges) {
-    for (const uint8_t backend : ranking)
-      if (backend >= self.core().num_backends())
-        throw Failure(ErrorCode::invalid_argument, "no backend number " + std::to_string(backend));
-    table.push_back({most_nbytes, ranking});
-  }
-  const auto op = static_cast<OpKind>(index_of(kOpNames, kind, "operation"));
-  const auto dtypes = static_cast<DTypeClass>(index_of(kDTypeClassNames, dtype_class, "class of types"));
-  const ProgressGuard guard;
-  self.core().choices().set(op, dtypes, std::move(table));
-}
-
 Operation operation_of(const std::string& kind, const std::string& dtype, const std::optional<std::string>& reduction,
                        uint64_t nbytes) {
   return {.kind = static_cast<OpKind>(index_of(kOpNames, kind, "operation")),
@@ -170,9 +156,10 @@ Operation operation_of(const std::string& kind, const std::string& dtype, const 
           .nbytes = nbytes};
 }
 
-std::string choose(PyCommunicator& self, const std::string& kind, const std::string& dtype,
-                   const std::optional<std::string>& reduction, uint64_t nbytes) {
-  return self.core().backend_name(self.choose(nullptr, operation_of(kind, dtype, reduction, nbytes)));
+std::pair<std::string, std::string> choose(PyCommunicator& self, const std::string& kind, const std::string& dtype,
+                                           const std::optional<std::string>& reduction, uint64_t nbytes) {
+  const Carrier carrier = self.choose(nullptr, operation_of(kind, dtype, reduction, nbytes));
+  return {self.core().backend_name(carrier.backend), carrier.program ? carrier.program->name : ""};
 }
 
 std::optional<std::string> refuses(PyCommunicator& self, const std::string& backend, const std::string& kind,
@@ -215,7 +202,9 @@ void bind_communicator(nb::module_& module) {
       });
 
   PyType_Slot slots[] = {{Py_tp_methods, operation_methods()}, {0, nullptr}};
-  nb::class_<PyCommunicator>(module, "Communicator", nb::type_slots(slots))
+  nb::class_<PyCommunicator> communicator(module, "Communicator", nb::type_slots(slots));
+  add_program_methods(communicator);
+  communicator
       .def(nb::init<const PyHost&, std::vector<int>, int, uint64_t, std::string, std::vector<std::string>, double,
                     double>(),
            nb::arg("host"), nb::arg("members"), nb::arg("rank"), nb::arg("key"), nb::arg("label"), nb::arg("backends"),
@@ -223,10 +212,10 @@ void bind_communicator(nb::module_& module) {
       .def(nb::init<const PyControl&, std::vector<int>, int, uint64_t, std::string, std::vector<std::string>, double>(),
            nb::arg("control"), nb::arg("members"), nb::arg("rank"), nb::arg("key"), nb::arg("label"),
            nb::arg("backends"), nb::arg("timeout"))
-      .def("_add_backend", &PyCommunicator::add_backend, nb::arg("collective"), nb::arg("point_to_point"))
+      .def("_add_backend", &PyCommunicator::add_backend, nb::arg("collective"), nb::arg("point_to_point"),
+           nb::arg("schedules"))
       .def("_set_allowed", &PyCommunicator::set_allowed, nb::arg("backends"))
       .def("_set_left_out", &PyCommunicator::set_left_out, nb::arg("reasons"))
-      .def("_set_choice", &set_choice, nb::arg("kind"), nb::arg("dtype_class"), nb::arg("ranges"))
       .def("_refuses", &refuses, nb::arg("backend"), nb::arg("kind"), nb::arg("dtype"), nb::arg("reduction").none(),
            nb::arg("nbytes"))
       .def("_choose", &choose, nb::arg("kind"), nb::arg("dtype"), nb::arg("reduction").none(), nb::arg("nbytes"))

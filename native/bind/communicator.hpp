@@ -41,11 +41,12 @@ class PyCommunicator {
   Communicator& core() { return *core_; }
   const std::shared_ptr<Communicator>& shared_core() const { return core_; }
 
-  void add_backend(PyLane& collective, PyLane& point_to_point);
+  // `schedules`: messages by which schedules are executed, in a match space of their own.
+  void add_backend(PyLane& collective, PyLane& point_to_point, PyLane& schedules);
   // Which backends operations may use; shm carries what the communicator needs for itself in any case.
   void set_allowed(const std::vector<std::string>& names);
-  // The backend that a call names, or the best one for it.
-  uint8_t choose(PyObject* backend, const Operation& op) const;
+  // The best way to carry a call, over the backend that it names if it does.
+  Carrier choose(PyObject* backend, const Operation& op) const;
   // Why a backend that a call may name is not there; for messages.
   void set_left_out(std::map<std::string, std::string> reasons) { left_out_ = std::move(reasons); }
 
@@ -81,6 +82,7 @@ struct PyWork {
 
 void bind_communicator(nb::module_& module);
 void bind_prepared(nb::module_& module);
+void add_program_methods(nb::class_<PyCommunicator>& communicator);
 void bind_control(nb::module_& module);
 void bind_work(nb::module_& module);
 

@@ -6,7 +6,8 @@
 namespace hocket {
 
 PyObject* all_reduce(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<6> signature{"all_reduce", {"x", "op", "backend", "async_op", "deps", "timeout"}, 1, 2};
+  static constexpr Signature<7> signature{
+      "all_reduce", {"x", "op", "backend", "algorithm", "async_op", "deps", "timeout"}, 1, 2};
   return collective(signature, self, args, nargs, kwnames,
                     [&](const auto& v, const Entry& entry, const Options& options) {
                       auto arrays = arrays_pool().take();
@@ -18,7 +19,8 @@ PyObject* all_reduce(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
 }
 
 PyObject* scan(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<6> signature{"scan", {"x", "op", "backend", "async_op", "deps", "timeout"}, 1, 2};
+  static constexpr Signature<7> signature{
+      "scan", {"x", "op", "backend", "algorithm", "async_op", "deps", "timeout"}, 1, 2};
   return collective(signature, self, args, nargs, kwnames,
                     [&](const auto& v, const Entry& entry, const Options& options) {
                       auto arrays = arrays_pool().take();
@@ -32,8 +34,8 @@ PyObject* scan(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject
 }
 
 PyObject* reduce(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<7> signature{
-      "reduce", {"x", "root", "op", "backend", "async_op", "deps", "timeout"}, 2, 3};
+  static constexpr Signature<8> signature{
+      "reduce", {"x", "root", "op", "backend", "algorithm", "async_op", "deps", "timeout"}, 2, 3};
   return collective(
       signature, self, args, nargs, kwnames, [&](const auto& v, const Entry& entry, const Options& options) {
         auto arrays = arrays_pool().take();
@@ -46,7 +48,8 @@ PyObject* reduce(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
 }
 
 PyObject* broadcast(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<6> signature{"broadcast", {"x", "root", "backend", "async_op", "deps", "timeout"}, 2, 2};
+  static constexpr Signature<7> signature{
+      "broadcast", {"x", "root", "backend", "algorithm", "async_op", "deps", "timeout"}, 2, 2};
   return collective(
       signature, self, args, nargs, kwnames, [&](const auto& v, const Entry& entry, const Options& options) {
         auto arrays = arrays_pool().take();
@@ -57,8 +60,8 @@ PyObject* broadcast(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyO
 }
 
 PyObject* all_reduce_coalesced(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<6> signature{
-      "all_reduce_coalesced", {"xs", "op", "backend", "async_op", "deps", "timeout"}, 1, 2};
+  static constexpr Signature<7> signature{
+      "all_reduce_coalesced", {"xs", "op", "backend", "algorithm", "async_op", "deps", "timeout"}, 1, 2};
   return collective(signature, self, args, nargs, kwnames,
                     [&](const auto& v, const Entry& entry, const Options& options) {
                       auto arrays = arrays_pool().take();
@@ -70,8 +73,8 @@ PyObject* all_reduce_coalesced(PyObject* self, PyObject* const* args, Py_ssize_t
 }
 
 PyObject* broadcast_coalesced(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<6> signature{
-      "broadcast_coalesced", {"xs", "root", "backend", "async_op", "deps", "timeout"}, 2, 2};
+  static constexpr Signature<7> signature{
+      "broadcast_coalesced", {"xs", "root", "backend", "algorithm", "async_op", "deps", "timeout"}, 2, 2};
   return collective(signature, self, args, nargs, kwnames,
                     [&](const auto& v, const Entry& entry, const Options& options) {
                       auto arrays = arrays_pool().take();
@@ -82,7 +85,7 @@ PyObject* broadcast_coalesced(PyObject* self, PyObject* const* args, Py_ssize_t 
 }
 
 PyObject* barrier(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr Signature<4> signature{"barrier", {"backend", "async_op", "deps", "timeout"}, 0, 0};
+  static constexpr Signature<5> signature{"barrier", {"backend", "algorithm", "async_op", "deps", "timeout"}, 0, 0};
   return collective(signature, self, args, nargs, kwnames,
                     [&](const auto&, const Entry& entry, const Options& options) {
                       return run(self, entry, Operation{.kind = OpKind::barrier}, arrays_pool().take(), options);

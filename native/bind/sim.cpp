@@ -1,8 +1,6 @@
 #include "bind/sim.hpp"
 
-#include <nanobind/ndarray.h>
-
-#include "core/error.hpp"
+#include "bind/columns.hpp"
 #include "sim/engine.hpp"
 
 namespace hocket {
@@ -10,16 +8,8 @@ namespace hocket {
 namespace {
 
 template <typename T>
-using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Numbers = Column<int32_t>;
-
-template <typename T>
 std::vector<T> values_of(const Column<T>& column) {
   return {column.data(), column.data() + column.shape(0)};
-}
-
-void need(bool is_right, const char* what) {
-  if (!is_right) throw Failure(ErrorCode::invalid_argument, what);
 }
 
 sim::Incidence incidence_of(size_t num_things, const Numbers& things, size_t num_others, const Numbers& others,

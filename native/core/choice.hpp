@@ -1,4 +1,5 @@
-// Which backend carries an operation that names none: a table over facts that are equal on all members (rule R8).
+// Which backend carries an operation that names none, and by which algorithm: a table over facts that are equal on all
+// members (rule R8).
 #pragma once
 
 #include <algorithm>
@@ -18,18 +19,27 @@ constexpr DTypeClass dtype_class(const Operation& op) {
   return is_half(op.dtype) ? DTypeClass::half : DTypeClass::full;
 }
 
+struct Carrier {
+  uint8_t backend = 0;               // place among those of the communicator
+  const Program* program = nullptr;  // null: the library's own way
+};
+
 class ChoiceTable {
  public:
-  // Up to most_nbytes, the backends of the communicator from best to worst.
+  // Up to most_nbytes, what can carry an operation from best to worst.
   struct Range {
     uint64_t most_nbytes;
-    std::vector<uint8_t> ranking;
+    std::vector<Carrier> ranking;
   };
 
   // In order of size; the last one has to be open (UINT64_MAX).
-  void set(OpKind kind, DTypeClass dtypes, std::vector<Range> ranges) { cell(kind, dtypes) = std::move(ranges); }
+  void set(OpKind kind, DTypeClass dtypes, std::vector<Range> ranges) {
+    is_empty_ &= ranges.empty();
+    cell(kind, dtypes) = std::move(ranges);
+  }
+  bool is_empty() const { return is_empty_; }
   // Null: no choice was made, the backends stand in their own order.
-  const std::vector<uint8_t>* ranking(const Operation& op) const {
+  const std::vector<Carrier>* ranking(const Operation& op) const {
     const std::vector<Range>& ranges = cells_[index(op.kind, dtype_class(op))];
     const auto range =
         std::find_if(ranges.begin(), ranges.end(), [&](const Range& each) { return op.nbytes <= each.most_nbytes; });
@@ -42,6 +52,7 @@ class ChoiceTable {
   }
   std::vector<Range>& cell(OpKind kind, DTypeClass dtypes) { return cells_[index(kind, dtypes)]; }
 
+  bool is_empty_ = true;  // no choice was ever made
   std::array<std::vector<Range>, kOpNames.size() * kDTypeClassNames.size()> cells_;
 };
 

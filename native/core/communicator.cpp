@@ -39,17 +39,38 @@ void Communicator::add_backend(std::unique_ptr<Lane> collective, std::unique_ptr
   queues_.push_back({std::move(point_to_point), {}, 0});
 }
 
-uint8_t Communicator::choose(const Operation& op) const {
-  const auto can = [&](size_t backend) { return allows(backend) && !refuses(backend, op); };
-  if (const std::vector<uint8_t>* ranking = choices_.ranking(op))
-    for (const uint8_t backend : *ranking)
-      if (can(backend)) return backend;
+Carrier Communicator::choose(const Operation& op, std::optional<uint8_t> wanted) const {
+  const auto is_wanted = [&](size_t backend) { return wanted ? *wanted == backend : allows(backend); };
+  const auto can = [&](size_t backend, const Program* program) {
+    Operation asked = op;
+    asked.program = program;
+    return is_wanted(backend) && !refuses(backend, asked);
+  };
+  if (const std::vector<Carrier>* ranking = choices_.ranking(op))
+    for (const Carrier& carrier : *ranking)
+      if (can(carrier.backend, op.program ? op.program : carrier.program)) return carrier;
   for (size_t backend = 0; backend < num_backends(); ++backend)
-    if (can(backend)) return static_cast<uint8_t>(backend);
+    if (can(backend, op.program)) return {static_cast<uint8_t>(backend), op.program};
   std::string reasons;
   for (size_t backend = 0; backend < num_backends(); ++backend)
-    if (allows(backend)) reasons += std::string("; ") + backend_name(backend) + ": " + *refuses(backend, op);
+    if (is_wanted(backend)) reasons += std::string("; ") + backend_name(backend) + ": " + *refuses(backend, op);
   throw Failure(ErrorCode::unsupported_dtype, "no backend of " + label + " can carry " + describe(op) + reasons);
+}
+
+uint16_t Communicator::add_program(OpKind kind, std::string name, int num_blocks, int num_slots, int ports,
+                                   std::vector<Program::Row> rows) {
+  if (programs_.size() == UINT16_MAX)
+    throw Failure(ErrorCode::resource_exhausted, label + " has " + std::to_string(UINT16_MAX) + " schedules already");
+  const auto number = static_cast<uint16_t>(programs_.size() + 1);
+  programs_.push_back(std::make_unique<const Program>(kind, std::move(name), number, size, num_blocks, num_slots, ports,
+                                                      std::move(rows)));
+  return number;
+}
+
+std::vector<std::string> Communicator::program_names() const {
+  std::vector<std::string> names;
+  for (const auto& program : programs_) names.push_back(program->name);
+  return names;
 }
 
 uint64_t Communicator::next_seq(const Operation& op) {
@@ -210,6 +231,7 @@ void Communicator::finish(Work& work) {
     }
   }
   events_.end(work.event, EventState::completed);
+  if (work.op.program) events_.set_aux(work.event, work.op.sent_nbytes);
   work.state.store(Work::State::done, std::memory_order_release);
   Engine::instance().note_finished(work);
 }

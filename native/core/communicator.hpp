@@ -36,12 +36,21 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void set_allowed(uint32_t mask) { allowed_ = mask; }
   bool allows(size_t backend) const { return allowed_ >> backend & 1; }
   std::optional<std::string> refuses(size_t backend, const Operation& op) const {
+    if (op.program)
+      if (std::optional<std::string> reason = op.program->refuses(op)) return reason;
     return queues_[2 * backend + (is_point_to_point(op.kind) ? 1 : 0)].lane->refuses(op);
   }
   // Called with every collective that is issued.
   void set_issue_log(std::function<void(const Operation&)> log) { issue_log_ = std::move(log); }
-  // The best backend for the operation among those that can carry it. Throws UnsupportedDtype if none can.
-  uint8_t choose(const Operation& op) const;
+  // The best way to carry the operation, over one backend or any; of an operation that has a program, the best backend.
+  // Throws UnsupportedDtype if there is none.
+  Carrier choose(const Operation& op, std::optional<uint8_t> backend = std::nullopt) const;
+
+  // Schedules that operations may be executed by; they stay as long as the communicator. Numbers count from 1.
+  uint16_t add_program(OpKind kind, std::string name, int num_blocks, int num_slots, int ports,
+                       std::vector<Program::Row> rows);
+  const Program* program(uint16_t number) const { return number ? programs_.at(number - 1u).get() : nullptr; }
+  std::vector<std::string> program_names() const;
 
   // After the last operation: gives back what the lanes hold. What another thread is about to issue fails.
   void close();
@@ -106,6 +115,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   std::vector<LaneQueue> queues_;  // of backend b: 2 b carries collectives, 2 b + 1 messages
   ChoiceTable choices_;
+  std::vector<std::unique_ptr<const Program>> programs_;
   uint32_t allowed_ = ~0u;
   std::function<void(const Operation&)> issue_log_;
   EventRing events_;

@@ -21,9 +21,9 @@ struct Event {
   uint64_t nbytes;
   int32_t peer;  // rank, or -1 of a collective without root
   uint32_t weight;
-  uint64_t aux;  // tag of a point-to-point operation
+  uint64_t aux;  // tag of a point-to-point operation; bytes that this rank sent by a schedule
   uint16_t kind;
-  uint16_t algorithm;
+  uint16_t algorithm;  // number of the program, 0: the library's own
   uint8_t backend;
   uint8_t dtype;
   EventState state;
@@ -53,7 +53,7 @@ class EventRing {
     event.weight = 1;
     event.aux = static_cast<uint64_t>(static_cast<uint32_t>(op.tag));
     event.kind = static_cast<uint16_t>(op.kind);
-    event.algorithm = 0;
+    event.algorithm = op.program ? op.program->number : 0;
     event.backend = op.backend;
     event.dtype = static_cast<uint8_t>(op.dtype);
     event.state = EventState::issued;
@@ -69,6 +69,10 @@ class EventRing {
     Event& event = events_[index % kCapacity];
     event.t_end = ticks();
     event.state = state;
+  }
+
+  void set_aux(uint64_t index, uint64_t aux) {
+    if (issued_ - index <= kCapacity) events_[index % kCapacity].aux = aux;
   }
 
   void mark(uint64_t index, EventState state) {

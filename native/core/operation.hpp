@@ -6,6 +6,7 @@
 
 #include "core/blocks.hpp"
 #include "core/types.hpp"
+#include "schedule/program.hpp"
 
 namespace hocket {
 
@@ -20,9 +21,11 @@ struct Operation {
   uint64_t nbytes = 0;  // the array, or one block where there is one for every rank; with counts: all blocks together
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  const char* site = nullptr;      // call site "file.py:12", interned for the life of the process; null while unknown
-  void* token = nullptr;           // belongs to the lane that carries the operation
-  const Blocks* blocks = nullptr;  // only with counts; belongs to the call or the work
+  const char* site = nullptr;        // call site "file.py:12", interned for the life of the process; null while unknown
+  void* token = nullptr;             // belongs to the lane that carries the operation
+  const Blocks* blocks = nullptr;    // only with counts; belongs to the call or the work
+  uint64_t sent_nbytes = 0;          // that this rank has sent by the program
+  const Program* program = nullptr;  // by which it is executed; null: as its library does; belongs to the communicator
 
   size_t count() const { return nbytes / itemsize(dtype); }
   // Bytes at `in` and at `out` of this rank; of gather and scatter those of the root.
@@ -49,13 +52,15 @@ struct Operation {
   uint64_t agreed_nbytes() const { return kind == OpKind::all_to_allv ? 0 : nbytes; }
 };
 
-// Kind, dtype, reduction, backend, root and bytes, mixed to 64 bits (decision 1). Zero is never a fingerprint.
+// Kind, dtype, reduction, backend, root, bytes and schedule, mixed to 64 bits (decision 1). Zero is never a
+// fingerprint.
 inline uint64_t fingerprint(const Operation& op) {
   const uint64_t head = static_cast<uint64_t>(op.kind) | static_cast<uint64_t>(op.dtype) << 8 |
                         (reduces(op.kind) ? static_cast<uint64_t>(op.reduce) + 1 : 0) << 16 |
                         static_cast<uint64_t>(op.backend) << 24 |
                         static_cast<uint64_t>(static_cast<uint32_t>(op.root)) << 32;
   uint64_t h = head * 0x9E3779B97F4A7C15ull ^ op.agreed_nbytes() ^ (op.blocks ? op.blocks->agreed : 0);
+  if (op.program) h ^= op.program->hash;
   h = (h ^ (h >> 32)) * 0xD6E8FEB86659FD93ull;
   return (h ^ (h >> 29)) | 1;
 }
@@ -63,8 +68,9 @@ inline uint64_t fingerprint(const Operation& op) {
 // "all_reduce(sum) of 1048576 bytes float32", "broadcast from root 2 of 8 bytes int64", "send to rank 1 ...".
 inline std::string describe(const Operation& op) {
   std::string text = name(op.kind);
+  if (op.kind != OpKind::barrier && reduces(op.kind)) text += std::string("(") + name(op.reduce) + ")";
+  if (op.program) text += " by " + op.program->name;
   if (op.kind == OpKind::barrier) return text;
-  if (reduces(op.kind)) text += std::string("(") + name(op.reduce) + ")";
   if (has_root(op.kind)) text += " with root " + std::to_string(op.root);
   if (op.kind == OpKind::send) text += " to rank " + std::to_string(op.root);
   if (op.kind == OpKind::recv) text += " from rank " + std::to_string(op.root);

@@ -10,6 +10,7 @@
 #include "mpi/functions.hpp"
 #include "mpi/library.hpp"
 #include "mpi/user_reduction.hpp"
+#include "reduce/reduce.hpp"
 
 namespace hocket {
 
@@ -154,7 +155,7 @@ class MpiCollectiveLane final : public MpiLane<Handle, Count> {
     if (code == 0 && !is_done) return Progress::waiting;
     if (code == 0) {
       if (!request.result.empty()) std::memcpy(op.out, request.result.data(), request.result.size());
-      if (reduces(op.kind) && op.reduce == ReduceOp::avg) divide(op);
+      if (reduces(op.kind) && op.reduce == ReduceOp::avg) divide_sum(op);
     }
     this->end(op);
     this->library_->check(code, name(op.kind));
@@ -247,16 +248,9 @@ class MpiCollectiveLane final : public MpiLane<Handle, Count> {
                : op.out;
   }
 
-  void divide(const Operation& op) const {
-    const uint64_t nbytes = op.blocks ? op.blocks->out_nbytes : op.nbytes;
-    const auto by_size = [&]<typename T>(T* values) {
-      for (size_t i = 0; i < nbytes / sizeof(T); ++i) values[i] /= static_cast<T>(this->size_);
-    };
+  void divide_sum(const Operation& op) const {
     if (op.kind == OpKind::reduce && op.root != this->rank_) return;
-    if (op.dtype == DType::float32 || op.dtype == DType::complex64)
-      by_size(reinterpret_cast<float*>(op.out));
-    else
-      by_size(reinterpret_cast<double*>(op.out));
+    divide(op.dtype, op.out, op.blocks ? op.blocks->out_nbytes : op.nbytes, this->size_);
   }
 };
 

@@ -99,4 +99,14 @@ ReduceKernel reduce_kernel(DType dtype, ReduceOp op) {
 
 const char* active_isa() { return active().variant.name; }
 
+void divide(DType dtype, std::byte* values, uint64_t nbytes, int by) {
+  const auto by_size = [&]<typename T>(T* items) {
+    for (size_t i = 0; i < nbytes / sizeof(T); ++i) items[i] /= static_cast<T>(by);
+  };
+  if (dtype == DType::float32 || dtype == DType::complex64)
+    by_size(reinterpret_cast<float*>(values));
+  else
+    by_size(reinterpret_cast<double*>(values));
+}
+
 }  // namespace hocket

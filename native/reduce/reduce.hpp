@@ -36,6 +36,10 @@ ReduceKernel reduce_kernel(DType dtype, ReduceOp op);
 // The kernel of one instruction set, which has to be available.
 ReduceKernel reduce_kernel(Isa isa, DType dtype, ReduceOp op);
 
+// Divides floating point and complex numbers of 32 bits and more: what is left of an average whose sum was made in
+// parts.
+void divide(DType dtype, std::byte* values, uint64_t nbytes, int by);
+
 // The name of the instruction set that reduce_kernel(dtype, op) uses.
 const char* active_isa();
 

@@ -5,6 +5,7 @@
 
 #include "core/copy.hpp"
 #include "shm/peer_memory.hpp"
+#include "shm/point_to_point_lane.hpp"
 
 namespace hocket {
 
@@ -27,7 +28,13 @@ Progress CollectiveLane::post(Operation& op) {
   }
   std::optional<Error> refusal;
   const uint64_t most = contribution(op);
-  if (most > kEagerBytes) {
+  if (op.program) {
+    try {
+      need_executor();
+    } catch (const Failure& failure) {
+      refusal = failure.error();
+    }
+  } else if (most > kEagerBytes) {
     try {
       region_->need_stage();
     } catch (const Failure& failure) {
@@ -42,9 +49,16 @@ Progress CollectiveLane::post(Operation& op) {
 }
 
 Progress CollectiveLane::test(Operation& op) {
+  if (is_executing_) return execute(op);
   if (!task_) {
     const Progress progress = agreement_.look(op);
     if (progress != Progress::done) return progress;
+    if (op.program) {
+      agreement_.finish();
+      executor_->start(op);
+      is_executing_ = true;
+      return execute(op);
+    }
     if (is_eager(op)) {
       consume_eager(op);
       agreement_.finish();
@@ -62,6 +76,24 @@ Progress CollectiveLane::test(Operation& op) {
     return progress;
   } catch (...) {
     task_ = Task();
+    throw;
+  }
+}
+
+void CollectiveLane::need_executor() {
+  if (executor_) return;
+  region_->need_controls(Channel::schedules);
+  executor_ = std::make_unique<Executor>(std::make_unique<PointToPointLane>(region_, Channel::schedules), rank_, size_);
+}
+
+Progress CollectiveLane::execute(Operation& op) {
+  try {
+    const Progress progress = executor_->drive();
+    is_executing_ = progress != Progress::done;
+    op.sent_nbytes = executor_->sent_nbytes();
+    return progress;
+  } catch (...) {
+    is_executing_ = false;
     throw;
   }
 }
@@ -140,6 +172,7 @@ Task CollectiveLane::start(const Operation& op, uint64_t largest) {
 }
 
 std::vector<int> CollectiveLane::missing() const {
+  if (is_executing_) return executor_->missing();
   if (!task_) return agreement_.missing();
   if (task_.is_waiting()) return {task_.waits_for()};
   return {};
@@ -147,12 +180,14 @@ std::vector<int> CollectiveLane::missing() const {
 
 bool CollectiveLane::cancel(Operation&) noexcept {
   task_ = Task();
+  if (is_executing_) executor_->cancel();
+  is_executing_ = false;
   agreement_.cancel();
   return false;  // the line is out
 }
 
 std::optional<Error> CollectiveLane::health() {
-  if (!task_) return agreement_.health();
+  if (!task_ && !is_executing_) return agreement_.health();
   if (std::optional<Error> error = region_->look_at_peers()) return error;
   const std::vector<int> left = region_->left();
   return region_->failure_of(left, missing());

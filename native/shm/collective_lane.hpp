@@ -13,6 +13,7 @@
 #include "core/lane.hpp"
 #include "core/shared_writer.hpp"
 #include "reduce/reduce.hpp"
+#include "schedule/executor.hpp"
 #include "shm/agreement.hpp"
 #include "shm/region.hpp"
 #include "shm/task.hpp"
@@ -39,8 +40,10 @@ class CollectiveLane final : public Lane {
     if (op.kind == OpKind::all_to_allv) return UINT64_MAX;
     return has_input_blocks(op.kind) ? op.nbytes : op.largest_block();
   }
-  bool is_eager(const Operation& op) const { return contribution(op) <= kEagerBytes; }
+  bool is_eager(const Operation& op) const { return !op.program && contribution(op) <= kEagerBytes; }
   std::vector<int> missing() const;
+  void need_executor();
+  Progress execute(Operation& op);
   void consume_eager(const Operation& op);
   void do_alone(const Operation& op) const;
   // `largest`: the largest block of all members.
@@ -94,7 +97,9 @@ class CollectiveLane final : public Lane {
   const int rank_;
   const int size_;
   Agreement agreement_;
-  Task task_;              // of a staged operation, once its members agree
+  Task task_;                           // of a staged operation, once its members agree
+  std::unique_ptr<Executor> executor_;  // of operations with a program, made for the first of them
+  bool is_executing_ = false;
   uint64_t epoch_ = 1;     // chunks staged by operations so far, equal on all members; 1: see Region::open
   uint64_t position_ = 0;  // in the areas, equal on all members
   SharedWriter writer_;

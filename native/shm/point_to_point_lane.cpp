@@ -34,8 +34,9 @@ void read_ring(const std::byte* ring, size_t ring_bytes, uint64_t position, void
 
 }  // namespace
 
-PointToPointLane::PointToPointLane(std::shared_ptr<Region> region)
+PointToPointLane::PointToPointLane(std::shared_ptr<Region> region, Channel channel)
     : region_(std::move(region)),
+      channel_(channel),
       rank_(region_->rank),
       out_(static_cast<size_t>(region_->size)),
       in_(static_cast<size_t>(region_->size)) {}
@@ -158,19 +159,19 @@ uint64_t PointToPointLane::bytes_in_ring(const Envelope& envelope) {
 }
 
 PointToPointLane::Head& PointToPointLane::head_at(int sender, int receiver, uint64_t position) const {
-  return *reinterpret_cast<Head*>(region_->ring_of(sender, receiver) + position % region_->ring_bytes);
+  return *reinterpret_cast<Head*>(region_->ring_of(channel_, sender, receiver) + position % region_->ring_bytes);
 }
 
 void PointToPointLane::open_pipe(int peer, Outgoing& out) {
-  region_->need_pipe(peer);
+  region_->need_pipe(channel_, peer);
   // Whatever the memory held before.
   head_at(rank_, peer, kRingBegin).is_there.store(0, std::memory_order_relaxed);
-  region_->control(rank_, peer).head.value.store(kRingBegin, std::memory_order_release);
+  region_->control(channel_, rank_, peer).head.value.store(kRingBegin, std::memory_order_release);
   out.is_open = true;
 }
 
 bool PointToPointLane::enter_ring(int peer, Outgoing& out, Transfer& transfer) {
-  PipeControl& control = region_->control(rank_, peer);
+  PipeControl& control = region_->control(channel_, rank_, peer);
   const Operation& op = transfer.op;
   const bool is_long = op.nbytes > region_->ring_message_bytes;
   const Envelope envelope{op.nbytes, is_long ? out.last_id + 1 : 0, op.tag, op.dtype};
@@ -180,7 +181,7 @@ bool PointToPointLane::enter_ring(int peer, Outgoing& out, Transfer& transfer) {
     out.tail = control.tail.value.load(std::memory_order_acquire);
     if (!has_room()) return false;
   }
-  std::byte* ring = region_->ring_of(rank_, peer);
+  std::byte* ring = region_->ring_of(channel_, rank_, peer);
   Head& head = head_at(rank_, peer, out.head);
   const char* site = op.site ? op.site : "?";
   head_at(rank_, peer, end).is_there.store(0, std::memory_order_relaxed);
@@ -214,7 +215,7 @@ bool PointToPointLane::enter_ring(int peer, Outgoing& out, Transfer& transfer) {
 }
 
 bool PointToPointLane::stream(int peer, Outgoing& out) {
-  PipeControl& control = region_->control(rank_, peer);
+  PipeControl& control = region_->control(channel_, rank_, peer);
   if (!out.streaming) {
     const uint64_t grant = control.granted.value.load(std::memory_order_acquire);
     if (grant == out.last_grant) return false;
@@ -233,7 +234,8 @@ bool PointToPointLane::stream(int peer, Outgoing& out) {
     const uint64_t nbytes = std::min<uint64_t>(kBulkBytes, transfer.op.nbytes - transfer.position);
     // A refused message ends with one empty slot, so that the receiver knows that the refusal was read.
     if (!transfer.refused) {
-      writer_.write(region_->bulk_slot(rank_, peer, out.produced), transfer.op.in + transfer.position, nbytes);
+      writer_.write(region_->bulk_slot(channel_, rank_, peer, out.produced), transfer.op.in + transfer.position,
+                    nbytes);
       transfer.position += nbytes;
     }
     control.produced.value.store(++out.produced, std::memory_order_release);
@@ -270,7 +272,7 @@ PointToPointLane::Transfer* PointToPointLane::find_posted(Incoming& in, int tag)
 // the sender back.
 bool PointToPointLane::match_ring(int peer, Incoming& in, bool take_all) {
   if (!in.is_open) {
-    in.is_open = region_->control(peer, rank_).head.value.load(std::memory_order_acquire) != 0;
+    in.is_open = region_->control(channel_, peer, rank_).head.value.load(std::memory_order_acquire) != 0;
     if (!in.is_open) return false;
   }
   bool moved = false;
@@ -296,7 +298,7 @@ bool PointToPointLane::match_ring(int peer, Incoming& in, bool take_all) {
     const uint64_t nbytes = envelope.id ? 0 : envelope.nbytes;
     if (num_there(peer, in.tail, nbytes) < nbytes) break;
     char site[kSiteBytes];
-    read_ring(region_->ring_of(peer, rank_), region_->ring_bytes, in.tail + sizeof(Head), site, sizeof site);
+    read_ring(region_->ring_of(channel_, peer, rank_), region_->ring_bytes, in.tail + sizeof(Head), site, sizeof site);
     Message message{envelope, {site, strnlen(site, sizeof site)}, std::vector<std::byte>(nbytes), nullptr, nullptr};
     read_payload(peer, in.tail, nbytes, 0, nbytes, message.payload.data());
     go_past(peer, in, envelope);
@@ -312,7 +314,7 @@ bool PointToPointLane::match_ring(int peer, Incoming& in, bool take_all) {
 // How much of the payload of a message at `position` can be read.
 uint64_t PointToPointLane::num_there(int peer, uint64_t position, uint64_t nbytes) const {
   if (nbytes <= kLeastPieceBytes) return nbytes;
-  const uint64_t filled = region_->control(peer, rank_).head.value.load(std::memory_order_acquire);
+  const uint64_t filled = region_->control(channel_, peer, rank_).head.value.load(std::memory_order_acquire);
   return filled <= position + kPrefixBytes ? 0 : std::min(nbytes, filled - position - kPrefixBytes);
 }
 
@@ -322,7 +324,8 @@ void PointToPointLane::read_payload(int peer, uint64_t position, uint64_t nbytes
   if (nbytes <= Head::kPayloadBytes)
     copy_bytes(to, head_at(peer, rank_, position).payload, nbytes);
   else
-    read_ring(region_->ring_of(peer, rank_), region_->ring_bytes, position + kPrefixBytes + begin, to, end - begin);
+    read_ring(region_->ring_of(channel_, peer, rank_), region_->ring_bytes, position + kPrefixBytes + begin, to,
+              end - begin);
 }
 
 bool PointToPointLane::read_on(int peer, Incoming& in) {
@@ -340,7 +343,7 @@ bool PointToPointLane::read_on(int peer, Incoming& in) {
 
 void PointToPointLane::go_past(int peer, Incoming& in, const Envelope& envelope) {
   in.tail += bytes_in_ring(envelope);
-  region_->control(peer, rank_).tail.value.store(in.tail, std::memory_order_release);
+  region_->control(channel_, peer, rank_).tail.value.store(in.tail, std::memory_order_release);
   region_->ring_peer(peer);
 }
 
@@ -362,7 +365,7 @@ void PointToPointLane::accept(int peer, Incoming& in, Transfer& transfer, const 
 }
 
 bool PointToPointLane::receive(int peer, Incoming& in) {
-  PipeControl& control = region_->control(peer, rank_);
+  PipeControl& control = region_->control(channel_, peer, rank_);
   bool moved = false;
   size_t slots = 0;
   while (!in.to_grant.empty()) {
@@ -379,8 +382,8 @@ bool PointToPointLane::receive(int peer, Incoming& in) {
       ++slots;
       if (transfer) {
         const uint64_t nbytes = std::min<uint64_t>(kBulkBytes, transfer->op.nbytes - transfer->position);
-        copy_into_array(transfer->op.out + transfer->position, region_->bulk_slot(peer, rank_, in.consumed), nbytes,
-                        transfer->op.nbytes);
+        copy_into_array(transfer->op.out + transfer->position, region_->bulk_slot(channel_, peer, rank_, in.consumed),
+                        nbytes, transfer->op.nbytes);
         transfer->position += nbytes;
       }
       control.consumed.value.store(++in.consumed, std::memory_order_release);

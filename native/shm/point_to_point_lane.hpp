@@ -31,7 +31,7 @@ inline constexpr size_t kMostSlots = 32;
 
 class PointToPointLane final : public Lane {
  public:
-  explicit PointToPointLane(std::shared_ptr<Region> region);
+  explicit PointToPointLane(std::shared_ptr<Region> region, Channel channel = Channel::messages);
 
   const char* backend() const override { return "shm"; }
   size_t depth() const override {
@@ -139,6 +139,7 @@ class PointToPointLane final : public Lane {
   Error mismatch(int peer, const Transfer& transfer, const Message& message) const;
 
   std::shared_ptr<Region> region_;
+  const Channel channel_;
   const int rank_;
   int last_found_ = 0;  // by find_sender: whoever is next to it is asked first
   Transfers spare_;

@@ -41,7 +41,7 @@ class Layout {
 };
 
 struct Offsets {
-  uint64_t lines, flags, details, issued, eager, controls, stages, pipes, end;
+  uint64_t lines, flags, details, issued, eager, controls, stages, schedule_controls, pipes, end;
   Offsets(size_t n, size_t num_lanes, uint64_t abort_bytes) {
     Layout layout;
     layout.take<std::byte>(abort_bytes);
@@ -52,8 +52,10 @@ struct Offsets {
     eager = layout.take<std::byte>(2 * n * kEagerBytes, 64);
     controls = layout.take<PipeControl>(n * n);
     stages = layout.take<std::byte>(n * 2 * area_bytes_for(static_cast<int>(n)), kPage);
+    schedule_controls = layout.take<PipeControl>(n * n, kPage);
     pipes = layout.take<std::byte>(
-        n * n * (ring_bytes_for(static_cast<int>(n)) + bulk_slots_for(static_cast<int>(n)) * kBulkBytes), kPage);
+        kNumChannels * n * n * (ring_bytes_for(static_cast<int>(n)) + bulk_slots_for(static_cast<int>(n)) * kBulkBytes),
+        kPage);
     end = layout.used();
   }
 };
@@ -135,7 +137,7 @@ Region::Region(std::shared_ptr<Host> host, std::vector<int> members, int rank_, 
       size_(members_.size()),
       backends_(std::move(backends)),
       mapping_(std::move(mapping)),
-      has_pipe_(size_) {
+      has_pipe_(kNumChannels * size_) {
   const Offsets offsets(size_, num_lanes, sizeof(Abort));
   std::byte* base = mapping_->data();
   abort_ = reinterpret_cast<Abort*>(base);
@@ -144,7 +146,8 @@ Region::Region(std::shared_ptr<Host> host, std::vector<int> members, int rank_, 
   details_ = reinterpret_cast<Detail*>(base + offsets.details);
   issued_ = reinterpret_cast<Issued*>(base + offsets.issued);
   eager_ = base + offsets.eager;
-  controls_ = reinterpret_cast<PipeControl*>(base + offsets.controls);
+  controls_ = {reinterpret_cast<PipeControl*>(base + offsets.controls),
+               reinterpret_cast<PipeControl*>(base + offsets.schedule_controls)};
   stages_ = base + offsets.stages;
   pipes_ = base + offsets.pipes;
   for (int member : members_) bells_.push_back(&host_->bell(member));
@@ -167,10 +170,15 @@ void Region::need_stage() {
   has_stage_ = true;
 }
 
-void Region::need_pipe(int receiver) {
-  if (has_pipe_[static_cast<size_t>(receiver)]) return;
-  allocate(pipe(rank, receiver), pipe_bytes());
-  has_pipe_[static_cast<size_t>(receiver)] = true;
+void Region::need_controls(Channel channel) {
+  allocate(reinterpret_cast<const std::byte*>(&control(channel, 0, 0)), size_ * size_ * sizeof(PipeControl));
+}
+
+void Region::need_pipe(Channel channel, int receiver) {
+  const size_t index = static_cast<size_t>(channel) * size_ + static_cast<size_t>(receiver);
+  if (has_pipe_[index]) return;
+  allocate(pipe(channel, rank, receiver), pipe_bytes());
+  has_pipe_[index] = true;
 }
 
 std::vector<int> Region::dead() const {

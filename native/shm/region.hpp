@@ -3,12 +3,14 @@
 //   abort | lines[lanes][2][n] | flags[n] | details[lanes][n] | issued[n] | eager[2][n] | controls[n][n] |
 //                                                                                  allocated when the region is made
 //   stage[n] = in area, out area |                                                 allocated by its owner at first use
-//   pipe[n][n] = ring + bulk slots                                                 allocated by its sender at first use
+//   controls of schedules [n][n]                                                  allocated at their first use
+//   pipe[channels][n][n] = ring + bulk slots                                       allocated by its sender at first use
 //
 // Every word has one writer, named below; flags only grow (monotone epochs), so a reader can never mistake an old state
 // for a new one.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -81,6 +83,10 @@ struct Issued {
   Entry entries[kCapacity];
 };
 
+// Messages of the program and those of schedules never meet (rule R4).
+enum class Channel : uint8_t { messages, schedules };
+inline constexpr size_t kNumChannels = 2;
+
 // One way of a pair, sender -> receiver.
 struct PipeControl {
   Flag head;      // sender: how far the ring is filled, of a message that is written in pieces
@@ -126,15 +132,19 @@ class Region final : public Peers {
   std::optional<std::pair<Operation, uint64_t>> issued(int peer, uint64_t seq) const;
   std::byte* in_area(int peer) const { return stage(peer); }
   std::byte* out_area(int peer) const { return stage(peer) + area_bytes; }
-  PipeControl& control(int sender, int receiver) const { return controls_[sender * size_ + receiver]; }
-  std::byte* ring_of(int sender, int receiver) const { return pipe(sender, receiver); }
-  std::byte* bulk_slot(int sender, int receiver, uint64_t index) const {
-    return pipe(sender, receiver) + ring_bytes + (index % num_bulk_slots) * kBulkBytes;
+  PipeControl& control(Channel channel, int sender, int receiver) const {
+    return controls_[static_cast<size_t>(channel)]
+                    [static_cast<uint64_t>(sender) * size_ + static_cast<uint64_t>(receiver)];
+  }
+  std::byte* ring_of(Channel channel, int sender, int receiver) const { return pipe(channel, sender, receiver); }
+  std::byte* bulk_slot(Channel channel, int sender, int receiver, uint64_t index) const {
+    return pipe(channel, sender, receiver) + ring_bytes + (index % num_bulk_slots) * kBulkBytes;
   }
 
   // Pages of this rank's own part, allocated at first use. Throw ResourceExhausted.
   void need_stage();
-  void need_pipe(int receiver);
+  void need_controls(Channel channel);
+  void need_pipe(Channel channel, int receiver);
 
   int pid(int peer) const { return host_->pid(members_[static_cast<size_t>(peer)]); }
   void ring_peer(int peer) const { ring(*bells_[peer]); }
@@ -160,8 +170,11 @@ class Region final : public Peers {
   struct Abort;
   std::byte* stage(int peer) const { return stages_ + static_cast<size_t>(peer) * 2 * area_bytes; }
   size_t pipe_bytes() const { return ring_bytes + num_bulk_slots * kBulkBytes; }
-  std::byte* pipe(int sender, int receiver) const {
-    return pipes_ + static_cast<size_t>(sender * size + receiver) * pipe_bytes();
+  size_t pipe_index(Channel channel, int sender, int receiver) const {
+    return (static_cast<size_t>(channel) * size_ + static_cast<size_t>(sender)) * size_ + static_cast<size_t>(receiver);
+  }
+  std::byte* pipe(Channel channel, int sender, int receiver) const {
+    return pipes_ + pipe_index(channel, sender, receiver) * pipe_bytes();
   }
   void allocate(const std::byte* begin, size_t nbytes) const;
 
@@ -179,7 +192,7 @@ class Region final : public Peers {
   Detail* details_;
   Issued* issued_;
   std::byte* eager_;
-  PipeControl* controls_;
+  std::array<PipeControl*, kNumChannels> controls_;
   std::byte* stages_;
   std::byte* pipes_;
   bool has_stage_ = false;

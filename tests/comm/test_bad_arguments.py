@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hocket as hk
-from hocket.errors import BackendUnavailable, HocketError, InvalidArgument, InvalidType
+from hocket.errors import BackendUnavailable, HocketError, InvalidArgument, InvalidType, UnsupportedDtype
 
 from .bad_calls import BadCall, Outcome, bad, find_faults, run_bad_calls
 
@@ -65,7 +65,20 @@ _CALLS = {
     "deps no Work": bad(lambda c: c.all_reduce(_x(), deps=[_x()]), InvalidType, "deps", "ndarray"),
     "deps of send": bad(lambda c: c.send(_x(), 1, deps=()), InvalidType, "send()", "deps"),
     "backend 3": bad(lambda c: c.barrier(backend=3), BackendUnavailable, "3", "'shm'"),
-    "unknown keyword": bad(lambda c: c.all_reduce(_x(), algorithm="ring"), InvalidType, "algorithm", "async_op"),
+    "unknown keyword": bad(lambda c: c.all_reduce(_x(), schedule="ring"), InvalidType, "schedule", "async_op"),
+    "unknown algorithm": bad(lambda c: c.all_reduce(_x(), algorithm="rung"), InvalidArgument, "'rung'", "ring"),
+    "algorithm of another": bad(lambda c: c.all_reduce(_x(), algorithm="chain"), InvalidArgument, "'chain'", "ring"),
+    "algorithm of gather": bad(
+        lambda c: c.gather(np.zeros((c.size, 4)) if c.rank == 0 else None, np.zeros(4), 0, algorithm="ring"),
+        InvalidArgument, "gather", "native",
+    ),
+    "parameter of an algorithm": bad(
+        lambda c: c.broadcast(_x(), 0, algorithm="chain(blocks=2)"), InvalidArgument, "blocks=2", "num_blocks"
+    ),
+    "no algorithm": bad(lambda c: c.all_reduce(_x(), algorithm=7), InvalidType, "algorithm", "int"),
+    "average of halves": bad(
+        lambda c: c.all_reduce(np.zeros(4, np.float16), "avg", algorithm="ring"), UnsupportedDtype, "by ring", "16 bits"
+    ),
     "async_op of send": bad(lambda c: c.send(_x(), 1, async_op=True), InvalidType, "send()", "async_op"),
     "nothing at all": bad(lambda c: c.all_reduce(), InvalidType, "all_reduce()", "x"),
     "no root": bad(lambda c: c.broadcast(_x()), InvalidType, "broadcast()", "root"),

@@ -227,18 +227,18 @@ void test_choice() {
   TestCommunicator comm;
   comm.core->add_backend(std::make_unique<TestLane>(4), std::make_unique<TestLane>(SIZE_MAX));
   Operation op{.kind = OpKind::all_reduce, .dtype = DType::float32, .nbytes = 100};
-  CHECK(comm.core->choose(op) == 0);
-  comm.core->choices().set(OpKind::all_reduce, DTypeClass::full, {{64, {0, 1}}, {UINT64_MAX, {1, 0}}});
-  CHECK(comm.core->choose(op) == 1);
+  CHECK(comm.core->choose(op).backend == 0);
+  comm.core->choices().set(OpKind::all_reduce, DTypeClass::full, {{64, {{0}, {1}}}, {UINT64_MAX, {{1}, {0}}}});
+  CHECK(comm.core->choose(op).backend == 1);
   op.nbytes = 64;
-  CHECK(comm.core->choose(op) == 0);
+  CHECK(comm.core->choose(op).backend == 0);
   op.nbytes = 65;
   op.dtype = DType::bfloat16;  // another class
-  CHECK(comm.core->choose(op) == 0);
+  CHECK(comm.core->choose(op).backend == 0);
   op.dtype = DType::float64;
-  CHECK(comm.core->choose(op) == 1);
+  CHECK(comm.core->choose(op).backend == 1);
   comm.core->set_allowed(1);
-  CHECK(comm.core->choose(op) == 0 && !comm.core->allows(1));
+  CHECK(comm.core->choose(op).backend == 0 && !comm.core->allows(1));
 }
 
 }  // namespace

@@ -9,9 +9,9 @@ import importlib
 import pkgutil
 from functools import cache
 
-from hocket.backends.base import Backend, Job, Lane, LanePair
+from hocket.backends.base import Backend, Job, Lane, Lanes
 
-__all__ = ["Backend", "Job", "Lane", "LanePair", "find_backends"]
+__all__ = ["Backend", "Job", "Lane", "Lanes", "find_backends"]
 
 
 @cache

@@ -70,11 +70,18 @@ class Job:
 
 
 @dataclass(frozen=True)
-class LanePair:
-    """The lanes of one library for one communicator; collectives and messages never share one (rule R7)."""
+class Lanes:
+    """The lanes of one library for one communicator; collectives and messages never share one (rule R7).
+
+    Args:
+        collective: the library's own collectives.
+        point_to_point: messages of the program.
+        schedules: messages by which schedules are executed; they never meet those of the program.
+    """
 
     collective: _native.Lane
     point_to_point: _native.Lane
+    schedules: _native.Lane
 
 
 class Backend(ABC):
@@ -110,7 +117,7 @@ class Backend(ABC):
         """What it is, in a few words with its version."""
 
     @abstractmethod
-    def open_lanes(self, members: Sequence[int], key: int, timeout: float) -> LanePair:
+    def open_lanes(self, members: Sequence[int], key: int, timeout: float) -> Lanes:
         """Make the lanes of a new communicator; called by its members, all of which are in this call.
 
         Args:

@@ -12,7 +12,7 @@ from threading import Semaphore, Thread
 from typing import Any, ClassVar, cast
 
 from hocket import _native
-from hocket.backends.base import Backend, Job, Lane, LanePair, call_driving
+from hocket.backends.base import Backend, Job, Lane, Lanes, call_driving
 from hocket.errors import Aborted
 
 _REDUCED_TYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool")
@@ -64,13 +64,15 @@ class GlooBackend(Backend):
 
         return f"gloo of torch {torch.__version__}, TCP"
 
-    def open_lanes(self, members: Sequence[int], key: int, timeout: float) -> LanePair:
+    def open_lanes(self, members: Sequence[int], key: int, timeout: float) -> Lanes:
         rank = list(members).index(self._job.rank)
         collective = self._connect(f"{key}/collective", rank, len(members), timeout)
         point_to_point = self._connect(f"{key}/point-to-point", rank, len(members), timeout)
-        return LanePair(
+        return Lanes(
             _native.python_lane(GlooCollectiveLane(collective), self.name),
             _native.python_lane(GlooPointToPointLane(point_to_point), self.name),
+            # gloo's collectives and messages have slots of their own.
+            _native.python_lane(GlooPointToPointLane(collective), self.name),
         )
 
     def close_lanes(self, key: int) -> None:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import hocket.boot.pmi
 from hocket import _native
-from hocket.backends.base import Backend, Job, LanePair, call_driving
+from hocket.backends.base import Backend, Job, Lanes, call_driving
 from hocket.errors import BackendUnavailable, BootstrapMismatch, CommTimeout
 
 _FLUSH_S = 2.0
@@ -98,7 +98,7 @@ class MpiBackend(Backend):
             self._mpi.Get_library_version().splitlines()[0].partition(",")[0].replace("Version:", "").split()
         )
 
-    def open_lanes(self, members: Sequence[int], key: int, timeout: float) -> LanePair:
+    def open_lanes(self, members: Sequence[int], key: int, timeout: float) -> Lanes:
         mpi = self._mpi
         # Not of COMM_WORLD's group by Dup: only members are here. The tag keeps two groups of the same members apart.
         group = mpi.COMM_WORLD.Get_group().Incl(list(members))
@@ -109,9 +109,11 @@ class MpiBackend(Backend):
         rank, size = list(members).index(self._job.rank), len(members)
         self._communicators[key] = communicators
         collective, point_to_point = (mpi._handleof(each) for each in communicators)
-        return LanePair(
+        return Lanes(
             self._library.collective_lane(collective, rank, size),
             self._library.point_to_point_lane(point_to_point, rank, size),
+            # MPI matches messages and collectives of a communicator apart.
+            self._library.point_to_point_lane(collective, rank, size),
         )
 
     def close_lanes(self, key: int) -> None:

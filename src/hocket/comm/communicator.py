@@ -15,11 +15,11 @@ from types import TracebackType
 from typing import Any, SupportsIndex, cast
 
 from hocket import _native
+from hocket.comm.choosing import ChoosingOperations
 from hocket.comm.fabric import Backends, Fabric
 from hocket.comm.fusion import Bucket, Fused
 from hocket.comm.messages import Recv, Send
-from hocket.comm.objects import ObjectOperations
-from hocket.comm.policy import CHOOSABLE, Explanation, Group, Policy, dtype_class
+from hocket.comm.policy import CHOOSABLE
 from hocket.comm.reductions import reduce_by_function
 from hocket.comm.shrink import Lineage, shrink
 from hocket.errors import CommTimeout, HocketError, InvalidArgument, InvalidState, InvalidType
@@ -29,7 +29,7 @@ _NO_COLOR = -1
 _LARGEST_INT64 = 2**63 - 1
 
 
-class Communicator(ObjectOperations):
+class Communicator(ChoosingOperations):
     """A group of ranks with an issue order of its own.
 
     Operations work in place or write into `out`, on NumPy arrays, torch tensors on the CPU and anything else with the
@@ -53,7 +53,9 @@ class Communicator(ObjectOperations):
     "max", "avg", for bits "band", "bor", "bxor", for zero and not zero "land", "lor", "lxor", or a name that was given
     to `hocket.register_reduction`.
 
-    Where there are several backends each operation goes to the one that the policy names, or to ``backend=``.
+    Where there are several backends each operation goes to the one that the policy names, or to ``backend=``. It is
+    executed as the library itself does it, or by a schedule that the policy names, or that ``algorithm=`` does:
+    "circulant", "chain(num_blocks=8)", a `hocket.collectives.Schedule`; "native" is the library's own way.
     Operations on different backends run side by side; those that touch the same bytes, and those that follow others by
     ``deps=``, keep their order.
 
@@ -83,9 +85,11 @@ class Communicator(ObjectOperations):
         self._on_failure = fabric.on_failure
         for library in fabric.libraries:
             lanes = library.open_lanes(members, key, open_timeout)
-            self._add_backend(lanes.collective, lanes.point_to_point)
+            self._add_backend(lanes.collective, lanes.point_to_point, lanes.schedules)
         self._set_allowed(list(self._backends))
         self._set_left_out(self._backends.left_out)
+        self._schedules = fabric.schedules
+        self._programs = {}
         self.policy = fabric.policy
         self._num_splits = 0
         self._groups_made: Counter[tuple[int, ...]] = Counter()
@@ -116,60 +120,9 @@ class Communicator(ObjectOperations):
         """
         return Backends(self._backends, self._backends.left_out)
 
-    @property
-    def policy(self) -> Policy:
-        """How a backend is chosen for an operation that names none; to be set alike on all members, between the same
-        operations, and taken over by communicators that are made from this one afterwards."""
-        return self._policy
-
-    @policy.setter
-    def policy(self, policy: Policy) -> None:
-        choices = policy.choices(self._group)
-        numbers = {name: number for number, name in enumerate(self._names)}
-        for kind in CHOOSABLE:
-            for dtypes in _native.DTYPE_CLASS_NAMES:
-                ranges = choices.get((kind, dtypes), ())
-                self._set_choice(
-                    kind,
-                    dtypes,
-                    [
-                        (each.most_nbytes, [numbers[name] for name in each.ranking if name in self._backends])
-                        for each in ranges
-                    ],
-                )
-        self._policy = policy
-
-    def explain(self, op: str, nbytes: int = 0, dtype: str = "float32", reduction: str = "sum") -> Explanation:
-        """Say which backend carries an operation that names none, why, and what was second.
-
-        Args:
-            op: name of the operation, e.g. "all_reduce".
-            nbytes: as in `Record.nbytes`.
-            dtype: name of the type of its elements.
-            reduction: for operations that reduce.
-
-        Raises:
-            InvalidArgument: there is no such operation or type.
-            UnsupportedDtype: no backend can carry it.
-        """
-        if op not in CHOOSABLE:
-            raise InvalidArgument(f"there is no operation {op!r}; there are {', '.join(CHOOSABLE)}")
-        dtypes = dtype_class(op, dtype)
-        chosen = self._choose(op, dtype, reduction if dtypes != "moved" else None, nbytes)
-        refused = {}
-        for name in self._backends:
-            reason = self._refuses(name, op, dtype, reduction if dtypes != "moved" else None, nbytes)
-            if reason is not None:
-                refused[name] = reason
-        reason, candidates = self._policy.explain(self._group, op, dtypes, nbytes)
-        able = [candidate for candidate in candidates if candidate.backend not in refused]
-        if refused:
-            reason += f"; {', '.join(refused)} cannot carry it"
-        return Explanation(op, nbytes, dtype, self.size, chosen, reason, tuple(able), refused)
-
     def records(self) -> list[Record]:
         """Return the latest operations (at most 4096), oldest first, those in flight included."""
-        return decode_events(self._records(), self._names)
+        return decode_events(self._records(), self._names, self._program_names())
 
     def dump_flight_record(self, folder: str | Path) -> Path:
         """Write the latest operations of this communicator and of those made from it; called by any rank at any time.
@@ -438,10 +391,6 @@ class Communicator(ObjectOperations):
         yield self
         for child in list(self._children):
             yield from child._family()
-
-    @property
-    def _group(self) -> Group:
-        return Group(self.size, list(self._backends), self.num_hosts)
 
     @property
     def _ranks_of_host(self) -> list[int]:

@@ -11,6 +11,7 @@ from hocket.backends.base import Backend
 from hocket.comm.policy import DefaultPolicy, Policy
 
 if TYPE_CHECKING:
+    from hocket.comm.choosing import ScheduleSource
     from hocket.comm.communicator import Communicator
 
 
@@ -62,6 +63,7 @@ class Fabric:
         allowed: names of the backends that operations may use.
         left_out: why other backends are not there, by name.
         policy: how a backend is chosen.
+        schedules: where algorithms come from; None: there are none to choose from.
         on_failure: called with (communicator, error) when an operation failed.
     """
 
@@ -72,6 +74,7 @@ class Fabric:
     allowed: Sequence[str] = ("shm",)
     left_out: Mapping[str, str] = field(default_factory=dict)
     policy: Policy = field(default_factory=DefaultPolicy)
+    schedules: ScheduleSource | None = None
     on_failure: Callable[[Communicator, BaseException], object] | None = None
 
     def backends_between(self, ranks: Sequence[int]) -> tuple[list[str], Backends]:

@@ -24,13 +24,24 @@ def dtype_class(op: str, dtype: str) -> str:
     return "half" if dtype in ("float16", "bfloat16") else "full"
 
 
+def join_carrier(backend: str, algorithm: str) -> str:
+    """Return one name for both, as in `Range.ranking`."""
+    return f"{backend}/{algorithm}" if algorithm else backend
+
+
+def split_carrier(text: str) -> tuple[str, str]:
+    """Return the backend and the algorithm of a name in a ranking; the latter is empty for the library's own way."""
+    backend, _, algorithm = text.partition("/")
+    return backend, algorithm
+
+
 @dataclass(frozen=True)
 class Range:
     """What is chosen up to a size.
 
     Args:
         most_nbytes: the largest operation of this range, in bytes as in `Record.nbytes`.
-        ranking: names of backends, best first.
+        ranking: best first: names of backends, or of a backend and a schedule as in "mpi/chain(num_blocks=8)".
     """
 
     most_nbytes: int
@@ -39,21 +50,28 @@ class Range:
 
 @dataclass(frozen=True)
 class Candidate:
-    """What a policy knows of one backend for one operation.
+    """What a policy knows of one way to carry an operation.
 
     Args:
         backend: name.
         seconds: expected time of the operation; None where the policy knows none.
         source: where that comes from: "measured", "modelled", or another word or two.
+        algorithm: name of the schedule with its parameters; empty: the library's own way.
     """
 
     backend: str
     seconds: float | None
     source: str
+    algorithm: str = ""
+
+    @property
+    def carrier(self) -> str:
+        """As in `Range.ranking`."""
+        return join_carrier(self.backend, self.algorithm)
 
     def __str__(self) -> str:
         return (
-            self.backend
+            self.carrier
             + (f" {format_seconds(self.seconds)}" if self.seconds is not None else "")
             + f" ({self.source})"
         )
@@ -68,7 +86,7 @@ class Explanation:
         nbytes: as in `Record.nbytes`.
         dtype: name of the type.
         num_ranks: of the communicator.
-        chosen: name of the backend.
+        chosen: name of the backend, and of the schedule where there is one.
         reason: why, in words.
         candidates: from best to worst, the chosen one first.
         refused: why other backends cannot carry it at all, by name.

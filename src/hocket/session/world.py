@@ -30,6 +30,7 @@ from hocket.errors import (
     PeerFailure,
 )
 from hocket.session.libraries import Libraries, agree_on_policy, bring_up
+from hocket.session.schedules import LazySchedules
 from hocket.trace import logger, start_log, write_failure_record
 
 _EXIT_DRAIN_S = 1.0  # the others are to learn of our end within two seconds
@@ -151,6 +152,7 @@ def _join(
         allowed=[name for name in ("shm", *(each.name for each in libraries.up)) if wanted is None or name in wanted],
         left_out=libraries.left_out,
         policy=libraries.policy,
+        schedules=LazySchedules(),
         on_failure=failures.on_failure,
     )
     root = _make_root(fabric, world.rank, world.size, timeout, meeting.control)

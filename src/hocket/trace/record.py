@@ -37,6 +37,8 @@ class Record:
         is_async: whether it was issued with ``async_op=True``.
         begin_ns: when it was issued, in nanoseconds of the monotonic clock.
         seconds: from issue to completion; None while it is in flight.
+        algorithm: name of the schedule by which it was executed, with its parameters; empty: the library's own way.
+        sent_nbytes: bytes that this rank sent to others by that schedule; None without one.
     """
 
     op: str
@@ -51,6 +53,8 @@ class Record:
     is_async: bool
     begin_ns: int
     seconds: float | None
+    algorithm: str = ""
+    sent_nbytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -78,19 +82,20 @@ def _clock() -> _Clock:
     return _Clock(ticks, ns, (ns - _first_anchor[1]) / (ticks - _first_anchor[0]))
 
 
-def decode_events(events: bytes, backends: Sequence[str]) -> list[Record]:
+def decode_events(events: bytes, backends: Sequence[str], algorithms: Sequence[str] = ()) -> list[Record]:
     """Decode the bytes of native events, oldest first.
 
     Args:
         events: 64 bytes each.
         backends: names by the numbers that stand in the events.
+        algorithms: likewise, from 1.
     """
     clock = _clock()
-    return [_decode(clock, backends, *fields) for fields in _EVENT.iter_unpack(events)]
+    return [_decode(clock, backends, algorithms, *fields) for fields in _EVENT.iter_unpack(events)]
 
 
 def _decode(
-    clock: _Clock, backends: Sequence[str],
+    clock: _Clock, backends: Sequence[str], algorithms: Sequence[str],
     t_begin: int, t_end: int, seq: int, comm: int, nbytes: int, peer: int, weight: int, aux: int,
     kind: int, algorithm: int, backend: int, dtype: int, state: int, flags: int, tid: int, reduction: int,
 ) -> Record:  # fmt: skip
@@ -101,10 +106,12 @@ def _decode(
         dtype=_native.DTYPE_NAMES[dtype],
         reduction=None if reduction == _NO_REDUCTION else _native.REDUCE_NAMES[reduction],
         peer=None if peer < 0 else peer,
-        tag=aux,
+        tag=0 if algorithm else aux,
         backend=backends[backend],
         state=_STATES[state],
         is_async=bool(flags & _ASYNC),
         begin_ns=clock.to_ns(t_begin),
         seconds=(t_end - t_begin) * clock.ns_per_tick * 1e-9 if t_end else None,
+        algorithm=algorithms[algorithm - 1] if algorithm else "",
+        sent_nbytes=aux if algorithm else None,
     )

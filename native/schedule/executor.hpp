@@ -1,0 +1,96 @@
+// Executes a schedule on one rank, over the messages of a lane: sends and receives are posted as soon as what they need
+// is there, several at a time, and what came is reduced while the next block comes in and the last one goes out.
+//
+// Nothing hangs. Sends are posted in the order of their rounds, and so are receives; a lane hands messages between two
+// ranks over in that order. Of all messages that are not over take one of the earliest round: what it carries was
+// written in earlier rounds, so it is there; of the messages in front of it none is of an earlier round, and those of
+// its own round wait for nothing later; a receive that would have to wait for a send of its own round goes into a
+// buffer. So it is posted at both ends, and ends.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/lane.hpp"
+#include "reduce/reduce.hpp"
+#include "schedule/slots.hpp"
+
+namespace hocket {
+
+class Executor {
+ public:
+  // `tag` of its messages, which no others on that lane have.
+  Executor(std::unique_ptr<Lane> messages, int rank, int size, int tag = 0)
+      : messages_(std::move(messages)), rank_(rank), size_(size), tag_(tag) {}
+
+  // The operation, which has a program, is copied.
+  void start(const Operation& op);
+  bool is_running() const { return slots_.has_value(); }
+  // Throws what a message threw; the run is over then, and what is in flight was cancelled.
+  Progress drive();
+  std::vector<int> missing() const;
+  void cancel() noexcept;
+  // Of the latest run.
+  uint64_t sent_nbytes() const { return sent_nbytes_; }
+  Lane& messages() { return *messages_; }
+
+ private:
+  struct Buffer {
+    std::unique_ptr<std::byte[]> memory;
+    uint64_t nbytes = 0;
+  };
+  // A message in flight, or a receive that has come and waits until it may be written to its place.
+  struct Flight {
+    uint32_t step;
+    Operation op;
+    std::optional<Buffer> buffer;
+    bool has_come = false;
+  };
+  using Flights = std::deque<Flight>;
+
+  std::span<const Segment> segments_of(const Step& step) const {
+    return {program_->segments.data() + step.first_segment, step.num_segments};
+  }
+  bool may_run(const Step& step) const;
+  uint64_t nbytes_of(const Step& step) const;
+  int peer_of(const Step& step) const { return (step.peer + root_) % size_; }
+  bool test(Flights& flights);
+  bool write_what_came();
+  bool post_sends();
+  bool post_receives();
+  bool make_moves();
+  void post(Flights& flights, uint32_t number, OpKind kind, std::byte* memory, std::optional<Buffer> buffer,
+            uint64_t nbytes);
+  void write(const Step& step, const std::byte* from);
+  void write_segment(const Segment& segment, const std::byte* from, bool is_from_lower);
+  // Where all segments of a message lie, if they lie one behind the other.
+  const std::byte* contiguous(const Step& step) const;
+  void set_done(uint32_t step);
+  void finish();
+  Buffer take_buffer(uint64_t nbytes);
+  void give_back(std::optional<Buffer>& buffer);
+
+  const std::unique_ptr<Lane> messages_;
+  const int rank_;
+  const int size_;
+  const int tag_;
+
+  Operation op_;
+  const RankProgram* program_ = nullptr;
+  int root_ = 0;
+  size_t window_ = 0;  // messages in flight each way
+  ReduceKernel kernel_ = nullptr;
+  std::optional<Slots> slots_;
+  std::vector<uint32_t> sends_, receives_, moves_;  // numbers of the steps
+  size_t next_send_ = 0, next_receive_ = 0, next_move_ = 0;
+  std::vector<bool> done_;
+  size_t num_done_ = 0;
+  uint64_t sent_nbytes_ = 0;
+  Flights going_, coming_;
+  std::vector<Buffer> spare_;
+};
+
+}  // namespace hocket

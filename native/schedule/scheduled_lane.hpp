@@ -1,0 +1,34 @@
+// A library's collectives, and beside them schedules over the library's messages: an operation with a program is
+// executed by it, any other is the library's own.
+#pragma once
+
+#include <deque>
+#include <memory>
+
+#include "core/library_lane.hpp"
+#include "schedule/executor.hpp"
+
+namespace hocket {
+
+class ScheduledLane final : public LibraryLane {
+ public:
+  // `messages`: in a match space of their own (rule R4).
+  ScheduledLane(std::unique_ptr<Lane> library, std::unique_ptr<Lane> messages, int rank, int size)
+      : LibraryLane(std::move(library)), executor_(std::move(messages), rank, size) {}
+
+  Progress post(Operation& op) override;
+  Progress test(Operation& op) override;
+  std::vector<int> missing(const Operation& op) const override;
+  bool cancel(Operation& op) noexcept override;
+  std::optional<Error> health() override { return library_->health(); }
+  void abandon(const Error& error) noexcept override { library_->abandon(error); }
+  std::optional<std::string> refuses(const Operation& op) const override {
+    return op.program ? std::nullopt : library_->refuses(op);
+  }
+
+ private:
+  Executor executor_;          // of the first of
+  std::deque<uint64_t> runs_;  // numbers of operations with a program, in issue order
+};
+
+}  // namespace hocket

@@ -1,0 +1,154 @@
+"""How a communicator chooses: the library that carries an operation, and the schedule by which it is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from hocket import _native
+from hocket.comm.objects import ObjectOperations
+from hocket.comm.policy import (
+    CHOOSABLE,
+    WITH_COUNTS,
+    Explanation,
+    Group,
+    Policy,
+    dtype_class,
+    join_carrier,
+    split_carrier,
+)
+from hocket.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from hocket.comm.fabric import Backends
+
+OWN = "native"
+"""The `algorithm` of a call that is to go the library's own way, whatever the policy says."""
+_WITHOUT_SCHEDULES = ("gather", "scatter", "gatherv", "scatterv", "send", "recv")
+
+
+class Table(Protocol):
+    """A schedule as far as the native core is concerned (hocket.collectives.Schedule)."""
+
+    num_blocks: int
+    num_slots: int
+    ports: int
+    rounds: Any
+    sources: Any
+    destinations: Any
+    blocks: Any
+    source_slots: Any
+    destination_slots: Any
+    reduces: Any
+
+
+class ScheduleSource(Protocol):
+    """Where schedules come from (hocket.collectives.source.Schedules)."""
+
+    def complete(self, collective: str, algorithm: object, num_ranks: int, num_hosts: int, nbytes: int) -> object:
+        """Return what a call gave as `algorithm` with all its parameters: hashable, the same for the same schedule."""
+        ...
+
+    def build(self, collective: str, algorithm: object, num_ranks: int) -> tuple[str, Any]:
+        """Build what `complete` returned; return its name and the table."""
+        ...
+
+
+class ChoosingOperations(ObjectOperations):
+    """What a communicator knows of choices. Its policy is set once it has its backends."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def num_hosts(self) -> int: ...
+
+    _names: list[str]
+    _backends: Backends
+    _policy: Policy
+    _schedules: ScheduleSource | None
+    _programs: dict[tuple[str, object], int]
+
+    @property
+    def policy(self) -> Policy:
+        """How a backend is chosen for an operation that names none; to be set alike on all members, between the same
+        operations, and taken over by communicators that are made from this one afterwards."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        choices = policy.choices(self._group)
+        for kind in CHOOSABLE:
+            for dtypes in _native.DTYPE_CLASS_NAMES:
+                ranges = choices.get((kind, dtypes), ())
+                self._set_choice(
+                    kind, dtypes, [(each.most_nbytes, self._carriers(kind, each.ranking)) for each in ranges]
+                )
+        self._policy = policy
+
+    def explain(self, op: str, nbytes: int = 0, dtype: str = "float32", reduction: str = "sum") -> Explanation:
+        """Say what carries an operation that names no backend and no algorithm, why, and what was second.
+
+        Args:
+            op: name of the operation, e.g. "all_reduce".
+            nbytes: as in `Record.nbytes`.
+            dtype: name of the type of its elements.
+            reduction: for operations that reduce.
+
+        Raises:
+            InvalidArgument: there is no such operation or type.
+            UnsupportedDtype: no backend can carry it.
+        """
+        if op not in CHOOSABLE:
+            raise InvalidArgument(f"there is no operation {op!r}; there are {', '.join(CHOOSABLE)}")
+        dtypes = dtype_class(op, dtype)
+        reduced = reduction if dtypes != "moved" else None
+        backend, algorithm = self._choose(op, dtype, reduced, nbytes)
+        refused: Mapping[str, str] = {
+            name: reason
+            for name in self._backends
+            if (reason := self._refuses(name, op, dtype, reduced, nbytes)) is not None
+        }
+        reason, candidates = self._policy.explain(self._group, op, dtypes, nbytes)
+        able = [candidate for candidate in candidates if candidate.backend not in refused]
+        if refused:
+            reason += f"; {', '.join(refused)} cannot carry it"
+        chosen = join_carrier(backend, algorithm)
+        return Explanation(op, nbytes, dtype, self.size, chosen, reason, tuple(able), refused)
+
+    @property
+    def _group(self) -> Group:
+        return Group(self.size, list(self._backends), self.num_hosts)
+
+    def _carriers(self, kind: str, ranking: tuple[str, ...]) -> list[tuple[int, int]]:
+        """Numbers of backends and schedules, for the native core."""
+        carriers = []
+        for backend, algorithm in map(split_carrier, ranking):
+            if backend in self._backends:
+                program = self._find_program(kind, algorithm, 0) if algorithm else 0
+                carriers.append((self._names.index(backend), program))
+        return carriers
+
+    def _find_program(self, kind: str, algorithm: object, nbytes: int) -> int:
+        """The number of a schedule, which is built when it is asked for first; 0 is the library's own way.
+
+        Called by the native methods with what `algorithm=` was given.
+        """
+        if algorithm == OWN:
+            return 0
+        collective = WITH_COUNTS.get(kind, kind)
+        if kind in _WITHOUT_SCHEDULES or self._schedules is None:
+            raise InvalidArgument(f"{kind} has no algorithms to choose from; leave algorithm out, or say {OWN!r}")
+        has_blocks = collective in ("all_gather", "reduce_scatter", "all_to_all") and kind not in WITH_COUNTS
+        total = nbytes * self.size if has_blocks else nbytes
+        complete = self._schedules.complete(collective, algorithm, self.size, self.num_hosts, total)
+        key = collective, complete
+        if key not in self._programs:
+            name, table = self._schedules.build(collective, complete, self.size)
+            self._programs[key] = self._add_program(collective, name, **_columns(table))
+        return self._programs[key]
+
+
+def _columns(table: Table) -> dict[str, Any]:
+    names = ("num_blocks", "num_slots", "ports", "rounds", "sources", "destinations", "blocks", "source_slots",
+             "destination_slots", "reduces")  # fmt: skip
+    return {name: cast(Any, getattr(table, name)) for name in names}

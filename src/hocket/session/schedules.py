@@ -1,0 +1,32 @@
+"""The registry of collective algorithms, for communicators; loaded when the first call or table names one."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from hocket.tune.model import LINKS, LINKS_BETWEEN_HOSTS
+
+if TYPE_CHECKING:
+    from hocket.collectives.source import Schedules
+
+
+class LazySchedules:
+    """`hocket.collectives.source.Schedules`, which needs NumPy."""
+
+    def complete(self, collective: str, algorithm: object, num_ranks: int, num_hosts: int, nbytes: int) -> object:
+        return self._schedules.complete(collective, algorithm, num_ranks, num_hosts, nbytes)
+
+    def build(self, collective: str, algorithm: object, num_ranks: int) -> tuple[str, Any]:
+        return self._schedules.build(collective, algorithm, num_ranks)
+
+    @cached_property
+    def _schedules(self) -> Schedules:
+        from hocket.collectives.link import Link
+        from hocket.collectives.source import Schedules
+
+        def link_for(num_hosts: int) -> Link:
+            link = (LINKS if num_hosts == 1 else LINKS_BETWEEN_HOSTS)["mpi"]
+            return Link.of(link.latency_s * 1e6, link.bandwidth_gb_s)
+
+        return Schedules(link_for)
