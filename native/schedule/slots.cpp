@@ -50,6 +50,7 @@ Block Slots::place_of(int32_t block) const {
 }
 
 const std::byte* Slots::input(const Segment& segment) const {
+  if (kind_ == OpKind::all_to_all && segment.slot < size_) return op_.in + op_.in_block(segment.slot).offset;
   const bool is_elsewhere = kind_ == OpKind::all_gather || segment.slot >= num_array_slots_;  // copied, or scratch
   return is_elsewhere ? home(segment) : op_.in + place_of(segment.block).offset;
 }
@@ -57,6 +58,7 @@ const std::byte* Slots::input(const Segment& segment) const {
 std::byte* Slots::home(const Segment& segment) const {
   if (segment.slot >= num_array_slots_)
     return scratch_.get() + scratch_begin_ + static_cast<uint64_t>(segment.slot - num_array_slots_) * room_;
+  if (kind_ == OpKind::all_to_all) return op_.out + op_.out_block(segment.slot - size_).offset;
   const uint64_t offset = place_of(segment.block).offset;
   if (kind_ == OpKind::reduce_scatter) {
     const Block own = op_.in_block(rank_);

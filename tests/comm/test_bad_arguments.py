@@ -70,7 +70,9 @@ _CALLS = {
     "algorithm of another": bad(lambda c: c.all_reduce(_x(), algorithm="chain"), InvalidArgument, "'chain'", "ring"),
     "algorithm of gather": bad(
         lambda c: c.gather(np.zeros((c.size, 4)) if c.rank == 0 else None, np.zeros(4), 0, algorithm="ring"),
-        InvalidArgument, "gather", "native",
+        InvalidArgument,
+        "gather",
+        "native",
     ),
     "parameter of an algorithm": bad(
         lambda c: c.broadcast(_x(), 0, algorithm="chain(blocks=2)"), InvalidArgument, "blocks=2", "num_blocks"

@@ -6,12 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket.collectives.schedule import Schedule
+from hocket.collectives.semantics import parts_per_rank
 
 
 def block_sizes(nbytes: int, num_blocks: int, itemsize: int = 1) -> NDArray[np.int64]:
     """Return the bytes of every block: whole items, as equal as can be, the larger ones first.
 
-    The native executor divides in the same way (native/schedule/program.cpp).
+    The native executor divides in the same way (native/schedule/slots.cpp).
     """
     items, rest = divmod(nbytes // itemsize, num_blocks)
     return (items + (np.arange(num_blocks) < rest)).astype(np.int64) * itemsize
@@ -29,4 +30,8 @@ def sizes_of(schedule: Schedule, nbytes: int, itemsize: int = 1) -> NDArray[np.i
         return np.zeros(schedule.num_blocks, np.int64)
     if schedule.collective == "all_to_all":
         return np.tile(block_sizes(nbytes, schedule.num_ranks, itemsize), schedule.num_ranks)
+    if schedule.collective in ("all_gather", "reduce_scatter"):
+        parts = parts_per_rank(schedule)
+        of_ranks = block_sizes(nbytes, schedule.num_ranks, itemsize).tolist()
+        return np.concatenate([block_sizes(each, parts, itemsize) for each in of_ranks])
     return block_sizes(nbytes, schedule.num_blocks, itemsize)
