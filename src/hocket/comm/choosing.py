@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 OWN = "native"
 """The `algorithm` of a call that is to go the library's own way, whatever the policy says."""
+_MOST_FOUND = 4096
 _WITHOUT_SCHEDULES = ("gather", "scatter", "gatherv", "scatterv", "send", "recv")
 
 
@@ -67,6 +68,7 @@ class ChoosingOperations(ObjectOperations):
     _policy: Policy
     _schedules: ScheduleSource | None
     _programs: dict[tuple[str, object], int]
+    _programs_found: dict[tuple[str, object, int], int]  # by what calls gave
 
     @property
     def policy(self) -> Policy:
@@ -133,6 +135,17 @@ class ChoosingOperations(ObjectOperations):
 
         Called by the native methods with what `algorithm=` was given.
         """
+        try:
+            return self._programs_found[kind, algorithm, nbytes]
+        except (KeyError, TypeError):  # a TypeError where a call gave what cannot be hashed
+            pass
+        number = self._build_program(kind, algorithm, nbytes)
+        if len(self._programs_found) == _MOST_FOUND:
+            self._programs_found.clear()
+        self._programs_found[kind, algorithm, nbytes] = number
+        return number
+
+    def _build_program(self, kind: str, algorithm: object, nbytes: int) -> int:
         if algorithm == OWN:
             return 0
         collective = WITH_COUNTS.get(kind, kind)

@@ -89,7 +89,7 @@ class Communicator(ChoosingOperations):
         self._set_allowed(list(self._backends))
         self._set_left_out(self._backends.left_out)
         self._schedules = fabric.schedules
-        self._programs = {}
+        self._programs, self._programs_found = {}, {}
         self.policy = fabric.policy
         self._num_splits = 0
         self._groups_made: Counter[tuple[int, ...]] = Counter()
