@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 import hocket as hk
 from hocket import _native
+from hocket.collectives import algorithms
 
 KINDS = (
     "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter",
@@ -34,6 +35,7 @@ class Step:
         chained: works in place on the array of the last all_reduce or broadcast of this communicator, whoever carries
             that: the two have to keep their order.
         deps: indices of earlier collectives of this communicator that it has to follow.
+        algorithm: the schedule by which it is executed; None: the policy's choice.
     """
 
     kind: str
@@ -46,6 +48,7 @@ class Step:
     tag: int = 0
     chained: bool = False
     deps: tuple[int, ...] = ()
+    algorithm: str | None = None
 
 
 def random_program(seed: int, backends: list[str], communicators: list[list[int]], num_steps: int) -> list[Step]:
@@ -73,14 +76,26 @@ def random_program(seed: int, backends: list[str], communicators: list[list[int]
         kind = rng.choice(KINDS)
         earlier = [i for i, step in enumerate(steps) if step.communicator == communicator and step.kind != "message"]
         deps = tuple(rng.sample(earlier, min(len(earlier), rng.choice((0, 0, 0, 1, 2)))))
-        step = Step(kind, communicator, backend, dtype, count, rng.randrange(size), deps=deps)
+        step = Step(
+            kind, communicator, backend, dtype, count, rng.randrange(size), deps=deps, algorithm=_draw(rng, kind, size)
+        )
         if kind in ("all_reduce", "broadcast"):
             last = in_place.get(communicator)
             if last is not None and rng.random() < 0.5:
-                step = Step(kind, communicator, backend, last.dtype, last.count, step.root, chained=True, deps=deps)
+                step = replace(step, dtype=last.dtype, count=last.count, chained=True)
             in_place[communicator] = step
         steps.append(step)
     return steps
+
+
+def _draw(rng: random.Random, kind: str, size: int) -> str | None:
+    """Draw a schedule for some of the operations, the library's own way for some, and leave the others to the policy."""
+    if rng.random() < 0.5:
+        return None
+    if kind == "all_to_allv":  # others go by way of ranks that do not know the sizes
+        return rng.choice(("pairwise", "windowed(window=2)", "native"))
+    found = algorithms(_native.WITH_COUNTS.get(kind, kind))
+    return rng.choice([each.name for each in found if each.restriction(size) is None] + ["native"])
 
 
 @dataclass
@@ -171,6 +186,7 @@ class Runner:
             "backend": step.backend,
             "async_op": True,
             "deps": [works[each] for each in step.deps if each in works],
+            "algorithm": step.algorithm,
         }
         if step.kind == "barrier":
             return comm.barrier(**how)
