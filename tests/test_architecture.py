@@ -56,7 +56,7 @@ ALLOWED = {
     "dask": {"dask"},
     "distributed": {"dask"},
     "duckdb": {"observe"},
-    "matplotlib": {"tune/draw.py"},
+    "matplotlib": {"measure/pictures.py", "tune/draw.py", "collectives/draw.py"},
 }  # fmt: skip
 MOST_LINES = 500
 

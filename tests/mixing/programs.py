@@ -89,7 +89,7 @@ def random_program(seed: int, backends: list[str], communicators: list[list[int]
 
 
 def _draw(rng: random.Random, kind: str, size: int) -> str | None:
-    """Draw a schedule for some of the operations, the library's own way for some, and leave the others to the policy."""
+    """Draw a schedule, or the library's own way, for some operations; leave the others to the policy."""
     if rng.random() < 0.5:
         return None
     if kind == "all_to_allv":  # others go by way of ranks that do not know the sizes

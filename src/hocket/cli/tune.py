@@ -25,6 +25,7 @@ from hocket.cli._nodes import MasterAddr, MasterPort, NodeRank, NumNodes
 from hocket.cli._sizes import read_size
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
+from hocket.measure.pictures import check_picture_path
 from hocket.tune.draw import draw_table
 from hocket.tune.find import default_path, find_table
 from hocket.tune.sweep import SIZES, Sweep
@@ -198,10 +199,7 @@ def draw(
 ) -> int:
     """Draw a picture."""
     loaded = _load(table)
-    if output.suffix not in (".png", ".svg", ".pdf"):
-        raise InvalidArgument(f"{output} must end in .png, .svg or .pdf")
-    if not output.absolute().parent.is_dir():
-        raise InvalidArgument(f"there is no folder {output.absolute().parent} for the picture")
+    check_picture_path(output)
     draw_table(loaded, output)
     print(output)
     return 0

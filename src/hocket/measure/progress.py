@@ -13,11 +13,12 @@ _LINE_EVERY_S = 10.0
 
 
 @contextmanager
-def progress(what: str) -> Iterator[OnRound]:
-    """Shows how far a measurement is; gives the callable that `measure` takes as `on_round`.
+def progress(what: str, unit: str = "rounds") -> Iterator[OnRound]:
+    """Shows how far a long piece of work is; gives the callable that `measure` takes as `on_round`.
 
     Args:
-        what: What is measured, in a few words.
+        what: What is done, in a few words.
+        unit: What is counted.
     """
     if sys.stderr.isatty():
         from rich.console import Console
@@ -31,7 +32,7 @@ def progress(what: str) -> Iterator[OnRound]:
             TextColumn("{task.fields[state]}"),
         )
         with Progress(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task(what, total=None, state="calibrating")
+            task = bar.add_task(what, total=None, state="calibrating" if unit == "rounds" else "")
 
             def update(done: int, total: int, state: str) -> None:
                 bar.update(task, completed=done, total=total, state=state)
@@ -46,6 +47,6 @@ def progress(what: str) -> Iterator[OnRound]:
         now = time.monotonic()
         if done == total or now - last >= _LINE_EVERY_S:
             last = now
-            print(f"{what}: {done} of {total} rounds, {state}", file=sys.stderr, flush=True)
+            print(f"{what}: {done} of {total} {unit}{f', {state}' if state else ''}", file=sys.stderr, flush=True)
 
     yield write

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hocket.comm.policy import Group, format_nbytes, format_seconds
-from hocket.errors import BackendUnavailable
+from hocket.measure.pictures import load_pyplot
 from hocket.tune.policy import TablePolicy
 from hocket.tune.table import Table
 
@@ -27,12 +27,7 @@ def draw_table(table: Table, path: str | Path) -> None:
     Raises:
         BackendUnavailable: matplotlib is not installed.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        raise BackendUnavailable("pictures need matplotlib: pip install 'hocket[plot]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    plt = load_pyplot()
     from matplotlib.lines import Line2D
     from matplotlib.ticker import FuncFormatter
 

@@ -1,0 +1,89 @@
+"""Schedules as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hocket.collectives.schedule import COLUMNS, Schedule, from_columns
+from hocket.errors import InvalidSchedule
+
+FORMAT = "hocket schedule, version 1"
+_HEAD = ("collective", "algorithm", "num_ranks", "num_blocks", "num_slots", "ports")
+
+
+def to_json(schedule: Schedule) -> str:
+    """Return a schedule as JSON, one transfer a line: [round, source, destination, block, source slot, destination
+    slot, reduces]."""
+    head: dict[str, Any] = {"format": FORMAT}
+    head |= {name: getattr(schedule, name) for name in _HEAD}
+    head["parameters"] = dict(schedule.parameters)
+    columns = [getattr(schedule, name).tolist() for name in COLUMNS]
+    lines = ",\n".join(f"  {json.dumps(row)}" for row in zip(*columns, strict=True))
+    return f'{json.dumps(head, indent=1)[:-2]},\n "transfers": [\n{lines}\n ]\n}}\n'
+
+
+def from_json(text: str, place: str = "the schedule") -> Schedule:
+    """Read what `to_json` wrote. What the schedule does is not checked: see `verify`.
+
+    Args:
+        text: JSON.
+        place: where it came from, for messages.
+
+    Raises:
+        InvalidSchedule: it is no schedule; says where and why.
+    """
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidSchedule(f"{place}, line {error.lineno}: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidSchedule(f"{place}: {error}") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise InvalidSchedule(f"{place}: not a {FORMAT}")
+    for name in _HEAD:
+        value = content.get(name)
+        if name in ("collective", "algorithm"):
+            is_right, words = isinstance(value, str), "a name"
+        else:
+            is_right, words = type(value) is int and 1 <= value < 1 << 31, "a number from 1 on"
+        if not is_right:
+            raise InvalidSchedule(f"{place}: {name} is {words}, not {value!r}")
+    if not isinstance(content.get("parameters"), dict):
+        raise InvalidSchedule(f"{place}: parameters are an object, not {content.get('parameters')!r}")
+    rows = content.get("transfers")
+    if not isinstance(rows, list):
+        raise InvalidSchedule(f"{place}: there is no list of transfers")
+    for number, row in enumerate(rows):
+        numbers = row[:-1] if isinstance(row, list) else []
+        if (
+            len(numbers) != len(COLUMNS) - 1
+            or not all(isinstance(each, int) and not isinstance(each, bool) and 0 <= each < 1 << 31 for each in numbers)
+            or not isinstance(row[-1], bool)
+        ):
+            raise InvalidSchedule(f"{place}: transfer {number} has {', '.join(COLUMNS)}, not {row!r}")
+    columns = list(zip(*rows, strict=True)) or [()] * len(COLUMNS)
+    schedule = from_columns(
+        content["collective"],
+        content["num_ranks"],
+        content["num_blocks"],
+        content["num_slots"],
+        dict(zip(COLUMNS, columns, strict=True)),
+        ports=content["ports"],
+    )
+    return replace(schedule, algorithm=content["algorithm"], parameters=content["parameters"])
+
+
+def load_schedule(path: str | Path) -> Schedule:
+    """Read a schedule from a file.
+
+    Raises:
+        InvalidSchedule: it cannot be read, or is none.
+    """
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSchedule(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    return from_json(text, str(path))

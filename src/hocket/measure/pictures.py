@@ -1,0 +1,38 @@
+"""What all pictures share: the way to matplotlib, and the check of where they go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hocket.errors import BackendUnavailable, InvalidArgument
+
+ENDINGS = (".png", ".svg", ".pdf")
+
+
+def load_pyplot() -> Any:
+    """Return matplotlib.pyplot, set up to draw into files.
+
+    Raises:
+        BackendUnavailable: matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        raise BackendUnavailable("pictures need matplotlib: pip install 'hocket[plot]'") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def check_picture_path(path: Path) -> None:
+    """Check that a picture can be written there, before anything is computed for it.
+
+    Raises:
+        InvalidArgument: its ending names no format, or its folder is not there.
+    """
+    if path.suffix not in ENDINGS:
+        raise InvalidArgument(f"{path} must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
+    if not path.absolute().parent.is_dir():
+        raise InvalidArgument(f"there is no folder {path.absolute().parent} for the picture")
