@@ -45,7 +45,7 @@ def test_simulate() -> None:
     arguments = ("simulate", "broadcast", "-n", "64", "--size", "1MiB", "--latency", "2", "--bandwidth", "12.5")
     rows = json.loads(hocket(*arguments, "--json").stdout)["simulated"]
     assert rows[0]["algorithm"] == "circulant"
-    assert all(row["simulated_s"] == pytest.approx(row["formula_s"]) for row in rows)
+    assert all(row["simulated_s"] == pytest.approx(row["formula_s"], rel=1e-3) for row in rows)
     assert "circulant" in hocket(*arguments).stdout
     shared = json.loads(
         hocket("simulate", "all_reduce", "-n", "16", "--ranks-per-host", "4", "--size", "4MiB", "--json").stdout

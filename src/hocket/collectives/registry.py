@@ -65,6 +65,11 @@ class Algorithm:
         refusal = self.restriction(num_ranks)
         if refusal:
             raise InvalidArgument(f"{self.collective} by {self.name} cannot do {num_ranks} ranks: {refusal}")
+        self.check(parameters)
+        return replace(self.build(num_ranks, **parameters), algorithm=self.name, parameters={**self.parameters, **parameters})
+
+    def check(self, parameters: Mapping[str, Any]) -> None:
+        """Raise InvalidArgument if the algorithm has no such parameters, or they cannot have such values."""
         known = self.parameters
         for name, value in parameters.items():
             if name not in known:
@@ -74,10 +79,10 @@ class Algorithm:
                 )
             if isinstance(known[name], int) and not (isinstance(value, int) and value >= 1):
                 raise InvalidArgument(f"{name} of {self.name} is a number of 1 or more, not {value!r}")
-        return replace(self.build(num_ranks, **parameters), algorithm=self.name, parameters={**known, **parameters})
 
     def best_num_blocks(self, link: Link, num_ranks: int, nbytes: float, **parameters: Any) -> int:
         """Return the number of blocks with the least time by the model; 1 where there is no such parameter."""
+        self.check(parameters)
         if "num_blocks" not in self.parameters:
             return 1
         least, most = 1, max(1, min(_MOST_BLOCKS, int(nbytes)))
