@@ -66,7 +66,8 @@ class Algorithm:
         if refusal:
             raise InvalidArgument(f"{self.collective} by {self.name} cannot do {num_ranks} ranks: {refusal}")
         self.check(parameters)
-        return replace(self.build(num_ranks, **parameters), algorithm=self.name, parameters={**self.parameters, **parameters})
+        schedule = self.build(num_ranks, **parameters)
+        return replace(schedule, algorithm=self.name, parameters={**self.parameters, **parameters})
 
     def check(self, parameters: Mapping[str, Any]) -> None:
         """Raise InvalidArgument if the algorithm has no such parameters, or they cannot have such values."""
