@@ -24,7 +24,8 @@ Progress Agreement::look_for_stray(const Operation& op) {
   if (!op.site) return Progress::waiting;  // the caller looks it up before it waits any longer
   for (int peer = 0; peer < region_->size; ++peer) {
     const auto issued = region_->issued(peer, op.seq);
-    if (!issued || issued->second == fingerprint(op)) continue;
+    // Of one that issued something else on this lane the line will come; so all members read the same lines.
+    if (!issued || issued->first.backend == op.backend) continue;
     cancel();
     const auto text = [&](const Operation& which) {
       return describe(which) + " on " + region_->backend_name(which.backend);

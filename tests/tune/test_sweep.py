@@ -13,7 +13,9 @@ from hocket.tune.sweep import SIZES, Sweep, measure_table
 
 pytestmark = pytest.mark.timeout(90)
 
-SWEEP = Sweep(("all_reduce", "all_to_all"), (16, 4096), busy_sizes=(4096,), rounds=6, min_sample_s=0.0005)
+SWEEP = Sweep(
+    ("all_reduce", "all_to_all"), (16, 4096), busy_sizes=(4096,), rounds=6, min_sample_s=0.0005, schedules=False
+)
 
 
 def _measure(comm: hk.Communicator) -> tuple[Table, bool, list[tuple[int, int]], list[str]]:
@@ -42,6 +44,25 @@ def test_tiny_sweep() -> None:
         assert 0 < row.low <= row.seconds <= row.high < 1
     # One time is the slowest rank's, so all ranks have the same table.
     assert table_of_1.hash == table.hash
+
+
+def _measure_schedules(comm: hk.Communicator) -> Table:
+    sweep = Sweep(("all_reduce", "broadcast"), (4096, 65536), busy_sizes=(), rounds=6, min_sample_s=0.0005)
+    return measure_table(comm, sweep)
+
+
+def test_schedules_are_measured_beside_the_libraries() -> None:
+    table, table_of_1 = hk.spawn(_measure_schedules, 2, timeout=80)
+    assert table_of_1.hash == table.hash
+    assert [fit.backend for fit in table.fits] == list(table.machine.backends)
+    assert all(0 < fit.alpha_s < 1 and 0 <= fit.beta_s < 1e-3 and fit.gamma_s > 0 for fit in table.fits)
+    own = {(row.op, row.dtypes, row.nbytes, row.backend) for row in table.rows if not row.algorithm}
+    own = {each for each in own if each[2] in (4096, 65536)}  # at others where a crossing was looked for
+    assert len(own) == 2 * (2 * 2 + 2)  # of each backend and size: all_reduce in two classes of types, broadcast
+    scheduled = [row for row in table.rows if row.algorithm]
+    assert all(row.dtypes != "half" and row.low <= row.seconds <= row.high for row in scheduled)
+    places = [row.place for row in table.rows]
+    assert len(set(places)) == len(places)
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def test_bad_row(path: Path, layout: str, spoil: str) -> None:
         line -= 1
     with pytest.raises(TableError) as raised:
         load_table(path)
-    assert str(raised.value).startswith(f"{path}, line {line}: a row has backend, busy, dtypes, ")
+    assert str(raised.value).startswith(f"{path}, line {line}: a row has algorithm, backend, busy, dtypes, ")
 
 
 @pytest.mark.parametrize("number", range(len(TABLE.rows)))
@@ -204,7 +204,7 @@ def test_line_of_any_row(path: Path, layout: str, number: int) -> None:
         ("{}", f"line 1: not a {FORMAT}"),
         ("[]", f"line 1: not a {FORMAT}"),
         ("null", f"line 1: not a {FORMAT}"),
-        ('{"format": "hocket tuning table, version 2", "machine": {}, "rows": []}', f"line 1: not a {FORMAT}"),
+        ('{"format": "hocket tuning table, version 3", "machine": {}, "rows": []}', f"line 1: not a {FORMAT}"),
     ],
 )
 def test_no_table(path: Path, text: str, words: str) -> None:

@@ -74,6 +74,9 @@ def run(
         typer.Option(metavar="A,B", show_default=False, help="Such as 16,64KiB,1MiB; default: 16 B to 16 MiB."),
     ] = None,
     rounds: Annotated[int, typer.Option(metavar="N", help="Rounds of measuring everything.")] = 7,
+    schedules: Annotated[
+        bool, typer.Option(help="Measure schedules beside the libraries' own ways, those that a model thinks well of.")
+    ] = True,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="TABLE", show_default=False)] = None,
     merge: Annotated[
         bool, typer.Option("--merge", help="Keep rows of the old table that are not measured again.")
@@ -88,7 +91,8 @@ def run(
     nodes = Nodes(num_nodes, node_rank, master_addr, master_port)
     if num_ranks * num_nodes < 2:
         raise InvalidArgument(f"-n must be 2 or more, not {num_ranks}: one rank has nobody to talk to")
-    sweep = {"rounds": rounds, "sizes": [read_size(each) for each in sizes.split(",")] if sizes else list(SIZES)}
+    chosen = [read_size(each) for each in sizes.split(",")] if sizes else list(SIZES)
+    sweep = {"rounds": rounds, "schedules": schedules, "sizes": chosen}
     if ops:
         sweep["ops"] = ops.split(",")
     Sweep(**sweep)  # type: ignore[arg-type]  # says what is wrong before anything starts
@@ -157,11 +161,17 @@ def show(
     grid = Grid(
         title=f"{loaded.path}: {loaded.machine.processor}, {loaded.machine.num_cpus} CPUs", title_justify="left"
     )
-    for heading in ("operation", "ranks", "size", *names, "fastest by"):
-        grid.add_column(heading, justify="left" if heading == "operation" else "right", no_wrap=True)
+    has_schedules = any(row.algorithm for row in loaded.rows)
+    schedule_column = ("best schedule",) if has_schedules else ()
+    for heading in ("operation", "ranks", "size", *names, *schedule_column, "fastest by"):
+        is_text = heading in ("operation", "best schedule")
+        grid.add_column(heading, justify="left" if is_text else "right", no_wrap=heading != "best schedule")
     for op, dtypes, ranks, nbytes, rows in cells:
         ordered = sorted(rows.values(), key=lambda row: row.seconds)
         times = [_time_of(rows.get(name), ordered[0]) for name in names]
+        if has_schedules:
+            best = next((row for row in ordered if row.algorithm), None)
+            times.append(f"{_time_of(best, ordered[0])} {best.carrier}" if best else "-")
         gain = f"{ordered[1].seconds / ordered[0].seconds:.2f}" if len(ordered) > 1 else ""
         grid.add_row(op + (" (half)" if dtypes == "half" else ""), str(ranks), format_nbytes(nbytes), *times, gain)
     Console(width=None if sys.stdout.isatty() else 120).print(grid)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-import hocket.collectives.algorithms as folder
+import hocket.collectives.families as folder
 from hocket.collectives.link import Link
 from hocket.collectives.schedule import Schedule
 from hocket.collectives.semantics import SEMANTICS

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hocket.collectives.link import Link
+from hocket.collectives.proof import verify
 from hocket.collectives.registry import Algorithm, find_algorithm
 from hocket.collectives.schedule import Schedule
-from hocket.collectives.verify import verify
 from hocket.errors import InvalidArgument, InvalidType
 
 _NAMED = re.compile(r"(\w+)(?:\((.*)\))?\Z")
@@ -22,6 +22,11 @@ def format_algorithm(name: str, parameters: Mapping[str, Any]) -> str:
     """Return the name of an algorithm with its parameters: "chain(num_blocks=8)"."""
     given = ", ".join(f"{key}={value}" for key, value in parameters.items())
     return f"{name}({given})" if given else name
+
+
+def round_num_blocks(num_blocks: int) -> int:
+    """Return the nearest of the numbers of blocks that are used where the model chooses."""
+    return min(_ROUND_NUMBERS, key=lambda each: abs(each - num_blocks))
 
 
 def parse_algorithm(collective: str, text: str) -> tuple[Algorithm, dict[str, Any]]:
@@ -82,7 +87,7 @@ class Schedules:
         found, parameters = parse_algorithm(collective, algorithm)
         if "num_blocks" in found.parameters and "num_blocks" not in parameters:
             best = found.best_num_blocks(self._link_for(num_hosts), num_ranks, nbytes, **parameters)
-            parameters["num_blocks"] = min(_ROUND_NUMBERS, key=lambda each: abs(each - best))
+            parameters["num_blocks"] = round_num_blocks(best)
         return format_algorithm(found.name, {**found.parameters, **parameters})
 
     def build(self, collective: str, algorithm: object, num_ranks: int) -> tuple[str, Schedule]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from hocket.tune.model import LINKS, LINKS_BETWEEN_HOSTS
+from hocket.tune.model import typical_link
 
 if TYPE_CHECKING:
     from hocket.collectives.source import Schedules
@@ -22,11 +22,6 @@ class LazySchedules:
 
     @cached_property
     def _schedules(self) -> Schedules:
-        from hocket.collectives.link import Link
         from hocket.collectives.source import Schedules
 
-        def link_for(num_hosts: int) -> Link:
-            link = (LINKS if num_hosts == 1 else LINKS_BETWEEN_HOSTS)["mpi"]
-            return Link.of(link.latency_s * 1e6, link.bandwidth_gb_s)
-
-        return Schedules(link_for)
+        return Schedules(typical_link)

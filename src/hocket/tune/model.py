@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, WITH_COUNTS, Candidate, Choices, Group, Policy, Range
 
-from hocket import _native  # isort: skip
+from hocket import _native, collectives  # isort: skip
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,13 @@ class Link:
 LINKS = {"shm": Link(0.15e-6, 8.0), "mpi": Link(1e-6, 5.0), "gloo": Link(100e-6, 1.0)}
 LINKS_BETWEEN_HOSTS = {"mpi": Link(50e-6, 1.0), "gloo": Link(200e-6, 0.9)}
 _UNKNOWN = Link(1e-3, 0.1)
+
+
+def typical_link(num_hosts: int) -> collectives.Link:
+    """Return the link by which schedules are cut into blocks, and compared, where none was fitted."""
+    link = (LINKS if num_hosts == 1 else LINKS_BETWEEN_HOSTS)["mpi"]
+    return collectives.Link(link.latency_s, 1e-9 / link.bandwidth_gb_s)
+
 
 # Name -> (rounds, traffic in units of Record.nbytes) between so many ranks.
 _COSTS: dict[str, Callable[[int], tuple[float, float]]] = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 
 from hocket import _native
 from hocket.comm.policy import (
@@ -19,7 +19,7 @@ from hocket.comm.policy import (
     Range,
     format_nbytes,
 )
-from hocket.tune.model import rank_by_model
+from hocket.tune.model import predict_seconds, rank_by_model, typical_link
 from hocket.tune.table import Row, Table
 
 # A backend is faster than another one if its median is by so much shorter, and either shorter than anything that was
@@ -53,14 +53,17 @@ class TablePolicy(Policy):
             nbytes = _ONE_CHOICE[op]
         elif op in WITH_COUNTS:
             nbytes //= group.size
-        measured_size, sizes = self._nearest(group.size, op, dtypes)
+        measured_size, sizes = self._rows_for(group, op, dtypes)
         if not sizes:
             return f"{self.table.path} has no {op} of that kind, a model decides", rank_by_model(group, op, nbytes)
-        nearest = _nearest_size(list(sizes), nbytes)
+        nearest = self._standing_for(nbytes, sizes, group)
         rows = sizes[nearest]
         order = self._order(rows, group)
+        source = f"measured at {nearest} B"
+        if measured_size != group.size:
+            source += f" between {measured_size} ranks, carried over by the model"
         candidates = [
-            Candidate(name, rows[name].seconds, f"measured at {nearest} B")
+            Candidate(rows[name].backend, rows[name].seconds, source, rows[name].algorithm)
             if name in rows
             else Candidate(name, None, "not measured")
             for name in order
@@ -68,7 +71,7 @@ class TablePolicy(Policy):
         reason = f"the fastest of those measured in {self.table.path}"
         if len(candidates) > 1 and (best := candidates[0].seconds) and (second := candidates[1].seconds):
             reason = f"{second / best:.2f} times as fast as the second in {self.table.path}"
-            if not _is_faster(rows[candidates[0].backend], rows[candidates[1].backend]):
+            if not _is_faster(rows[candidates[0].carrier], rows[candidates[1].carrier]):
                 reason = f"as fast as the second in {self.table.path}, within the noise"
         if measured_size != group.size:
             reason += f"; measured between {measured_size} ranks, there are no times for {group.size}"
@@ -77,9 +80,14 @@ class TablePolicy(Policy):
         return reason, candidates
 
     def expected_seconds(self, size: int, backend: str, op: str, dtypes: str, nbytes: int) -> float | None:
-        """Return the time that the table predicts, between measured sizes on a straight line of logarithms."""
+        """Return the time that the table predicts for the fastest way over a backend, between measured sizes on a
+        straight line of logarithms."""
         _, sizes = self._nearest(size, op, dtypes)
-        points = [(nbytes_, rows[backend].seconds) for nbytes_, rows in sizes.items() if backend in rows]
+        points = [
+            (each, min(row.seconds for row in rows.values() if row.backend == backend))
+            for each, rows in sizes.items()
+            if any(row.backend == backend for row in rows.values())
+        ]
         if not points:
             return None
         place = bisect_left(points, (nbytes,))
@@ -93,28 +101,43 @@ class TablePolicy(Policy):
         return math.exp(math.log(y0) + share * (math.log(y1) - math.log(y0)))
 
     def _ranges(self, group: Group, op: str, dtypes: str) -> list[Range]:
-        _, sizes = self._nearest(group.size, op, dtypes)
+        _, sizes = self._rows_for(group, op, dtypes)
         if not sizes:
             order = tuple(each.backend for each in rank_by_model(group, op, 1))
             return [Range(LARGEST_NBYTES, order)]
         if op in _ONE_CHOICE:
-            rows = sizes[_nearest_size(list(sizes), _ONE_CHOICE[op])]
+            rows = sizes[self._standing_for(_ONE_CHOICE[op], sizes, group)]
             return [Range(LARGEST_NBYTES, self._order(rows, group))]
         unit = group.size if op in WITH_COUNTS else 1  # the size of those is that of all blocks together
         ranges: list[Range] = []
-        measured = list(sizes)
-        for nbytes, following in zip(measured, [*measured[1:], None], strict=True):
-            most = LARGEST_NBYTES if following is None else (_border(nbytes, following) + 1) * unit - 1
+        for nbytes, most in zip(sizes, self._borders(sizes, group), strict=True):
             order = self._order(sizes[nbytes], group)
+            most = LARGEST_NBYTES if most == LARGEST_NBYTES else (most + 1) * unit - 1
             if ranges and ranges[-1].ranking == order:
                 ranges[-1] = Range(most, order)
             else:
                 ranges.append(Range(most, order))
         return ranges
 
+    def _borders(self, sizes: Mapping[int, Mapping[str, Row]], group: Group) -> list[int]:
+        """For every measured size the largest one that it stands for."""
+        winners = [self._order(rows, group)[0] for rows in sizes.values()]
+        measured = list(sizes.items())
+        borders = [
+            _crossing(nbytes, rows, following, next_rows, winner, next_winner)
+            for (nbytes, rows), (following, next_rows), winner, next_winner in zip(
+                measured, measured[1:], winners, winners[1:], strict=False
+            )
+        ]
+        return [*borders, LARGEST_NBYTES]
+
+    def _standing_for(self, nbytes: int, sizes: Mapping[int, Mapping[str, Row]], group: Group) -> int:
+        """The measured size by which a size is judged."""
+        return next(size for size, most in zip(sizes, self._borders(sizes, group), strict=True) if nbytes <= most)
+
     def _order(self, rows: Mapping[str, Row], group: Group) -> tuple[str, ...]:
         """Best first; those that were not measured last."""
-        left = [name for name in group.backends if name in rows]
+        left = [name for name, row in rows.items() if row.backend in group.backends]
         if not left:
             return tuple(group.backends)
         op = rows[left[0]].op
@@ -123,15 +146,37 @@ class TablePolicy(Policy):
         while left:
             best = min(left, key=lambda name: rows[name].seconds)
             equal = [name for name in left if not _is_faster(rows[best], rows[name])]
-            chosen = min(equal, key=lambda name: (self._loss_when_busy(rows[name]), modelled.index(name)))
+            chosen = min(
+                equal,
+                key=lambda name: (
+                    self._loss_when_busy(rows[name]),
+                    modelled.index(rows[name].backend),
+                    rows[name].algorithm != "",  # a library's own way rather than a schedule that is as fast
+                    rows[name].seconds,
+                ),
+            )
             order.append(chosen)
             left.remove(chosen)
         return (*order, *(name for name in group.backends if name not in rows))
 
     def _loss_when_busy(self, row: Row) -> float:
         """How much slower next to a busy second backend, in steps of a quarter; 0 where that was not measured."""
-        busy = self.table.cells.get((row.op, row.dtypes, row.num_ranks, True), {}).get(row.nbytes, {}).get(row.backend)
+        busy = self.table.cells.get((row.op, row.dtypes, row.num_ranks, True), {}).get(row.nbytes, {}).get(row.carrier)
         return 0.0 if busy is None else round(4 * busy.low / row.low)
+
+    def _rows_for(self, group: Group, op: str, dtypes: str) -> tuple[int, Mapping[int, Mapping[str, Row]]]:
+        """As `_nearest`; times between another number of ranks are carried over by the model."""
+        measured_size, sizes = self._nearest(group.size, op, dtypes)
+        if measured_size == group.size or not sizes:
+            return measured_size, sizes
+        return measured_size, {
+            nbytes: {
+                name: scaled
+                for name, row in rows.items()
+                if (scaled := carry_over(row, replace(group, backends=[row.backend]), self.table)) is not None
+            }
+            for nbytes, rows in sizes.items()
+        }
 
     def _nearest(self, size: int, op: str, dtypes: str) -> tuple[int, Mapping[int, Mapping[str, Row]]]:
         """The measured number of ranks next to this one, and the rows by size.
@@ -155,13 +200,51 @@ def _is_faster(row: Row, other: Row) -> bool:
     return row.seconds * (1 + _LEAST_GAIN) < other.seconds and is_clear
 
 
+def carry_over(row: Row, group: Group, table: Table) -> Row | None:
+    """Return a row for another number of ranks: its time changes as that of the model does.
+
+    Returns:
+        None where the algorithm cannot do so many.
+    """
+    if not row.algorithm:
+        then = replace(group, size=row.num_ranks)
+        factor = predict_seconds(row.backend, row.op, group, row.nbytes) / predict_seconds(
+            row.backend, row.op, then, row.nbytes
+        )
+    else:
+        from hocket.collectives.source import parse_algorithm  # needs NumPy, which other rows do not
+
+        algorithm, parameters = parse_algorithm(row.op, row.algorithm)
+        if algorithm.restriction(group.size) is not None or "ranks_per_host" in parameters:
+            return None
+        fitted = [fit.link for fit in table.fits if fit.backend == row.backend]
+        link = fitted[0] if fitted else typical_link(group.num_hosts)
+        blocks = row.op in ("all_gather", "reduce_scatter", "all_to_all")
+
+        def seconds(num_ranks: int) -> float:
+            return algorithm.seconds(link, num_ranks, row.nbytes * (num_ranks if blocks else 1), **parameters)
+
+        factor = seconds(group.size) / seconds(row.num_ranks) if row.num_ranks > 1 else 1.0
+    return replace(
+        row, num_ranks=group.size, seconds=row.seconds * factor, low=row.low * factor, high=row.high * factor
+    )
+
+
 def _border(nbytes: int, following: int) -> int:
     """Up to where a measured size stands for others: the geometric mean with the next one."""
     return math.isqrt(nbytes * following)
 
 
-def _nearest_size(sizes: Sequence[int], nbytes: int) -> int:
-    for size, following in itertools.pairwise(sizes):
-        if nbytes <= _border(size, following):
-            return size
-    return sizes[-1]
+def _crossing(
+    nbytes: int, rows: Mapping[str, Row], following: int, next_rows: Mapping[str, Row], winner: str, next_winner: str
+) -> int:
+    """Up to where the winner at one size stands for others: where the lines through both sizes' times cross, on
+    logarithmic scales."""
+    if winner == next_winner or not {winner, next_winner} <= rows.keys() & next_rows.keys() or not nbytes:
+        return _border(nbytes, following)
+    ahead = math.log(rows[next_winner].seconds / rows[winner].seconds)
+    behind = math.log(next_rows[winner].seconds / next_rows[next_winner].seconds)
+    if ahead < 0 or behind < 0 or ahead + behind == 0:  # not by their times, but by what else counts
+        return _border(nbytes, following)
+    share = ahead / (ahead + behind)
+    return min(following - 1, int(nbytes * (following / nbytes) ** share))

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
-from statistics import median
 from typing import Any
 
 import numpy as np
 
 from hocket import _native
 from hocket.comm import Communicator
-from hocket.comm.policy import Policy
+from hocket.comm.choosing import OWN
+from hocket.comm.policy import Policy, split_carrier
 from hocket.errors import InvalidArgument, UnsupportedDtype
-from hocket.measure import Contender, Key, Measurement, Settings, Team, measure, median_interval
+from hocket.measure import Contender, Key, Settings, Team, measure
 from hocket.measure.rounds import OnRound
 from hocket.measure.settling import SettlingBarrier
+from hocket.tune.contest import LEAST_NBYTES, Contest
+from hocket.tune.contest import Key as CellKey
+from hocket.tune.fit import Fit, measure_gamma_s
 from hocket.tune.machine import this_machine
 from hocket.tune.table import Row, Table
 
@@ -44,7 +48,8 @@ class Sweep:
         busy_sizes: of those, the ones that are measured next to a busy second backend, too.
         rounds: of measuring everything; 6 are the least that give an interval.
         min_sample_s: seconds that a sample lasts at least.
-        time_limit_s: seconds after which no further round starts.
+        time_limit_s: seconds after which no further round starts; of each stage.
+        schedules: whether schedules are measured beside the libraries' own ways.
     """
 
     ops: Sequence[str] = OPS
@@ -53,6 +58,7 @@ class Sweep:
     rounds: int = 7
     min_sample_s: float = 0.003
     time_limit_s: float = 120.0
+    schedules: bool = True
 
     def __post_init__(self) -> None:
         for op in self.ops:
@@ -72,29 +78,80 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
         sweep: what to measure.
         on_round: see `hocket.measure.measure`.
     """
-    cells = dict(_cells(comm, sweep))
+    arrays = _Arrays()
     control = comm.dup()  # what the measurement itself says must not go over what is measured
     quickest = next(name for name in ("shm", "mpi", *comm.backends) if name in comm.backends)
     control.policy = Policy.fixed({"*": quickest})
+    stage = _Stage(comm, control, sweep, on_round)
+    cells = dict(_cells(comm, arrays, sweep))
+    rows = {row.place: row for row in stage.rows(list(cells.values()), sweep.rounds)}
+    fits: list[Fit] = []
+    if sweep.schedules and comm.size > 1:
+        contest = Contest(
+            comm.size,
+            comm.size // comm.num_hosts,
+            list(comm.backends),
+            sweep.rounds,
+            partial(_measure_carriers, stage, arrays),
+            max(stage.gather([measure_gamma_s()])[rank][0] for rank in range(comm.size)),
+        )
+        fits = contest.fit_links([nbytes for nbytes in sweep.sizes if nbytes >= LEAST_NBYTES] or sweep.sizes)
+        rows |= {row.place: row for row in contest.run(list(rows.values()), fits)}
+    control.finalize()
+    return Table(this_machine(comm.backends, comm.num_hosts), tuple(rows.values()), fits=tuple(fits))
 
-    def gather(values: list[float]) -> list[list[float]]:
-        out = np.empty((control.size, len(values)))
-        control.all_gather(out, np.array(values))
+
+class _Stage:
+    """Times cells in rounds, all of them in every round."""
+
+    def __init__(self, comm: Communicator, control: Communicator, sweep: Sweep, on_round: OnRound | None) -> None:
+        self.comm = comm
+        self._control = control
+        self._sweep = sweep
+        self._on_round = on_round
+
+    def gather(self, values: list[float]) -> list[list[float]]:
+        """Return every rank's values, by rank."""
+        out = np.empty((self._control.size, len(values)))
+        self._control.all_gather(out, np.array(values))
         return [list(map(float, row)) for row in out]
 
-    barrier = SettlingBarrier(control.barrier, gather)
-    team = Team([cell.contender for cell in cells.values()], comm.rank, barrier, gather)
-    settings = Settings(
-        min_rounds=sweep.rounds,
-        min_sample_s=sweep.min_sample_s,
-        core_rounds=0,
-        again=False,
-        time_limit_s=sweep.time_limit_s,
-    )
-    measured = measure(team, settings, on_round=on_round)
-    control.finalize()
-    rows = tuple(_row(comm.size, cell, key, measured) for key, cell in cells.items())
-    return Table(this_machine(comm.backends, comm.num_hosts), rows)
+    def seconds(self, cells: Sequence[_Cell], rounds: int) -> list[list[float]]:
+        """Return the seconds of an operation in every round, of every cell; equal on all ranks."""
+        if not cells:
+            return []
+        barrier = SettlingBarrier(self._control.barrier, self.gather)
+        team = Team([cell.contender for cell in cells], self.comm.rank, barrier, self.gather)
+        settings = Settings(
+            min_rounds=rounds,
+            min_sample_s=self._sweep.min_sample_s,
+            core_rounds=0,
+            again=False,
+            time_limit_s=self._sweep.time_limit_s,
+        )
+        measured = measure(team, settings, on_round=self._on_round)
+        return [
+            [each.seconds[cell.contender.key] / cell.ops_per_iteration for each in measured.rounds] for cell in cells
+        ]
+
+    def rows(self, cells: Sequence[_Cell], rounds: int) -> list[Row]:
+        """Return a row of each cell."""
+        return [
+            Row.of_samples(
+                cell.op, cell.dtypes, self.comm.size, cell.nbytes, cell.backend, cell.busy, seconds, cell.algorithm
+            )
+            for cell, seconds in zip(cells, self.seconds(cells, rounds), strict=True)
+        ]
+
+
+def _measure_carriers(
+    stage: _Stage, arrays: _Arrays, pairs: Sequence[tuple[CellKey, str]], rounds: int
+) -> dict[tuple[CellKey, str], list[float]]:
+    """What a contest wants to know."""
+    cells = [_cell(stage.comm, arrays, *key, carrier, False) for key, carrier in pairs]
+    known = [(pair, cell) for pair, cell in zip(pairs, cells, strict=True) if cell is not None]
+    times = stage.seconds([cell for _, cell in known], rounds)
+    return {pair: seconds for (pair, _), seconds in zip(known, times, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -106,6 +163,7 @@ class _Cell:
     busy: bool
     contender: Contender
     ops_per_iteration: int
+    algorithm: str
 
 
 class _Arrays:
@@ -121,8 +179,7 @@ class _Arrays:
         return self._made[key]
 
 
-def _cells(comm: Communicator, sweep: Sweep) -> Iterator[tuple[Key, _Cell]]:
-    arrays = _Arrays()
+def _cells(comm: Communicator, arrays: _Arrays, sweep: Sweep) -> Iterator[tuple[Key, _Cell]]:
     for op in sweep.ops:
         for dtypes in ("full", "half") if op in REDUCTIONS else ("moved",):
             for nbytes in (0,) if op == "barrier" else sweep.sizes:
@@ -134,55 +191,65 @@ def _cells(comm: Communicator, sweep: Sweep) -> Iterator[tuple[Key, _Cell]]:
 
 
 def _cell(
-    comm: Communicator, arrays: _Arrays, op: str, dtypes: str, nbytes: int, backend: str, busy: bool
+    comm: Communicator, arrays: _Arrays, op: str, dtypes: str, nbytes: int, carrier: str, busy: bool
 ) -> _Cell | None:
     """Set one up and run it once; None where the backend cannot carry it."""
-    call = _call(comm, arrays, op, dtypes, nbytes, backend)
+    backend, algorithm = split_carrier(carrier)
+    call = _call(comm, arrays, op, dtypes, nbytes, backend, algorithm)
     try:
         call()
     except UnsupportedDtype:
         return None
     run, ops_per_iteration = _alone(call), 1
     if nbytes >= _IN_PAIRS_FROM and op != "send":
-        run, ops_per_iteration = _alone_and_in_pairs(call, _call(comm, arrays, op, dtypes, nbytes, backend, 1)), 3
+        other = _call(comm, arrays, op, dtypes, nbytes, backend, algorithm, 1)
+        run, ops_per_iteration = _alone_and_in_pairs(call, other), 3
     if busy:
         others = [name for name in ("mpi", "shm", *comm.backends) if name != backend and name in comm.backends]
         if not others:
             return None
         run, ops_per_iteration = _next_to(call, comm, others[0]), 1
     case = f"{op} {dtypes} {nbytes}{' busy' if busy else ''}"
-    return _Cell(op, dtypes, nbytes, backend, busy, Contender(case, backend, run), ops_per_iteration)
+    return _Cell(op, dtypes, nbytes, backend, busy, Contender(case, carrier, run), ops_per_iteration, algorithm)
 
 
 def _call(
-    comm: Communicator, arrays: _Arrays, op: str, dtypes: str, nbytes: int, backend: str, number: int = 0
+    comm: Communicator,
+    arrays: _Arrays,
+    op: str,
+    dtypes: str,
+    nbytes: int,
+    backend: str,
+    algorithm: str,
+    number: int = 0,
 ) -> Callable[..., Any]:
     """Return the operation, to be called with further options; of several at once each has a number."""
+    way: dict[str, Any] = {"backend": backend, "algorithm": algorithm or OWN}
     items = arrays(f"one {number}", nbytes, dtypes)
     if op in _WITH_BLOCKS:
         blocks = arrays(f"all {number}", nbytes * comm.size, dtypes)
     match op:
         case "barrier":
-            return lambda **how: comm.barrier(backend=backend, **how)
+            return lambda **how: comm.barrier(**way, **how)
         case "all_reduce":
-            return lambda **how: comm.all_reduce(items, backend=backend, **how)
+            return lambda **how: comm.all_reduce(items, **way, **how)
         case "reduce":
-            return lambda **how: comm.reduce(items, 0, backend=backend, **how)
+            return lambda **how: comm.reduce(items, 0, **way, **how)
         case "scan":
-            return lambda **how: comm.scan(items, backend=backend, **how)
+            return lambda **how: comm.scan(items, **way, **how)
         case "broadcast":
-            return lambda **how: comm.broadcast(items, 0, backend=backend, **how)
+            return lambda **how: comm.broadcast(items, 0, **way, **how)
         case "all_gather":
-            return lambda **how: comm.all_gather(blocks, items, backend=backend, **how)
+            return lambda **how: comm.all_gather(blocks, items, **way, **how)
         case "reduce_scatter":
-            return lambda **how: comm.reduce_scatter(items, blocks, backend=backend, **how)
+            return lambda **how: comm.reduce_scatter(items, blocks, **way, **how)
         case "all_to_all":
             received = arrays(f"received {number}", nbytes * comm.size, dtypes)
-            return lambda **how: comm.all_to_all(received, blocks, backend=backend, **how)
+            return lambda **how: comm.all_to_all(received, blocks, **way, **how)
         case "gather":
-            return lambda **how: comm.gather(blocks if comm.rank == 0 else None, items, 0, backend=backend, **how)
+            return lambda **how: comm.gather(blocks if comm.rank == 0 else None, items, 0, **way, **how)
         case "scatter":
-            return lambda **how: comm.scatter(items, blocks if comm.rank == 0 else None, 0, backend=backend, **how)
+            return lambda **how: comm.scatter(items, blocks if comm.rank == 0 else None, 0, **way, **how)
         case _:
             return _exchange(comm, items, arrays("received one", nbytes, dtypes), backend)
 
@@ -236,9 +303,3 @@ def _next_to(call: Callable[[], object], comm: Communicator, other: str) -> Call
             work.wait()
 
     return run
-
-
-def _row(num_ranks: int, cell: _Cell, key: Key, measured: Measurement) -> Row:
-    seconds = [each.seconds[key] / cell.ops_per_iteration for each in measured.rounds]
-    low, high = median_interval(seconds) if len(seconds) >= 6 else (min(seconds), max(seconds))
-    return Row(cell.op, cell.dtypes, num_ranks, cell.nbytes, cell.backend, cell.busy, median(seconds), low, high)

@@ -1,4 +1,4 @@
-"""The table: one measured time per (operation, class of types, ranks, size, backend), in a JSON file."""
+"""The table: one measured time per (operation, class of types, ranks, size, backend, schedule), in a JSON file."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from hocket import _native
-from hocket.comm.policy import CHOOSABLE
-from hocket.errors import TableError
+from hocket.comm.policy import CHOOSABLE, join_carrier
+from hocket.errors import InvalidArgument, TableError
+from hocket.measure.statistics import median_interval
+from hocket.tune.fit import Fit, is_usable
 from hocket.tune.machine import Machine
 
-FORMAT = "hocket tuning table, version 1"
+FORMAT = "hocket tuning table, version 2"
+_WITHOUT_SCHEDULES = "hocket tuning table, version 1"  # is read as well
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Row:
         busy: whether another backend carried large operations at the same time.
         seconds: median time of an operation, of the slowest rank.
         low, high: the 95 % interval of that median, in seconds.
+        algorithm: name of the schedule with its parameters; empty: the library's own way.
     """
 
     op: str
@@ -44,6 +49,26 @@ class Row:
     seconds: float
     low: float
     high: float
+    algorithm: str = ""
+
+    @property
+    def carrier(self) -> str:
+        """Backend and algorithm as in `Range.ranking`."""
+        return join_carrier(self.backend, self.algorithm)
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """What the row is about; a table has one row for it."""
+        return self.op, self.dtypes, self.num_ranks, self.nbytes, self.carrier, self.busy
+
+    @staticmethod
+    def of_samples(
+        op: str, dtypes: str, num_ranks: int, nbytes: int, backend: str, busy: bool, seconds: Sequence[float],
+        algorithm: str = "",
+    ) -> Row:  # fmt: skip
+        """Make a row of the times of all rounds."""
+        low, high = median_interval(seconds) if len(seconds) >= 6 else (min(seconds), max(seconds))
+        return Row(op, dtypes, num_ranks, nbytes, backend, busy, median(seconds), low, high, algorithm)
 
 
 @dataclass(frozen=True)
@@ -54,25 +79,28 @@ class Table:
         machine: that they were measured on.
         rows: in any order.
         path: the file it came from, for messages.
+        fits: links fitted to messages over the backends, for what was not measured.
     """
 
     machine: Machine
     rows: tuple[Row, ...]
     path: str = "a table in memory"
+    fits: tuple[Fit, ...] = ()
 
     @cached_property
     def hash(self) -> str:
         """Equal for tables with equal content; ranks compare it at init."""
-        content = json.dumps([self.machine.to_json(), sorted(map(_as_json, self.rows), key=repr)], sort_keys=True)
+        fits = sorted(map(asdict, self.fits), key=repr)
+        content = json.dumps([self.machine.to_json(), sorted(map(_as_json, self.rows), key=repr), fits], sort_keys=True)
         return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
     @cached_property
     def cells(self) -> Mapping[tuple[str, str, int, bool], Mapping[int, Mapping[str, Row]]]:
-        """By (operation, class of types, ranks, busy): by size in ascending order: the row of each backend."""
+        """By (operation, class of types, ranks, busy): by size in ascending order: the row of each carrier."""
         cells: dict[tuple[str, str, int, bool], dict[int, dict[str, Row]]] = {}
         for row in sorted(self.rows, key=lambda each: each.nbytes):
             sizes = cells.setdefault((row.op, row.dtypes, row.num_ranks, row.busy), {})
-            sizes.setdefault(row.nbytes, {})[row.backend] = row
+            sizes.setdefault(row.nbytes, {})[row.carrier] = row
         return cells
 
     def merged(self, other: Table) -> Table:
@@ -84,9 +112,10 @@ class Table:
         difference = other.machine.difference(self.machine)
         if difference is not None:
             raise TableError(f"{self.path} is of another machine than {other.path}: {difference}")
-        rows = {_key(row): row for row in self.rows} | {_key(row): row for row in other.rows}
+        rows = {row.place: row for row in self.rows} | {row.place: row for row in other.rows}
         machine = replace(other.machine, backends={**self.machine.backends, **other.machine.backends})
-        return Table(machine, tuple(rows.values()), other.path)
+        fits = {fit.backend: fit for fit in (*self.fits, *other.fits)}
+        return Table(machine, tuple(rows.values()), other.path, tuple(fits.values()))
 
 
 def save_table(table: Table, path: str | Path) -> None:
@@ -94,10 +123,11 @@ def save_table(table: Table, path: str | Path) -> None:
     path = Path(path)
     head = json.dumps({"format": FORMAT, "machine": table.machine.to_json()}, indent=1)[:-2]
     rows = ",\n".join(f"  {json.dumps(_as_json(row))}" for row in table.rows)
+    fits = ",\n".join(f"  {json.dumps(asdict(fit))}" for fit in table.fits)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        part.write_text(f'{head},\n "rows": [\n{rows}\n ]\n}}\n')
+        part.write_text(f'{head},\n "fits": [\n{fits}\n ],\n "rows": [\n{rows}\n ]\n}}\n')
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -120,23 +150,42 @@ def load_table(path: str | Path) -> Table:
         raise TableError(f"{path}, line {error.lineno}: {error.msg}") from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, nesting without end
         raise TableError(f"{path}: {error}") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") not in (FORMAT, _WITHOUT_SCHEDULES):
         raise TableError(f"{path}, line 1: not a {FORMAT}")
+    is_old = content["format"] == _WITHOUT_SCHEDULES
     machine = _read_machine(content.get("machine"), str(path))
+    fits = () if is_old else _read_fits(content.get("fits"), machine, str(path))
     rows = content.get("rows")
     if not isinstance(rows, list):
         raise TableError(f"{path}: there is no list of rows")
     seen: dict[tuple[object, ...], int] = {}
     checked = []
     for content, line in zip(rows, _lines_of_rows(text), strict=True):
-        row = _read_row(content, f"{path}, line {line}")
+        row = _read_row({"algorithm": "", **content} if is_old else content, f"{path}, line {line}")
         if row.backend not in machine.backends:
             raise TableError(f"{path}, line {line}: the machine has no backend {row.backend!r}")
-        first = seen.setdefault(_key(row), line)
+        first = seen.setdefault(row.place, line)
         if first != line:
             raise TableError(f"{path}, line {line}: the same is said on line {first} already")
         checked.append(row)
-    return Table(machine, tuple(checked), str(path))
+    return Table(machine, tuple(checked), str(path), fits)
+
+
+def _read_fits(content: Any, machine: Machine, path: str) -> tuple[Fit, ...]:
+    names = {field.name for field in fields(Fit)}
+    if not isinstance(content, list):
+        raise TableError(f"{path}: there is no list of fits")
+    fits = []
+    for each in content:
+        if not isinstance(each, dict) or set(each) != names:
+            raise TableError(f"{path}: a fit has {', '.join(sorted(names))}, not {each!r}")
+        if each["backend"] not in machine.backends:
+            raise TableError(f"{path}: the machine has no backend {each['backend']!r}, of which there is a fit")
+        wrong = [name for name in sorted(names - {"backend"}) if not is_usable(each[name])]
+        if wrong:
+            raise TableError(f"{path}: {wrong[0]} of a fit must be a number of 0 or more, not {each[wrong[0]]!r}")
+        fits.append(Fit(**each))
+    return tuple(fits)
 
 
 def _read_machine(content: Any, path: str) -> Machine:
@@ -156,10 +205,6 @@ def _read_machine(content: Any, path: str) -> Machine:
 
 def _as_json(row: Row) -> dict[str, object]:
     return asdict(row)
-
-
-def _key(row: Row) -> tuple[object, ...]:
-    return row.op, row.dtypes, row.num_ranks, row.nbytes, row.backend, row.busy
 
 
 def _lines_of_rows(text: str) -> Iterator[int]:
@@ -197,6 +242,7 @@ _RULES: dict[str, tuple[Callable[[object], bool], str]] = {
     "seconds": (_is_time, "a time above zero"),
     "low": (_is_time, "a time above zero"),
     "high": (_is_time, "a time above zero"),
+    "algorithm": (lambda value: isinstance(value, str), "a name"),
 }
 
 
@@ -209,4 +255,15 @@ def _read_row(row: Any, place: str) -> Row:
             raise TableError(f"{place}: {name} must be {words}, not {row[name]!r}")
     if not row["low"] <= row["seconds"] <= row["high"]:
         raise TableError(f"{place}: seconds must lie between low and high")
+    if row["algorithm"]:
+        _check_algorithm(row, place)
     return Row(**row)
+
+
+def _check_algorithm(row: Any, place: str) -> None:
+    from hocket.collectives.source import parse_algorithm  # needs NumPy, which a table without schedules does not
+
+    try:
+        parse_algorithm(row["op"], row["algorithm"])
+    except InvalidArgument as error:
+        raise TableError(f"{place}: {error}") from None

@@ -12,8 +12,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from hocket.collectives.algorithms._common import floor_log2
-from hocket.collectives.algorithms.chain import chain_rounds
+from hocket.collectives.families._common import floor_log2
+from hocket.collectives.families.chain import chain_rounds
 from hocket.collectives.link import Link
 from hocket.collectives.registry import algorithm
 from hocket.collectives.schedule import Rounds, Schedule, Transfers, make_schedule

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 
-from hocket.collectives.algorithms import chain, circulant, double_tree, scatter_all_gather, trees
-from hocket.collectives.algorithms._common import ceil_log2, need_power_of_two
+from hocket.collectives.families import chain, circulant, double_tree, scatter_all_gather, trees
+from hocket.collectives.families._common import ceil_log2, need_power_of_two
 from hocket.collectives.link import Link
 from hocket.collectives.registry import Build, Seconds, algorithm
 from hocket.collectives.schedule import Schedule

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.collectives.algorithms._common import ceil_log2
+from hocket.collectives.families._common import ceil_log2
 from hocket.collectives.link import Link
 from hocket.collectives.registry import algorithm
 from hocket.collectives.schedule import Rounds, Schedule, Transfers, make_schedule

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hocket.collectives.algorithms._common import ceil_log2
-from hocket.collectives.algorithms.bruck import bruck_all_gather
-from hocket.collectives.algorithms.ring import ring_all_gather
+from hocket.collectives.families._common import ceil_log2
+from hocket.collectives.families.bruck import bruck_all_gather
+from hocket.collectives.families.ring import ring_all_gather
 from hocket.collectives.link import Link
 from hocket.collectives.registry import algorithm
 from hocket.collectives.schedule import Rounds, Schedule, Transfers, make_schedule

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from hocket.collectives.algorithms._common import ceil_log2, floor_log2
+from hocket.collectives.families._common import ceil_log2, floor_log2
 from hocket.collectives.link import Link
 from hocket.collectives.registry import algorithm
 from hocket.collectives.schedule import Rounds, Schedule, Transfers, make_schedule

@@ -1,0 +1,188 @@
+"""Schedules against the libraries' own ways: a model says which are worth measuring, measurements which is chosen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from hocket.collectives import algorithms
+from hocket.collectives.link import Link
+from hocket.collectives.source import format_algorithm, round_num_blocks
+from hocket.comm.policy import join_carrier, split_carrier
+from hocket.tune.fit import Fit, fit_line
+from hocket.tune.table import Row
+
+OPS = ("all_reduce", "reduce", "scan", "broadcast", "all_gather", "reduce_scatter", "all_to_all")
+WITH_BLOCKS = ("all_gather", "reduce_scatter", "all_to_all")
+LEAST_NBYTES = 1024  # below, latencies of single messages decide, which libraries have no more of than schedules
+_MOST_CANDIDATES = 3
+_WORTH_A_TRY = 2.0  # times the time of the best by the model
+_LEFT_BEHIND = 1.25  # times the best median of the first stage: not measured any further
+_CLOSE_ENOUGH = 1.3  # sizes between which a crossing is not looked for any more
+_MOST_HALVINGS = 3
+
+Key = tuple[str, str, int]  # operation, class of types, bytes
+Measure = Callable[[Sequence[tuple[Key, str]], int], Mapping[tuple[Key, str], Sequence[float]]]
+"""(what to measure, rounds) -> seconds of every round; a cell and a carrier as in `Range.ranking` are measured."""
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What schedules are measured, and how.
+
+    Args:
+        num_ranks, ranks_per_host: of the communicator.
+        backends: names.
+        rounds: of the last stage.
+        measure: times cells; the same answer on all ranks.
+        gamma_s: seconds per byte of reducing.
+    """
+
+    num_ranks: int
+    ranks_per_host: int
+    backends: Sequence[str]
+    rounds: int
+    measure: Measure
+    gamma_s: float
+
+    def fit_links(self, sizes: Sequence[int]) -> list[Fit]:
+        """Fit each backend's link to the time of sending an array along all ranks, which a chain of one block does."""
+        cells: list[tuple[Key, str]] = [
+            (("broadcast", "moved", nbytes), join_carrier(backend, "chain(num_blocks=1)"))
+            for backend in self.backends
+            for nbytes in sizes
+        ]
+        times = self.measure(cells, 5)
+        fits = []
+        for backend in self.backends:
+            points = [
+                (float(key[2]), min(seconds) / max(1, self.num_ranks - 1))
+                for (key, carrier), seconds in times.items()
+                if split_carrier(carrier)[0] == backend
+            ]
+            alpha_s, beta_s, misfit = fit_line(points)
+            fits.append(Fit(backend, alpha_s, beta_s, self.gamma_s, misfit))
+        return fits
+
+    def run(self, rows: Sequence[Row], fits: Sequence[Fit]) -> Iterator[Row]:
+        """Measure the schedules that the model thinks well of, beside the best of the libraries' own ways.
+
+        Successive halving: all candidates get three rounds, those that are not left behind the rest. Then crossings are
+        looked for: between neighbouring sizes with different winners both are measured half-way.
+
+        Args:
+            rows: of the libraries' own ways.
+            fits: links.
+
+        Returns:
+            Further rows; those of libraries that were measured again replace the earlier ones.
+        """
+        cells = {key: each for key, each in _best_rows(rows).items() if key[0] in OPS and key[2] >= LEAST_NBYTES}
+        contenders = {
+            key: [row.carrier, *candidates(key, self.num_ranks, self.ranks_per_host, fits)]
+            for key, row in cells.items()
+            if key[1] != "half"  # schedules round to 16 bits at every step, the libraries here do not
+        }
+        first = self.measure(_pairs(contenders), 3)
+        survivors = {}
+        for key, carriers in contenders.items():
+            best = min(median(first[key, each]) for each in carriers)
+            kept = [each for each in carriers[1:] if median(first[key, each]) <= _LEFT_BEHIND * best]
+            if kept:
+                survivors[key] = [carriers[0], *kept]
+        second = self.measure(_pairs(survivors), self.rounds)
+        found = {pair: self._row(pair, seconds) for pair, seconds in second.items()}
+        winners = {key: row.carrier for key, row in cells.items()}
+        for key, carriers in survivors.items():
+            winners[key] = _fastest(key, carriers, found)
+        for _ in range(_MOST_HALVINGS):
+            between = dict(_crossings(winners))
+            if not between:
+                break
+            measured = self.measure(_pairs(between), self.rounds)
+            found |= {each: self._row(each, seconds) for each, seconds in measured.items()}
+            for key, pair in between.items():
+                winners[key] = _fastest(key, pair, found)
+        yield from found.values()
+
+    def _row(self, pair: tuple[Key, str], seconds: Sequence[float]) -> Row:
+        (op, dtypes, nbytes), carrier = pair
+        backend, algorithm = split_carrier(carrier)
+        return Row.of_samples(op, dtypes, self.num_ranks, nbytes, backend, False, seconds, algorithm)
+
+
+def candidates(key: Key, num_ranks: int, ranks_per_host: int, fits: Sequence[Fit]) -> list[str]:
+    """Return the carriers of the best schedules by the model, over all backends, fastest first.
+
+    Args:
+        key: operation, class of types, bytes.
+        num_ranks, ranks_per_host: of the communicator; hosts with different numbers of ranks count as one rank a host.
+        fits: links of the backends.
+    """
+    predicted = sorted(
+        (seconds, join_carrier(fit.backend, name))
+        for fit in fits
+        for name, seconds in predict_all(key[0], key[2], num_ranks, ranks_per_host, fit.link)
+    )
+    return [carrier for seconds, carrier in predicted[:_MOST_CANDIDATES] if seconds <= _WORTH_A_TRY * predicted[0][0]]
+
+
+def predict_all(op: str, nbytes: int, num_ranks: int, ranks_per_host: int, link: Link) -> Iterator[tuple[str, float]]:
+    """Yield every algorithm of an operation with its best parameters, and its time by the model in seconds.
+
+    Args:
+        op: name of the operation.
+        nbytes: as in `Record.nbytes`.
+        num_ranks, ranks_per_host: of the communicator.
+        link: between any two of the ranks.
+    """
+    total = nbytes * num_ranks if op in WITH_BLOCKS else nbytes
+    seen = set()
+    for algorithm in algorithms(op):
+        if algorithm.restriction(num_ranks) is not None:
+            continue
+        parameters = dict(algorithm.parameters)
+        if "ranks_per_host" in parameters:
+            if not 1 < ranks_per_host < num_ranks or num_ranks % ranks_per_host:
+                continue
+            parameters["ranks_per_host"] = ranks_per_host
+        if "num_blocks" in parameters:
+            del parameters["num_blocks"]
+            parameters["num_blocks"] = round_num_blocks(algorithm.best_num_blocks(link, num_ranks, total, **parameters))
+        seconds = algorithm.seconds(link, num_ranks, total, **parameters)
+        if num_ranks == 2 and seconds in seen:  # between two ranks many algorithms are one
+            continue
+        seen.add(seconds)
+        yield format_algorithm(algorithm.name, parameters), seconds
+
+
+def _fastest(key: Key, carriers: Sequence[str], found: Mapping[tuple[Key, str], Row]) -> str:
+    return min(carriers, key=lambda carrier: found[key, carrier].seconds)
+
+
+def _best_rows(rows: Sequence[Row]) -> dict[Key, Row]:
+    best: dict[Key, Row] = {}
+    for row in rows:
+        key = row.op, row.dtypes, row.nbytes
+        if not row.busy and (key not in best or row.seconds < best[key].seconds):
+            best[key] = row
+    return best
+
+
+def _pairs(carriers: Mapping[Key, Sequence[str]]) -> list[tuple[Key, str]]:
+    return [(key, carrier) for key, of_key in carriers.items() for carrier in of_key]
+
+
+def _crossings(winners: Mapping[Key, str]) -> Iterator[tuple[Key, tuple[str, str]]]:
+    """Half-way between neighbouring sizes with different winners: that size, and both."""
+    ordered = sorted(winners)
+    for key, following in pairwise(ordered):
+        if key[:2] != following[:2] or winners[key] == winners[following]:
+            continue
+        if following[2] <= _CLOSE_ENOUGH * key[2]:
+            continue
+        middle = math.isqrt(key[2] * following[2]) // 4 * 4
+        yield (*key[:2], middle), (winners[key], winners[following])
