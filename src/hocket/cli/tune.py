@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +39,14 @@ Examples:
   hocket tune run -n 4 --backends shm,mpi --merge
   hocket tune run -n 2 --ops all_reduce,all_to_all --sizes 4KiB,1MiB --output here.json"""
 
+_EXPORT_HELP = """Write a table to standard output: its rows as CSV, or as rules that another library reads.
+
+Rules for numbers of ranks that were not measured come from the fitted links; comments say which times are modelled."""
+_EXPORT_EXAMPLES = """\b
+Examples:
+  hocket tune export > rows.csv
+  hocket tune export --to ompi-classic --ranks 2,4,8,16 > rules.conf"""
+
 _DRAW_EXAMPLES = """\b
 Examples:
   hocket tune draw -o table.png
@@ -57,7 +63,7 @@ def register(application: typer.Typer) -> None:
     tune.command("run", help=_RUN_HELP, epilog=_RUN_EXAMPLES)(run)
     tune.command("show", help="Print a table: the fastest backend of each operation and size, and by how much.")(show)
     tune.command("check", help="Say whether a table is well-formed, and of what machine it is.")(check)
-    tune.command("export", help="Write a table's rows as CSV to standard output.")(export)
+    tune.command("export", help=_EXPORT_HELP, epilog=_EXPORT_EXAMPLES)(export)
     tune.command("draw", help="Draw a table: times by size, and what is chosen where.", epilog=_DRAW_EXAMPLES)(draw)
     tune.command("compare", help=COMPARE_HELP, epilog=COMPARE_EXAMPLES)(compare)
     application.add_typer(tune, name="tune")
@@ -194,13 +200,30 @@ def check(
     return 0
 
 
-def export(table: TablePath = None) -> int:
-    """Write CSV."""
-    rows = _load(table).rows
-    writer = csv.DictWriter(sys.stdout, [field.name for field in fields(Row)])
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
+def export(
+    table: TablePath = None,
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="csv, ompi-classic; see --formats.")] = "csv",
+    ranks: Annotated[
+        str | None, typer.Option(metavar="A,B", show_default=False, help="Numbers of ranks; default: the table's.")
+    ] = None,
+    formats: Annotated[bool, typer.Option("--formats", help="List the formats and what reads them.")] = False,
+) -> int:
+    """Write the table in a format of another tool."""
+    from hocket.tune.export import export_table, exporters
+
+    if formats:
+        for each in exporters().values():
+            print(f"{each.name:<14}{each.description}")
+        return 0
+    numbers = [_read_count(each) for each in ranks.split(",")] if ranks else []
+    sys.stdout.write(export_table(_load(table), to, numbers))
     return 0
+
+
+def _read_count(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 2:
+        raise InvalidArgument(f"{text!r} is no number of ranks; write it like 4,8,64")
+    return int(text)
 
 
 def draw(

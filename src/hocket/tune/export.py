@@ -1,0 +1,68 @@
+"""A table in the formats of other tools: one file a format in `exporters`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import hocket.tune.exporters as folder
+from hocket.errors import InvalidArgument
+from hocket.tune.table import Table
+
+Write = Callable[[Table, Sequence[int]], str]
+"""(table, numbers of ranks) -> text."""
+
+_found: dict[str, Exporter] = {}
+
+
+@dataclass(frozen=True)
+class Exporter:
+    """A format.
+
+    Args:
+        name: by which the command knows it.
+        description: what reads it, and whether that was tried.
+        write: makes the text.
+    """
+
+    name: str
+    description: str
+    write: Write
+
+
+def exporter(name: str, description: str) -> Callable[[Write], Write]:
+    """Register the decorated function as `Exporter.write`."""
+
+    def register(write: Write) -> Write:
+        _found[name] = Exporter(name, description, write)
+        return write
+
+    return register
+
+
+@lru_cache
+def exporters() -> dict[str, Exporter]:
+    """Return all formats by name."""
+    for module in pkgutil.iter_modules(folder.__path__):
+        importlib.import_module(f"{folder.__name__}.{module.name}")
+    return dict(sorted(_found.items()))
+
+
+def export_table(table: Table, name: str, ranks: Sequence[int] = ()) -> str:
+    """Return a table as text of a format.
+
+    Args:
+        table: what to write.
+        name: of the format.
+        ranks: numbers of ranks to write rules for; by default those of the table.
+
+    Raises:
+        InvalidArgument: there is no such format.
+    """
+    known = exporters()
+    if name not in known:
+        raise InvalidArgument(f"there is no format {name!r}; there are {', '.join(known)}")
+    return known[name].write(table, sorted(ranks) or sorted({row.num_ranks for row in table.rows}))

