@@ -68,7 +68,7 @@ def test_what_run_wrote_is_good(measured: tuple[Path, subprocess.CompletedProces
     folder, ran = measured
     shown = hocket(folder, "tune", "show", "new/table.json")
     assert shown.returncode == 0 and shown.stdout.count("all_reduce") == 4, shown.stderr
-    checked = hocket(folder, "tune", "check", "new/table.json")
+    checked = hocket(folder, "tune", "check", "new/table.json", "--points", "0")
     assert checked.returncode == 0 and json.loads(ran.stdout)["hash"] in checked.stdout
     exported = hocket(folder, "tune", "export", "new/table.json")
     assert len(list(csv.DictReader(io.StringIO(exported.stdout)))) == json.loads(ran.stdout)["rows"]
@@ -138,21 +138,23 @@ def test_show_json(folder: Path) -> None:
 
 def test_row_of_a_backend_that_the_machine_has_not(folder: Path) -> None:
     save_table(Table(replace(MACHINE, backends={"shm": "shared memory"}), TABLE.rows), folder / "here.json")
-    checked, shown = (hocket(folder, "tune", verb, "here.json") for verb in ("check", "show"))
+    checked = hocket(folder, "tune", "check", "here.json", "--points", "0")
+    shown = hocket(folder, "tune", "show", "here.json")
     assert checked.returncode == shown.returncode
     assert "ValueError" not in shown.stderr
 
 
 def test_check(folder: Path) -> None:
-    done = hocket(folder, "tune", "check", "here.json")
+    done = hocket(folder, "tune", "check", "here.json", "--points", "0")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         f"here.json: 5 rows, for 2 and 4 ranks, hash {TABLE.hash}, of a processor with 2 CPUs",
         "  shm: shared memory",
         "  mpi: MPICH 5",
     ]
-    done = hocket(folder, "tune", "check", "here.json", "--json")
-    assert json.loads(done.stdout) == {"path": "here.json", "rows": 5, "hash": TABLE.hash, **MACHINE.to_json()}
+    done = hocket(folder, "tune", "check", "here.json", "--json", "--points", "0")
+    expected = {"path": "here.json", "rows": 5, "hash": TABLE.hash, **MACHINE.to_json(), "points": []}
+    assert json.loads(done.stdout) == expected
 
 
 def test_the_users_table_is_the_default(folder: Path) -> None:
@@ -238,3 +240,25 @@ def test_help_has_examples(folder: Path) -> None:
     assert done.returncode == 0 and "  hocket tune run -n 4 --backends shm,mpi --merge\n" in done.stdout
     done = hocket(folder, "tune")
     assert done.returncode == 2 and all(f"  {verb} " in done.stderr for verb in ("run", "show", "check", "export"))
+
+
+@pytest.mark.timeout(120)
+def test_check_times_choices_again(folder: Path) -> None:
+    """A table that prefers gloo where shared memory takes a hundredth of its time is found out."""
+    machine = replace(TABLE.machine, backends={"shm": "shared memory", "gloo": "gloo"})
+    rows = tuple(
+        Row("broadcast", "moved", 2, nbytes, backend, False, seconds, seconds, seconds)
+        for nbytes in (1 << 12, 1 << 16)
+        for backend, seconds in (("gloo", 1e-6), ("shm", 2e-6))
+    )
+    save_table(replace(TABLE, machine=machine, rows=rows), folder / "wrong.json")
+    done = hocket(folder, "tune", "check", "wrong.json", "--points", "2", "--seed", "3", "--json")
+    assert done.returncode == 1, done.stderr
+    points = json.loads(done.stdout)["points"]
+    assert points
+    for point in points:
+        assert (point["op"], point["chosen"], point["best"], point["holds"]) == ("broadcast", "gloo", "shm", False)
+        assert point["ratio"] >= point["low"] > 1.2
+    assert "SLOW broadcast moved" in hocket(folder, "tune", "check", "wrong.json", "--points", "1").stdout
+    done = hocket(folder, "tune", "check", "wrong.json", "--points", "-1")
+    assert (done.returncode, "--points must be 0 or more" in done.stderr) == (2, True)

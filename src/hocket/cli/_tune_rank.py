@@ -6,12 +6,16 @@ import contextlib
 import json
 import os
 import sys
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from hocket.backends import find_backends
+from hocket.comm import Communicator
 from hocket.comm.policy import DefaultPolicy
 from hocket.measure import progress
 from hocket.session import init
+from hocket.tune.recheck import recheck
 from hocket.tune.sweep import Sweep, measure_table
 from hocket.tune.table import load_table, save_table
 
@@ -23,6 +27,9 @@ def main(options: dict[str, Any]) -> None:
     names = options["backends"] or ["shm", *installed]
     comm = init(backends=names, policy=DefaultPolicy(), timeout=120.0)
     sweep = Sweep(**options["sweep"])
+    if "check" in options:
+        _check(comm, options["check"], sweep)
+        return
     show = progress(f"tuning {', '.join(comm.backends)}") if comm.rank == 0 else contextlib.nullcontext()
     with show as on_round:
         table = measure_table(comm, sweep, on_round=on_round)
@@ -35,6 +42,14 @@ def main(options: dict[str, Any]) -> None:
         for name, reason in comm.backends.left_out.items():
             print(f"left out {name}: {reason}", file=sys.stderr)
     comm.barrier()
+    comm.finalize()
+
+
+def _check(comm: Communicator, options: dict[str, Any], sweep: Sweep) -> None:
+    """Time choices of a table again, and write what was found."""
+    points = recheck(comm, load_table(options["table"]), options["points"], options["seed"], sweep)
+    if comm.rank == 0:
+        Path(options["output"]).write_text(json.dumps([asdict(point) for point in points]))
     comm.finalize()
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sys
+import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -26,8 +29,9 @@ from hocket.errors import InvalidArgument
 from hocket.measure.pictures import check_picture_path
 from hocket.tune.draw import draw_table
 from hocket.tune.find import default_path, find_table
+from hocket.tune.recheck import Point
 from hocket.tune.sweep import SIZES, Sweep
-from hocket.tune.table import Row, Table, load_table
+from hocket.tune.table import Row, Table, load_table, save_table
 
 _HELP = "Measure which backend is the fastest for which operation and size; hocket.init() chooses by the result."
 _RUN_HELP = """Measure every operation at every size over every backend, all of them interleaved, and write the table.
@@ -39,6 +43,15 @@ Examples:
   hocket tune run -n 4 --backends shm,mpi --merge
   hocket tune run -n 2 --ops all_reduce,all_to_all --sizes 4KiB,1MiB --output here.json"""
 
+_CHECK_HELP = """Say whether a table is well-formed and of what machine it is, and time some of its choices again.
+
+Each is timed beside the other ways that the table knows. The exit code is 1 if one is clearly slower than 1.2 times the
+fastest."""
+_CHECK_EXAMPLES = """\b
+Examples:
+  hocket tune check
+  hocket tune check --points 20 --seed 1
+  hocket tune check there.json --points 0"""
 _EXPORT_HELP = """Write a table to standard output: its rows as CSV, or as rules that another library reads.
 
 Rules for numbers of ranks that were not measured come from the fitted links; comments say which times are modelled."""
@@ -62,7 +75,7 @@ def register(application: typer.Typer) -> None:
     tune = typer.Typer(help=_HELP, no_args_is_help=True)
     tune.command("run", help=_RUN_HELP, epilog=_RUN_EXAMPLES)(run)
     tune.command("show", help="Print a table: the fastest backend of each operation and size, and by how much.")(show)
-    tune.command("check", help="Say whether a table is well-formed, and of what machine it is.")(check)
+    tune.command("check", help=_CHECK_HELP, epilog=_CHECK_EXAMPLES)(check)
     tune.command("export", help=_EXPORT_HELP, epilog=_EXPORT_EXAMPLES)(export)
     tune.command("draw", help="Draw a table: times by size, and what is chosen where.", epilog=_DRAW_EXAMPLES)(draw)
     tune.command("compare", help=COMPARE_HELP, epilog=COMPARE_EXAMPLES)(compare)
@@ -185,19 +198,57 @@ def show(
 
 
 def check(
-    table: TablePath = None, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+    table: TablePath = None,
+    points: Annotated[int, typer.Option(metavar="N", help="Choices to time again; 0: none.")] = 5,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", show_default=False, help="Of the draw; default: another one every time.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Load the table, which says what is wrong with it, and describe it."""
+    """Load the table, which says what is wrong with it, describe it, and time some of its choices again."""
+    if points < 0:
+        raise InvalidArgument(f"--points must be 0 or more, not {points}")
     loaded = _load(table)
+    found: list[Point] = []
+    if points:
+        exit_code, found = _time_again(loaded, points, secrets.randbelow(1 << 31) if seed is None else seed)
+        if exit_code:
+            return exit_code
     if as_json:
+        facts = {"path": loaded.path, "rows": len(loaded.rows), "hash": loaded.hash, **loaded.machine.to_json()}
+        print(json.dumps(facts | {"points": [asdict(point) for point in found]}))
+        return int(not all(point.holds for point in found))
+    print(_written(loaded))
+    for name, description in loaded.machine.backends.items():
+        print(f"  {name}: {description}")
+    for point in found:
         print(
-            json.dumps({"path": loaded.path, "rows": len(loaded.rows), "hash": loaded.hash, **loaded.machine.to_json()})
+            f"  {'ok  ' if point.holds else 'SLOW'} {point.op} {point.dtypes} of {format_nbytes(point.nbytes)}: "
+            f"{point.chosen} takes {point.ratio:.2f} [{point.low:.2f}, {point.high:.2f}] of the time of {point.best}"
         )
-    else:
-        print(_written(loaded))
-        for name, description in loaded.machine.backends.items():
-            print(f"  {name}: {description}")
-    return 0
+    return int(not all(point.holds for point in found))
+
+
+def _time_again(loaded: Table, points: int, seed: int) -> tuple[int, list[Point]]:
+    """Run ranks that time choices of a table again; return their exit code and what they found."""
+    num_ranks = max((row.num_ranks for row in loaded.rows), default=0)
+    if num_ranks < 2 or loaded.machine.num_hosts > 1:
+        raise InvalidArgument(f"{loaded.path} has no times of one host to be timed again; use --points 0")
+    with tempfile.TemporaryDirectory(prefix="hocket-check-") as folder:
+        output = Path(folder) / "points.json"
+        copy = Path(folder) / "table.json"
+        save_table(loaded, copy)
+        options = {
+            "backends": list(loaded.machine.backends),
+            "sweep": {"rounds": 9, "sizes": list(SIZES)},
+            "check": {"table": str(copy), "points": points, "seed": seed, "output": str(output)},
+        }
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the ranks: one thread each
+        result = run_job(runner_command(["-m", "hocket.cli._tune_rank", json.dumps(options)]), num_ranks)
+        sys.stderr.write(summarise(result))
+        if result.exit_code:
+            return result.exit_code, []
+        return 0, [Point(**each) for each in json.loads(output.read_text())]
 
 
 def export(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -79,10 +78,7 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
         on_round: see `hocket.measure.measure`.
     """
     arrays = _Arrays()
-    control = comm.dup()  # what the measurement itself says must not go over what is measured
-    quickest = next(name for name in ("shm", "mpi", *comm.backends) if name in comm.backends)
-    control.policy = Policy.fixed({"*": quickest})
-    stage = _Stage(comm, control, sweep, on_round)
+    stage = Stage(comm, sweep, on_round, arrays)
     cells = dict(_cells(comm, arrays, sweep))
     rows = {row.place: row for row in stage.rows(list(cells.values()), sweep.rounds)}
     fits: list[Fit] = []
@@ -92,23 +88,39 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
             comm.size // comm.num_hosts,
             list(comm.backends),
             sweep.rounds,
-            partial(_measure_carriers, stage, arrays),
+            stage.measure_carriers,
             max(stage.gather([measure_gamma_s()])[rank][0] for rank in range(comm.size)),
         )
         fits = contest.fit_links([nbytes for nbytes in sweep.sizes if nbytes >= LEAST_NBYTES] or sweep.sizes)
         rows |= {row.place: row for row in contest.run(list(rows.values()), fits)}
-    control.finalize()
+    stage.close()
     return Table(this_machine(comm.backends, comm.num_hosts), tuple(rows.values()), fits=tuple(fits))
 
 
-class _Stage:
-    """Times cells in rounds, all of them in every round."""
+class Stage:
+    """Times cells in rounds, all of them in every round.
 
-    def __init__(self, comm: Communicator, control: Communicator, sweep: Sweep, on_round: OnRound | None) -> None:
+    Args:
+        comm: whose backends are compared.
+        sweep: how long a sample is, and the limit of all rounds.
+        on_round: see `hocket.measure.measure`.
+        arrays: that the operations work on.
+    """
+
+    def __init__(
+        self, comm: Communicator, sweep: Sweep, on_round: OnRound | None = None, arrays: _Arrays | None = None
+    ) -> None:
         self.comm = comm
-        self._control = control
         self._sweep = sweep
         self._on_round = on_round
+        self._arrays = arrays or _Arrays()
+        self._control = comm.dup()  # what the measurement itself says must not go over what is measured
+        quickest = next(name for name in ("shm", "mpi", *comm.backends) if name in comm.backends)
+        self._control.policy = Policy.fixed({"*": quickest})
+
+    def close(self) -> None:
+        """Give back what was made for it; called by all ranks."""
+        self._control.finalize()
 
     def gather(self, values: list[float]) -> list[list[float]]:
         """Return every rank's values, by rank."""
@@ -143,15 +155,14 @@ class _Stage:
             for cell, seconds in zip(cells, self.seconds(cells, rounds), strict=True)
         ]
 
-
-def _measure_carriers(
-    stage: _Stage, arrays: _Arrays, pairs: Sequence[tuple[CellKey, str]], rounds: int
-) -> dict[tuple[CellKey, str], list[float]]:
-    """What a contest wants to know."""
-    cells = [_cell(stage.comm, arrays, *key, carrier, False) for key, carrier in pairs]
-    known = [(pair, cell) for pair, cell in zip(pairs, cells, strict=True) if cell is not None]
-    times = stage.seconds([cell for _, cell in known], rounds)
-    return {pair: seconds for (pair, _), seconds in zip(known, times, strict=True)}
+    def measure_carriers(
+        self, pairs: Sequence[tuple[CellKey, str]], rounds: int
+    ) -> dict[tuple[CellKey, str], list[float]]:
+        """Return the seconds of every round, of those (cell, carrier) that can be carried."""
+        cells = [_cell(self.comm, self._arrays, *key, carrier, False) for key, carrier in pairs]
+        known = [(pair, cell) for pair, cell in zip(pairs, cells, strict=True) if cell is not None]
+        times = self.seconds([cell for _, cell in known], rounds)
+        return {pair: seconds for (pair, _), seconds in zip(known, times, strict=True)}
 
 
 @dataclass(frozen=True)
