@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from hocket.collectives.link import Link
@@ -95,7 +96,13 @@ class Schedules:
         if isinstance(algorithm, Schedule):
             verify(algorithm)
             return format_algorithm(algorithm.algorithm, algorithm.parameters), algorithm
-        found, parameters = parse_algorithm(collective, str(algorithm))
-        schedule = found.schedule(num_ranks, **parameters)
-        verify(schedule)
-        return str(algorithm), schedule
+        return str(algorithm), _build_proven(collective, str(algorithm), num_ranks)
+
+
+@lru_cache(maxsize=256)
+def _build_proven(collective: str, text: str, num_ranks: int) -> Schedule:
+    """Communicators of one size share what is built."""
+    found, parameters = parse_algorithm(collective, text)
+    schedule = found.schedule(num_ranks, **parameters)
+    verify(schedule)
+    return schedule
