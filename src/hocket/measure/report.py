@@ -76,12 +76,13 @@ class Report:
 
 
 def report(claim: str, rows: Iterable[Row], measurements: Sequence[Measurement]) -> Report:
-    """Makes a report of judged rows and of the measurements on which they stand."""
+    """Makes a report of judged rows and of the measurements on which they stand; none where all is computed."""
+    rounds = [round_ for measured in measurements for round_ in measured.rounds]
     return Report(
         claim=claim,
         rows=tuple(rows),
-        core_factor=median(round_.core_factor for measured in measurements for round_ in measured.rounds),
-        foreign_busy=max(measured.foreign_busy for measured in measurements),
+        core_factor=median(round_.core_factor for round_ in rounds) if rounds else 0.0,
+        foreign_busy=max((measured.foreign_busy for measured in measurements), default=0.0),
     )
 
 

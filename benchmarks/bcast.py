@@ -1,0 +1,158 @@
+"""Broadcast by schedules: executed against Open MPI and MPICH, and simulated for up to 1,024 ranks.
+
+Executed between two ranks of this host (the libraries' own Bcast through mpi4py, each in a job of its own), and
+between four ranks on two hosts (lab.py) joined by a link of 1 Gbit/s, where MPICH's and gloo's own broadcasts are the
+rivals: all of it through hocket, in one job. Simulated on a link of 2 us and 12.5 GB/s: what the model chooses against
+the best of all algorithms at their own best numbers of blocks.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+from lab import NUM_HOSTS, Lab, find_obstacle
+from libraries import job, size_name
+
+from hocket.collectives import Link, algorithms
+from hocket.collectives.simulate import simulate
+from hocket.collectives.source import parse_algorithm
+from hocket.errors import BackendUnavailable
+from hocket.measure import (
+    Comparison,
+    Coordinator,
+    Job,
+    Measurement,
+    Process,
+    Row,
+    Settings,
+    finish,
+    judge,
+    measure,
+    null_rows,
+    progress,
+    report,
+    run_script,
+    script_parser,
+    settings_of,
+)
+from hocket.tune.contest import candidates
+from hocket.tune.fit import Fit
+
+RANK_SCRIPT = Path(__file__).with_name("bcast_rank.py")
+RIVAL_SCRIPT = Path(__file__).with_name("collectives_rank.py")
+KIB, MIB = 1 << 10, 1 << 20
+ONE_HOST_SIZES = (4 * KIB, 64 * KIB, MIB, 16 * MIB)
+TWO_HOSTS_SIZES = (4 * KIB, 64 * KIB, MIB, 4 * MIB)
+RANKS_PER_HOST = 2
+RATE_GBIT_S = 1.0
+SCHEDULES = ("chain", "circulant")
+LINK = Link.of(2.0, 12.5)
+SIMULATED_RANKS = (8, 16, 33, 64, 100, 256, 511, 1024)
+SIMULATED_SIZES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB)
+MOST_WORSE = 1.03
+
+
+def one_host(settings: Settings) -> tuple[list[Row], Measurement]:
+    sizes = [str(nbytes) for nbytes in ONE_HOST_SIZES]
+    jobs = [job("hocket", RANK_SCRIPT, ["shm", *sizes], 2)]
+    jobs += [job(library, RIVAL_SCRIPT, ["broadcast", *sizes], 2) for library in ("openmpi", "mpich")]
+    with Coordinator(jobs) as coordinator, progress("one host") as on_round:
+        measurement = measure(coordinator, settings, on_round=on_round)
+    rows = []
+    for nbytes in ONE_HOST_SIZES:
+        case = f"broadcast {size_name(nbytes)}"
+        rivals = tuple(
+            key.name for key in measurement.iterations if key.case == case and not key.name.startswith("shm ")
+        )
+        for ours in ("native", *SCHEDULES):
+            label = f"one host, 2 ranks: {size_name(nbytes)}, shm {ours}"
+            rows.append(judge(measurement, Comparison(case, f"shm {ours}", rivals, label=label)))
+    return rows, measurement
+
+
+def two_hosts(settings: Settings) -> tuple[list[Row], Measurement]:
+    sizes = [str(nbytes) for nbytes in TWO_HOSTS_SIZES]
+    argv = (sys.executable, str(RANK_SCRIPT), "hocket", "mpi,gloo", *sizes)
+    with Lab(RATE_GBIT_S) as lab:
+        commands = lab.rank_commands(argv, RANKS_PER_HOST)
+        env = {"OMP_NUM_THREADS": "1"}
+        ranks = Job(
+            "hocket",
+            NUM_HOSTS * RANKS_PER_HOST,
+            tuple(Process(tuple(each), {**env, **world}) for each, world in commands),
+        )
+        with Coordinator([ranks], start_timeout_s=120.0) as coordinator, progress("two hosts") as on_round:
+            measurement = measure(coordinator, settings, on_round=on_round)
+    rows = []
+    for nbytes in TWO_HOSTS_SIZES:
+        case = f"broadcast {size_name(nbytes)}"
+        for ours in SCHEDULES:
+            label = f"two hosts, 4 ranks (oversubscribed), 1 Gbit/s: {size_name(nbytes)}, mpi {ours}"
+            comparison = Comparison(case, f"mpi {ours}", ("mpi native", "gloo native"), needs_cores=False, label=label)
+            rows.append(judge(measurement, comparison))
+    return rows, measurement
+
+
+def simulated() -> list[Row]:
+    """The chosen algorithm against the best of all, both in the simulation."""
+    fits = [Fit("link", LINK.alpha_s, LINK.beta_s, LINK.gamma_s, 0.0)]
+    rows = []
+    for num_ranks in SIMULATED_RANKS:
+        for nbytes in SIMULATED_SIZES:
+            first = candidates(("broadcast", "moved", nbytes), num_ranks, 1, fits)[0]
+            algorithm, parameters = parse_algorithm("broadcast", first.partition("/")[2])
+            chosen = simulate(algorithm.schedule(num_ranks, **parameters), nbytes, LINK).seconds
+            times = {}
+            for each in algorithms("broadcast"):
+                own = (
+                    {"num_blocks": each.best_num_blocks(LINK, num_ranks, nbytes)}
+                    if "num_blocks" in each.parameters
+                    else {}
+                )
+                times[each.name] = simulate(each.schedule(num_ranks, **own), nbytes, LINK).seconds
+            best = min(times, key=lambda name: times[name])
+            rows.append(
+                Row(
+                    case=f"simulated, {num_ranks} ranks: {size_name(nbytes)}, chosen: {algorithm.name}",
+                    rival=f"{best} (the best of {len(times)})",
+                    ours=1e6 * chosen,
+                    theirs=1e6 * times[best],
+                    unit="us",
+                    ratio=times[best] / chosen,
+                    interval=None,
+                    target=1 / MOST_WORSE,
+                    holds=chosen <= MOST_WORSE * times[best],
+                )
+            )
+    return rows
+
+
+def main() -> int:
+    parser = script_parser(__doc__.split("\n\n")[0])
+    parser.add_argument(
+        "--part", action="append", choices=("one host", "two hosts", "simulated"), help="may be repeated"
+    )
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of the laboratory's end
+    settings = settings_of(options)
+    parts = options.part or ["one host", "two hosts", "simulated"]
+    if "two hosts" in parts and (reason := find_obstacle()) is not None:
+        raise BackendUnavailable(f"{reason}; --part names what can do without")
+    rows: list[Row] = []
+    measurements: list[Measurement] = []
+    for part, run in (("one host", one_host), ("two hosts", two_hosts)):
+        if part in parts:
+            found, measurement = run(settings)
+            rows += found
+            measurements.append(measurement)
+    for measurement in measurements:
+        rows += null_rows(measurement)
+    if "simulated" in parts:
+        rows += simulated()
+    return finish(report("broadcast by schedules, executed and simulated", rows, measurements), options)
+
+
+if __name__ == "__main__":
+    run_script(main)
