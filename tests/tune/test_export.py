@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
 from importlib.metadata import files
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -32,7 +34,7 @@ def table(algorithm: str) -> Table:
 
 
 def test_formats() -> None:
-    assert {"csv", "ompi-classic"} <= set(exporters())
+    assert {"csv", "ompi-classic", "ompi-json", "nccl"} <= set(exporters())
     with pytest.raises(InvalidArgument, match=r"there is no format 'toml'; there are .*csv"):
         export_table(table("binomial"), "toml")
     lines = export_table(table("binomial"), "csv").splitlines()
@@ -74,6 +76,34 @@ def test_rules_say_what_is_fastest() -> None:
         for num_ranks in ("2", "4", "1024"):  # Open MPI asks for a rule from size 0 on
             assert next(each for each in rules if each[0] == num_ranks)[1] == "0"
     assert "modelled" in text
+
+
+def test_rules_of_version_3() -> None:
+    """Those of docs.open-mpi.org: every size of every number of ranks from the least on has one rule."""
+    content = json.loads(export_table(table("chain(num_blocks=8)"), "ompi-json", [4, 16]))
+    assert (content["rule_file_version"], content["module"]) == (3, "tuned")
+    (few, many) = content["collectives"]["bcast"]
+    assert (few["comm_size_min"], few["comm_size_max"]) == (4, 15)
+    assert (many["comm_size_min"], many["comm_size_max"]) == (16, "inf")
+    assert few["rules"] == [{"msg_size_min": 0, "msg_size_max": "inf", "alg": "pipeline", "segsize": 8192}]
+    for groups in content["collectives"].values():
+        for group in groups:
+            rules = group["rules"]
+            assert rules[0]["msg_size_min"] == 0 and rules[-1]["msg_size_max"] == "inf"
+            for rule, following in pairwise(rules):
+                assert rule["msg_size_max"] + 1 == following["msg_size_min"]
+
+
+def test_rules_for_nccl() -> None:
+    header, *lines = export_table(table("binomial"), "nccl", [2, 512]).splitlines()
+    assert header.split(",")[:4] == ["collective_type", "min_bytes", "max_bytes", "algorithm"]
+    rows = [line.split(",") for line in lines]
+    assert all(len(row) == 10 and row[4] == "simple" and row[6] == "1" for row in rows)
+    assert {row[0] for row in rows} == {"broadcast", "reduce", "allgather", "reducescatter", "allreduce"}
+    of_512 = [row for row in rows if row[0] == "allreduce" and row[7] == "512"]
+    assert [row[3] for row in of_512] == ["tree", "ring"]  # latency first, then bandwidth
+    assert of_512[0][1] == "0" and int(of_512[0][2]) + 1 == int(of_512[1][1])
+    assert of_512[-1][2] == "4294967295"
 
 
 def _wheel_file(name: str) -> str:

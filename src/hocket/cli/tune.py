@@ -253,7 +253,7 @@ def _time_again(loaded: Table, points: int, seed: int) -> tuple[int, list[Point]
 
 def export(
     table: TablePath = None,
-    to: Annotated[str, typer.Option(metavar="FORMAT", help="csv, ompi-classic; see --formats.")] = "csv",
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="Such as ompi-classic; see --formats.")] = "csv",
     ranks: Annotated[
         str | None, typer.Option(metavar="A,B", show_default=False, help="Numbers of ranks; default: the table's.")
     ] = None,

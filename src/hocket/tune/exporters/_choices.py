@@ -1,0 +1,99 @@
+"""What a library should do by a table, where it has to choose among algorithms of its own.
+
+Those algorithms count that this project has as schedules, too, so that their times are known: measured over one backend
+where the table has them, by the formula over the fitted link otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hocket.collectives import find_algorithm
+from hocket.collectives.link import Link
+from hocket.collectives.source import parse_algorithm
+from hocket.tune.contest import WITH_BLOCKS
+from hocket.tune.model import typical_link
+from hocket.tune.sweep import SIZES
+from hocket.tune.table import Table
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best algorithm at one size.
+
+    Args:
+        nbytes: of the array; of all ranks' blocks together.
+        algorithm: name of the schedule.
+        num_blocks: in how many segments it cuts the array.
+        comment: how long it takes, and where that comes from.
+    """
+
+    nbytes: int
+    algorithm: str
+    num_blocks: int
+    comment: str
+
+
+def choices(
+    table: Table, counterparts: Mapping[str, Collection[str]], ranks: Sequence[int], backend: str
+) -> Iterator[tuple[str, int, list[Choice]]]:
+    """Yield (collective, number of ranks, choices by size) wherever there is one.
+
+    Args:
+        table: what was measured.
+        counterparts: by collective the schedules that the library has, too.
+        ranks: numbers of ranks; times that were not measured are modelled.
+        backend: over which schedules were measured.
+    """
+    fitted = [fit.link for fit in table.fits if fit.backend == backend]
+    link = fitted[0] if fitted else typical_link(table.machine.num_hosts)
+    for op, names in counterparts.items():
+        for num_ranks in ranks:
+            if num_ranks < 2:
+                continue
+            sizes = {row.nbytes for row in table.rows if (row.op, row.num_ranks) == (op, num_ranks)}
+            best = [_best(table, link, op, names, num_ranks, nbytes, backend) for nbytes in sorted(sizes or SIZES)]
+            found = [each for each in best if each is not None]
+            if found:
+                yield op, num_ranks, found
+
+
+def _best(
+    table: Table, link: Link, op: str, names: Collection[str], num_ranks: int, nbytes: int, backend: str
+) -> Choice | None:
+    total = nbytes * num_ranks if op in WITH_BLOCKS else nbytes
+    found = _measured(table, op, num_ranks, nbytes, backend)
+    candidates = []
+    for name in names:
+        algorithm = find_algorithm(op, name)
+        if name in found:
+            candidates.append(found[name])
+        elif algorithm.restriction(num_ranks) is None:
+            parameters = dict(algorithm.parameters)
+            if "num_blocks" in parameters:
+                parameters["num_blocks"] = algorithm.best_num_blocks(link, num_ranks, total)
+            seconds = algorithm.seconds(link, num_ranks, total, **parameters)
+            candidates.append((seconds, "modelled", name, _num_blocks(parameters, num_ranks)))
+    if not candidates:
+        return None
+    seconds, source, name, num_blocks = min(candidates)
+    return Choice(total, name, num_blocks, f"{name}, {seconds * 1e6:.3g} us {source} at {total} B")
+
+
+def _measured(
+    table: Table, op: str, num_ranks: int, nbytes: int, backend: str
+) -> dict[str, tuple[float, str, str, int]]:
+    found: dict[str, tuple[float, str, str, int]] = {}
+    sizes = table.cells.get((op, "full" if "reduce" in op else "moved", num_ranks, False), {})
+    for row in sizes.get(nbytes, {}).values():
+        if row.backend == backend and row.algorithm:
+            algorithm, parameters = parse_algorithm(op, row.algorithm)
+            each = row.seconds, "measured", algorithm.name, _num_blocks(parameters, num_ranks)
+            found[algorithm.name] = min(each, found.get(algorithm.name, each))
+    return found
+
+
+def _num_blocks(parameters: Mapping[str, Any], num_ranks: int) -> int:
+    return int(parameters.get("num_blocks", parameters.get("num_segments", 0) * num_ranks or 1))
