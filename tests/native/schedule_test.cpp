@@ -1,0 +1,155 @@
+// Schedules: compiled for every rank and executed over shared memory, against sums; and given up half-way.
+#include <cstdio>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "schedule/executor.hpp"
+#include "thread_job.hpp"
+
+namespace {
+
+using namespace hocket;
+using Rows = std::vector<Program::Row>;
+
+// Block b leaves rank r in round b + r.
+Rows chain(int num_ranks, int num_blocks) {
+  Rows rows;
+  for (int round = 0; round < num_blocks + num_ranks - 2; ++round)
+    for (int rank = 0; rank + 1 < num_ranks; ++rank)
+      if (const int block = round - rank; block >= 0 && block < num_blocks)
+        rows.push_back({round, rank, rank + 1, block, block, block, false});
+  return rows;
+}
+
+// Around the ring, block by block: first every rank's parts are summed up, then the sums go round.
+Rows ring(int num_ranks) {
+  Rows rows;
+  const auto wrapped = [&](int rank) { return (rank + 2 * num_ranks) % num_ranks; };
+  for (int round = 0; round < num_ranks - 1; ++round)
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      const int block = wrapped(rank - round - 1);
+      rows.push_back({round, rank, wrapped(rank + 1), block, block, block, true});
+    }
+  for (int round = 0; round < num_ranks - 1; ++round)
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      const int block = wrapped(rank - round);
+      rows.push_back({num_ranks - 1 + round, rank, wrapped(rank + 1), block, block, block, false});
+    }
+  return rows;
+}
+
+// Partners at doubling distances exchange whole arrays: what is sent is what is reduced into.
+Rows doubling(int num_ranks) {
+  Rows rows;
+  for (int round = 0; 1 << round < num_ranks; ++round)
+    for (int rank = 0; rank < num_ranks; ++rank) rows.push_back({round, rank, rank ^ 1 << round, 0, 0, 0, true});
+  return rows;
+}
+
+// Two ranks exchange their arrays, each of which is broadcast to the other: slot 0 is sent and replaced in one round.
+Rows swap_and_swap_back() {
+  return {{0, 0, 1, 0, 0, 0, false}, {0, 1, 0, 0, 0, 0, false}, {1, 0, 1, 0, 0, 0, false}, {1, 1, 0, 0, 0, 0, false}};
+}
+
+std::unique_ptr<Program> program(OpKind kind, int num_ranks, int num_blocks, Rows rows) {
+  return std::make_unique<Program>(kind, "test", 1, num_ranks, num_blocks, num_blocks, 1, std::move(rows));
+}
+
+Operation operation(OpKind kind, const Program& by, std::vector<int32_t>& x, int root = -1) {
+  auto* bytes = reinterpret_cast<std::byte*>(x.data());
+  return {.kind = kind,
+          .dtype = DType::int32,
+          .root = root,
+          .nbytes = x.size() * sizeof(int32_t),
+          .in = bytes,
+          .out = bytes,
+          .program = &by};
+}
+
+std::vector<int32_t> numbers(size_t count, int rank) {
+  std::vector<int32_t> x(count);
+  std::iota(x.begin(), x.end(), 1000 * rank);
+  return x;
+}
+
+constexpr size_t kCounts[] = {0, 1, 5, 1000, 40'000};
+
+void test_broadcast(int num_ranks) {
+  ThreadJob job(num_ranks);
+  job.run([&](Rank& rank) {
+    const auto by = program(OpKind::broadcast, num_ranks, 7, chain(num_ranks, 7));
+    for (const size_t count : kCounts)
+      for (int root = 0; root < num_ranks; ++root) {
+        std::vector<int32_t> x = numbers(count, rank.rank);
+        rank.run(operation(OpKind::broadcast, *by, x, root));
+        CHECK(x == numbers(count, root));
+      }
+  });
+}
+
+void test_all_reduce(int num_ranks, int num_blocks, const Rows& rows) {
+  ThreadJob job(num_ranks);
+  job.run([&](Rank& rank) {
+    const auto by = program(OpKind::all_reduce, num_ranks, num_blocks, rows);
+    for (int turn = 0; turn < 5; ++turn)
+      for (const size_t count : kCounts) {
+        std::vector<int32_t> x = numbers(count, rank.rank);
+        rank.run(operation(OpKind::all_reduce, *by, x));
+        for (size_t i = 0; i < count; ++i) {
+          const auto index = static_cast<int32_t>(i);
+          CHECK(x[i] == num_ranks * index + 500 * num_ranks * (num_ranks - 1));
+        }
+      }
+  });
+}
+
+// A receive must not wait for the send of its own round, whose peer waits for a receive.
+void test_exchange_in_place() {
+  ThreadJob job(2);
+  job.run([&](Rank& rank) {
+    const auto by = program(OpKind::all_reduce, 2, 1, swap_and_swap_back());
+    std::vector<int32_t> x = numbers(100'000, rank.rank);
+    rank.run(operation(OpKind::all_reduce, *by, x));
+    CHECK(x == numbers(100'000, rank.rank));
+  });
+}
+
+// One rank begins, nobody answers, and it gives up: nothing stays behind, and it can begin again.
+void test_given_up() {
+  ThreadJob job(2);
+  Rank& rank = *job.ranks[0];
+  rank.region().need_controls(Channel::schedules);
+  Executor executor(std::make_unique<PointToPointLane>(rank.shared_region(), Channel::schedules), 0, 2);
+  const auto by = program(OpKind::all_reduce, 2, 2, ring(2));
+  std::vector<int32_t> x = numbers(50'000, 0);
+  for (int turn = 0; turn < 2; ++turn) {
+    executor.start(operation(OpKind::all_reduce, *by, x));
+    for (int i = 0; i < 10; ++i) CHECK(executor.drive() != Progress::done);
+    CHECK(executor.missing() == std::vector<int>{1});
+    executor.cancel();
+    CHECK(!executor.is_running());
+  }
+}
+
+void test_wrong_rows() {
+  const auto error_with = [](Rows rows) {
+    return error_of([&] { program(OpKind::broadcast, 2, 1, std::move(rows)); }).code == ErrorCode::invalid_argument;
+  };
+  CHECK(error_with({{0, 0, 2, 0, 0, 0, false}}));
+  CHECK(error_with({{0, 0, 1, 1, 0, 0, false}}));
+  CHECK(error_with({{0, 0, 1, 0, 0, 1, false}}));
+  CHECK(error_with({{1, 0, 1, 0, 0, 0, false}, {0, 0, 1, 0, 0, 0, false}}));
+}
+
+}  // namespace
+
+int main() {
+  for (const int num_ranks : {2, 3, 4}) test_broadcast(num_ranks);
+  for (const int num_ranks : {2, 3, 4}) test_all_reduce(num_ranks, num_ranks, ring(num_ranks));
+  for (const int num_ranks : {2, 4}) test_all_reduce(num_ranks, 1, doubling(num_ranks));
+  test_exchange_in_place();
+  test_given_up();
+  test_wrong_rows();
+  std::puts("schedule_test: all checks passed");
+}
