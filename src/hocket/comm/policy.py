@@ -57,12 +57,15 @@ class Candidate:
         seconds: expected time of the operation; None where the policy knows none.
         source: where that comes from: "measured", "modelled", or another word or two.
         algorithm: name of the schedule with its parameters; empty: the library's own way.
+        predicted_s: what the schedule's formula says for it, over a link that was fitted to measurements; None where
+            there is none.
     """
 
     backend: str
     seconds: float | None
     source: str
     algorithm: str = ""
+    predicted_s: float | None = None
 
     @property
     def carrier(self) -> str:
@@ -74,6 +77,7 @@ class Candidate:
             self.carrier
             + (f" {format_seconds(self.seconds)}" if self.seconds is not None else "")
             + f" ({self.source})"
+            + (f", predicted {format_seconds(self.predicted_s)}" if self.predicted_s is not None else "")
         )
 
 

@@ -63,7 +63,13 @@ class TablePolicy(Policy):
         if measured_size != group.size:
             source += f" between {measured_size} ranks, carried over by the model"
         candidates = [
-            Candidate(rows[name].backend, rows[name].seconds, source, rows[name].algorithm)
+            Candidate(
+                rows[name].backend,
+                rows[name].seconds,
+                source,
+                rows[name].algorithm,
+                formula_seconds(rows[name], group, self.table) if rows[name].algorithm and self.table.fits else None,
+            )
             if name in rows
             else Candidate(name, None, "not measured")
             for name in order
@@ -212,22 +218,32 @@ def carry_over(row: Row, group: Group, table: Table) -> Row | None:
             row.backend, row.op, then, row.nbytes
         )
     else:
-        from hocket.collectives.source import parse_algorithm  # needs NumPy, which other rows do not
-
-        algorithm, parameters = parse_algorithm(row.op, row.algorithm)
-        if algorithm.restriction(group.size) is not None or "ranks_per_host" in parameters:
+        now_s, then_s = (formula_seconds(row, replace(group, size=n), table) for n in (group.size, row.num_ranks))
+        if now_s is None or then_s is None:
             return None
-        fitted = [fit.link for fit in table.fits if fit.backend == row.backend]
-        link = fitted[0] if fitted else typical_link(group.num_hosts)
-        blocks = row.op in ("all_gather", "reduce_scatter", "all_to_all")
-
-        def seconds(num_ranks: int) -> float:
-            return algorithm.seconds(link, num_ranks, row.nbytes * (num_ranks if blocks else 1), **parameters)
-
-        factor = seconds(group.size) / seconds(row.num_ranks) if row.num_ranks > 1 else 1.0
+        factor = now_s / then_s if then_s > 0 else 1.0
     return replace(
         row, num_ranks=group.size, seconds=row.seconds * factor, low=row.low * factor, high=row.high * factor
     )
+
+
+def formula_seconds(row: Row, group: Group, table: Table) -> float | None:
+    """Return what the formula of a row's schedule says between so many ranks, over the link fitted to its backend.
+
+    Returns:
+        None where the algorithm cannot do so many, or is made for other hosts.
+    """
+    from hocket.collectives.source import parse_algorithm  # needs NumPy, which rows without a schedule do not
+
+    algorithm, parameters = parse_algorithm(row.op, row.algorithm)
+    if algorithm.restriction(group.size) is not None:
+        return None
+    if "ranks_per_host" in parameters and group.size != row.num_ranks:
+        return None
+    fitted = [fit.link for fit in table.fits if fit.backend == row.backend]
+    link = fitted[0] if fitted else typical_link(group.num_hosts)
+    blocks = group.size if row.op in ("all_gather", "reduce_scatter", "all_to_all") else 1
+    return algorithm.seconds(link, group.size, row.nbytes * blocks, **parameters)
 
 
 def _border(nbytes: int, following: int) -> int:
