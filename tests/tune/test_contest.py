@@ -13,6 +13,7 @@ from hocket.comm.policy import Group, split_carrier
 from hocket.tune import Row, Table, TablePolicy
 from hocket.tune.contest import Contest, Key, candidates, predict_all
 from hocket.tune.fit import Fit, fit_line
+from hocket.tune.mix import CoarsePolicy
 
 from .tables import MACHINE, row
 
@@ -152,3 +153,19 @@ def test_other_numbers_of_ranks_are_carried_over_by_the_model() -> None:
     assert second.predicted_s is None
     assert "no times for 32" in reason
     assert second.backend == "gloo"
+
+
+def test_a_size_at_which_only_schedules_were_measured() -> None:
+    """Where a crossing is looked for between two schedules no library's own way is measured."""
+    rows = (
+        row("broadcast", "mpi", 1 << 12, 1e-6),
+        row("broadcast", "gloo", 1 << 12, 3e-6),
+        Row("broadcast", "moved", 2, 1 << 14, "mpi", False, 2e-6, 2e-6, 2e-6, "binomial"),
+    )
+    table = Table(MACHINE, rows, fits=tuple(FITS))
+    group = Group(2, ["mpi", "gloo"])
+    assert CoarsePolicy(table).best(group)["broadcast", "moved"] == "mpi"
+    ranges = TablePolicy(table).choices(group)["broadcast", "moved"]
+    assert [each.ranking[0] for each in ranges] == ["mpi", "mpi/binomial"]
+    assert TablePolicy(table).expected_seconds(2, "mpi", "broadcast", "moved", 1 << 14) == 4e-6
+    assert TablePolicy(table).expected_seconds(2, "mpi/binomial", "broadcast", "moved", 1 << 14) == 2e-6

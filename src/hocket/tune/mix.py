@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from itertools import repeat
 
 from hocket.comm import Communicator
-from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Candidate, Choices, Group, Policy, Range, dtype_class
+from hocket.comm.policy import (
+    CHOOSABLE,
+    LARGEST_NBYTES,
+    Candidate,
+    Choices,
+    Group,
+    Policy,
+    Range,
+    dtype_class,
+    join_carrier,
+)
 from hocket.comm.replay import Replay
 from hocket.errors import InvalidState
 from hocket.measure import Contender
@@ -34,9 +44,9 @@ class CoarsePolicy(Policy):
                 continue
             losses: dict[str, list[float]] = {name: [] for name in group.backends}
             for rows in sizes.values():
-                fastest = min(row.seconds for name, row in rows.items() if name in losses)
-                for name in rows.keys() & losses.keys():
-                    losses[name].append(rows[name].seconds / fastest)
+                own = {name: rows[name].seconds for name in losses if name in rows}
+                for name, seconds in own.items():  # none where only schedules were measured
+                    losses[name].append(seconds / min(own.values()))
             best[op, dtypes] = min((sum(each) / len(each), name) for name, each in losses.items() if each)[1]
         return best
 
@@ -121,8 +131,8 @@ def predicted_seconds(table: Table, traffic: Traffic, backends: Sequence[str], v
     total = 0.0
     for step in traffic.steps:
         dtypes = dtype_class(step.kind, step.dtype)
-        backend = policy.explain(group, step.kind, dtypes, step.nbytes)[1][0].backend
-        seconds = tuned.expected_seconds(traffic.num_ranks, backend, step.kind, dtypes, step.nbytes)
+        carrier = policy.explain(group, step.kind, dtypes, step.nbytes)[1][0].carrier
+        seconds = tuned.expected_seconds(traffic.num_ranks, carrier, step.kind, dtypes, step.nbytes)
         if seconds is None:
             return None
         total += seconds
@@ -162,5 +172,5 @@ def _check_explained(comm: Communicator, replay: Replay) -> None:
     replay()
     for record in comm.records()[-len(replay.traffic.steps) :]:
         explained = comm.explain(record.op, record.nbytes, record.dtype, record.reduction or "sum")
-        if record.backend != explained.chosen:
+        if join_carrier(record.backend, record.algorithm) != explained.chosen:
             raise InvalidState(f"explain() says something else than what was used: {record} against {explained}")

@@ -18,6 +18,7 @@ from hocket.comm.policy import (
     Policy,
     Range,
     format_nbytes,
+    split_carrier,
 )
 from hocket.tune.model import predict_seconds, rank_by_model, typical_link
 from hocket.tune.table import Row, Table
@@ -85,15 +86,19 @@ class TablePolicy(Policy):
             reason += f"; one choice for all sizes, made at {format_nbytes(_ONE_CHOICE[op])}"
         return reason, candidates
 
-    def expected_seconds(self, size: int, backend: str, op: str, dtypes: str, nbytes: int) -> float | None:
-        """Return the time that the table predicts for the fastest way over a backend, between measured sizes on a
-        straight line of logarithms."""
+    def expected_seconds(self, size: int, carrier: str, op: str, dtypes: str, nbytes: int) -> float | None:
+        """Return the time that the table predicts, between measured sizes on a straight line of logarithms.
+
+        Of a backend alone it is that of the library's own way; of a backend with a schedule, which may have been
+        measured at few sizes, that of the fastest way over this backend.
+        """
+        backend, algorithm = split_carrier(carrier)
         _, sizes = self._nearest(size, op, dtypes)
-        points = [
-            (each, min(row.seconds for row in rows.values() if row.backend == backend))
-            for each, rows in sizes.items()
-            if any(row.backend == backend for row in rows.values())
-        ]
+        points = []
+        for each, rows in sizes.items():
+            able = [row.seconds for row in rows.values() if row.backend == backend and (algorithm or not row.algorithm)]
+            if able:
+                points.append((each, min(able)))
         if not points:
             return None
         place = bisect_left(points, (nbytes,))
