@@ -167,5 +167,5 @@ def test_a_size_at_which_only_schedules_were_measured() -> None:
     assert CoarsePolicy(table).best(group)["broadcast", "moved"] == "mpi"
     ranges = TablePolicy(table).choices(group)["broadcast", "moved"]
     assert [each.ranking[0] for each in ranges] == ["mpi", "mpi/binomial"]
-    assert TablePolicy(table).expected_seconds(2, "mpi", "broadcast", "moved", 1 << 14) == 4e-6
-    assert TablePolicy(table).expected_seconds(2, "mpi/binomial", "broadcast", "moved", 1 << 14) == 2e-6
+    assert TablePolicy(table).expected_seconds(2, "mpi", "broadcast", "moved", 1 << 14) == pytest.approx(4e-6)
+    assert TablePolicy(table).expected_seconds(2, "mpi/binomial", "broadcast", "moved", 1 << 14) == pytest.approx(2e-6)
