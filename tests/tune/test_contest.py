@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from hocket.collectives.source import parse_algorithm
 from hocket.comm.policy import Group, split_carrier
 from hocket.tune import Row, Table, TablePolicy
 from hocket.tune.contest import Contest, Key, candidates, predict_all
+from hocket.tune.draw import draw_table
 from hocket.tune.fit import Fit, fit_line
 from hocket.tune.mix import CoarsePolicy
 
@@ -155,7 +157,7 @@ def test_other_numbers_of_ranks_are_carried_over_by_the_model() -> None:
     assert second.backend == "gloo"
 
 
-def test_a_size_at_which_only_schedules_were_measured() -> None:
+def test_a_size_at_which_only_schedules_were_measured(tmp_path: Path) -> None:
     """Where a crossing is looked for between two schedules no library's own way is measured."""
     rows = (
         row("broadcast", "mpi", 1 << 12, 1e-6),
@@ -167,5 +169,7 @@ def test_a_size_at_which_only_schedules_were_measured() -> None:
     assert CoarsePolicy(table).best(group)["broadcast", "moved"] == "mpi"
     ranges = TablePolicy(table).choices(group)["broadcast", "moved"]
     assert [each.ranking[0] for each in ranges] == ["mpi", "mpi/binomial"]
+    draw_table(table, tmp_path / "table.png")
+    assert (tmp_path / "table.png").stat().st_size > 5000
     assert TablePolicy(table).expected_seconds(2, "mpi", "broadcast", "moved", 1 << 14) == pytest.approx(4e-6)
     assert TablePolicy(table).expected_seconds(2, "mpi/binomial", "broadcast", "moved", 1 << 14) == pytest.approx(2e-6)

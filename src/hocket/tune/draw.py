@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hocket.comm.policy import Group, format_nbytes, format_seconds
+from hocket.comm.policy import Group, format_nbytes, format_seconds, split_carrier
 from hocket.measure.pictures import load_pyplot
 from hocket.tune.policy import TablePolicy
 from hocket.tune.table import Table
@@ -49,7 +49,7 @@ def draw_table(table: Table, path: str | Path) -> None:
     hosts = "" if table.machine.num_hosts == 1 else f", {table.machine.num_hosts} hosts"
     figure.suptitle(
         f"{table.machine.processor}, {table.machine.num_cpus} CPUs{hosts}: time of an operation by size "
-        "(band: 95 % interval; strip below: what is chosen)",
+        "(band: 95 % interval; dashed: the best schedule over it; strip below: what is chosen)",
         fontsize=10,
     )
     handles = [Line2D([], [], color=_color(names, name), label=name) for name in names]
@@ -69,6 +69,19 @@ def _draw_panel(axes: Axes, table: Table, op: str, dtypes: str, num_ranks: int, 
         axes.fill_between(
             nbytes, [row.low for row in rows], [row.high for row in rows], color=_color(names, name), alpha=0.2
         )
+        scheduled = [
+            min((row for row in rows.values() if row.backend == name and row.algorithm), key=lambda row: row.seconds)
+            for rows in sizes.values()
+            if any(row.backend == name and row.algorithm for row in rows.values())
+        ]
+        axes.plot(
+            [row.nbytes for row in scheduled],
+            [row.seconds for row in scheduled],
+            "x--",
+            color=_color(names, name),
+            linewidth=0.9,
+            markersize=4,
+        )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     ranges = TablePolicy(table).choices(Group(num_ranks, names, table.machine.num_hosts))[op, dtypes]
@@ -76,7 +89,7 @@ def _draw_panel(axes: Axes, table: Table, op: str, dtypes: str, num_ranks: int, 
     for each in ranges:
         end = float(min(each.most_nbytes, max(sizes)))
         if end > begin:
-            axes.axvspan(begin, end, ymax=0.03, color=_color(names, each.ranking[0]), linewidth=0)
+            axes.axvspan(begin, end, ymax=0.03, color=_color(names, split_carrier(each.ranking[0])[0]), linewidth=0)
         begin = max(begin, end)
     axes.set_xticks([size for size in (16, 1 << 10, 64 << 10, 1 << 20, 16 << 20) if min(sizes) <= size <= max(sizes)])
     axes.set_title(f"{op}{' of 16-bit floats' if dtypes == 'half' else ''}, {num_ranks} ranks", fontsize=9)

@@ -180,7 +180,7 @@ class TablePolicy(Policy):
         measured_size, sizes = self._nearest(group.size, op, dtypes)
         if measured_size == group.size or not sizes:
             return measured_size, sizes
-        return measured_size, {
+        carried = {
             nbytes: {
                 name: scaled
                 for name, row in rows.items()
@@ -188,6 +188,7 @@ class TablePolicy(Policy):
             }
             for nbytes, rows in sizes.items()
         }
+        return measured_size, {nbytes: rows for nbytes, rows in carried.items() if rows}
 
     def _nearest(self, size: int, op: str, dtypes: str) -> tuple[int, Mapping[int, Mapping[str, Row]]]:
         """The measured number of ranks next to this one, and the rows by size.
