@@ -36,7 +36,7 @@ from hocket.tune.table import Row, Table, load_table, save_table
 _HELP = "Measure which backend is the fastest for which operation and size; hocket.init() chooses by the result."
 _RUN_HELP = """Measure every operation at every size over every backend, all of them interleaved, and write the table.
 
-Takes one to two minutes for 2 ranks. Run it on a quiet machine, with as many ranks as the programs that are to use it."""
+Takes one to two minutes for 2 ranks. Run it on a quiet machine, with as many ranks as the programs that will use it."""
 _RUN_EXAMPLES = """\b
 Examples:
   hocket tune run -n 2
