@@ -79,7 +79,7 @@ class Mix:
         predicted_seconds: the same by the tuning table, one operation after the other; None if something is not in it.
         best_single: the library that was the fastest alone.
         ratio: its time over that of the mix.
-        chosen: which library carries what: (operation, type, bytes, how often, library).
+        chosen: which library carries what: (operation, type, bytes, how often, library with its schedule).
     """
 
     source: str
@@ -92,10 +92,10 @@ class Mix:
     @property
     def verdict(self) -> str:
         """What it comes to, in a sentence."""
-        used = {backend for *_, backend in self.chosen}
+        used = {carrier for *_, carrier in self.chosen}
         if used == {self.best_single}:
             return f"{self.best_single} wins every operation here, so the mix is that one library."
-        if len(used) == 1:
+        if len(used) == 1 and used <= self.predicted_seconds.keys():  # a library, in its own way
             return (
                 f"By the table {used.pop()} wins every operation, but the step as a whole was faster over "
                 f"{self.best_single}: the table misjudges this traffic (ratio {self.ratio.median:.2f} "
@@ -178,7 +178,7 @@ def read_mix(path: Path) -> Mix:
         {name: times["predicted_seconds"] for name, times in traffic["variants"].items()},
         traffic["best_single"],
         Estimate(traffic["ratio"], *traffic["interval"]),
-        [(each["op"], each["dtype"], each["nbytes"], each["count"], each["backend"]) for each in traffic["chosen"]],
+        [(each["op"], each["dtype"], each["nbytes"], each["count"], each["carrier"]) for each in traffic["chosen"]],
     )
 
 

@@ -259,6 +259,22 @@ def test_check_times_choices_again(folder: Path) -> None:
     for point in points:
         assert (point["op"], point["chosen"], point["best"], point["holds"]) == ("broadcast", "gloo", "shm", False)
         assert point["ratio"] >= point["low"] > 1.2
+        assert point["num_others"] >= 1
     assert "SLOW broadcast moved" in hocket(folder, "tune", "check", "wrong.json", "--points", "1").stdout
     done = hocket(folder, "tune", "check", "wrong.json", "--points", "-1")
     assert (done.returncode, "--points must be 0 or more" in done.stderr) == (2, True)
+
+
+@pytest.mark.timeout(120)
+def test_check_does_not_take_the_table_at_its_word(folder: Path) -> None:
+    """What a table says is a thousand times as slow is timed all the same: the times are what is checked."""
+    machine = replace(TABLE.machine, backends={"shm": "shared memory", "gloo": "gloo"})
+    rows = tuple(
+        Row("broadcast", "moved", 2, 1 << 12, backend, False, seconds, seconds, seconds)
+        for backend, seconds in (("gloo", 1e-6), ("shm", 1e-3))
+    )
+    save_table(replace(TABLE, machine=machine, rows=rows), folder / "wrong.json")
+    done = hocket(folder, "tune", "check", "wrong.json", "--points", "1", "--seed", "3", "--json")
+    assert done.returncode == 1, done.stderr
+    (point,) = json.loads(done.stdout)["points"]
+    assert (point["chosen"], point["best"], point["num_others"], point["holds"]) == ("gloo", "shm", 1, False)

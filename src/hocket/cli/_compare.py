@@ -85,14 +85,14 @@ def print_comparison(traffic: dict[str, Any]) -> None:
     for heading in ("operation", "type", "size", "times", "library"):
         choices.add_column(heading, justify="right" if heading in ("size", "times") else "left", no_wrap=True)
     for each in traffic["chosen"]:
-        choices.add_row(each["op"], each["dtype"], format_nbytes(each["nbytes"]), str(each["count"]), each["backend"])
+        choices.add_row(each["op"], each["dtype"], format_nbytes(each["nbytes"]), str(each["count"]), each["carrier"])
     console.print(choices)
-    used = {each["backend"] for each in traffic["chosen"]}
+    used = {each["carrier"] for each in traffic["chosen"]}
     low, high = traffic["interval"]
     ratio = f"{traffic['ratio']:.2f} [{low:.2f}, {high:.2f}] times as fast as {traffic['best_single']} alone"
     if used == {traffic["best_single"]}:
         console.print(f"{used.pop()} wins every operation here: the mix is that one library ({ratio}).\n")
-    elif len(used) == 1:
+    elif len(used) == 1 and used <= traffic["variants"].keys():  # a library, in its own way
         console.print(f"By the table {used.pop()} wins every operation, but it misjudges this traffic ({ratio}).\n")
     else:
         console.print(f"The mix is {ratio}, the best single library.\n")

@@ -45,8 +45,8 @@ Examples:
 
 _CHECK_HELP = """Say whether a table is well-formed and of what machine it is, and time some of its choices again.
 
-Each is timed beside the other ways that the table knows. The exit code is 1 if one is clearly slower than 1.2 times the
-fastest."""
+Each is timed beside every library's own way and the schedules that the table or the model think well of. The exit code
+is 1 if one is clearly slower than 1.2 times the best of those."""
 _CHECK_EXAMPLES = """\b
 Examples:
   hocket tune check
@@ -224,7 +224,8 @@ def check(
     for point in found:
         print(
             f"  {'ok  ' if point.holds else 'SLOW'} {point.op} {point.dtypes} of {format_nbytes(point.nbytes)}: "
-            f"{point.chosen} takes {point.ratio:.2f} [{point.low:.2f}, {point.high:.2f}] of the time of {point.best}"
+            f"{point.chosen} takes {point.ratio:.2f} [{point.low:.2f}, {point.high:.2f}] of the time of {point.best}, "
+            f"the best of {point.num_others} others"
         )
     return int(not all(point.holds for point in found))
 

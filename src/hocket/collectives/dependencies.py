@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,23 +15,18 @@ class Dependencies:
     """Steps and their order. Step m < num_messages is message m; the others reduce what came with one.
 
     Args:
-        schedule: that they belong to.
+        message_of: the message of every transfer.
         after, before: int64, pairs: step `after[i]` comes after step `before[i]`; some stand there twice.
         reducing: the messages whose content is reduced; step num_messages + i reduces that of reducing[i].
     """
 
-    schedule: Schedule
+    message_of: NDArray[np.int64]
     after: NDArray[np.int64]
     before: NDArray[np.int64]
     reducing: NDArray[np.int64]
 
-    @cached_property
-    def message_of(self) -> NDArray[np.int64]:
-        """The message of every transfer."""
-        return messages_of(self.schedule)
 
-
-def messages_of(schedule: Schedule) -> NDArray[np.int64]:
+def _messages_of(schedule: Schedule) -> NDArray[np.int64]:
     """Return the message of every transfer."""
     begins = np.zeros(len(schedule), np.int64)
     begins[schedule.message_starts] = 1
@@ -46,7 +40,7 @@ def find_dependencies(schedule: Schedule) -> Dependencies:
     or wrote it before. Within a round everything is read before anything is written; what only replaces a block there
     waits in a buffer, and not for the reader of the same round.
     """
-    message_of = messages_of(schedule)
+    message_of = _messages_of(schedule)
     num_messages = len(schedule.message_starts)
     is_reduced = np.zeros(num_messages, bool)
     is_reduced[message_of[schedule.reduces]] = True
@@ -57,7 +51,7 @@ def find_dependencies(schedule: Schedule) -> Dependencies:
     num = len(schedule)
     if not num:
         nothing = np.zeros(0, np.int64)
-        return Dependencies(schedule, nothing, nothing, nothing)
+        return Dependencies(message_of, nothing, nothing, nothing)
     places = np.concatenate(
         [
             schedule.sources.astype(np.int64) * schedule.num_slots + schedule.source_slots,
@@ -87,4 +81,4 @@ def find_dependencies(schedule: Schedule) -> Dependencies:
     ]
     after, before = (np.concatenate(column) for column in zip(*pairs, strict=True))
     real = after != before
-    return Dependencies(schedule, after[real], before[real], reducing)
+    return Dependencies(message_of, after[real], before[real], reducing)

@@ -11,7 +11,7 @@ are scratch memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, TypeAlias
@@ -103,18 +103,6 @@ class Schedule:
             return np.zeros(0, np.int64)
         key = (self.rounds.astype(np.int64) * self.num_ranks + self.sources) * self.num_ranks + self.destinations
         return np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
-
-    def bytes_sent(self, block_nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the bytes that each rank sends to others, given those of each block."""
-        remote = self.is_remote
-        weights = block_nbytes[self.blocks[remote]].astype(np.float64)
-        return np.bincount(self.sources[remote], weights, self.num_ranks).astype(np.int64)
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """The transfers one by one, for people."""
-        columns = [getattr(self, name).tolist() for name in COLUMNS]
-        for values in zip(*columns, strict=True):
-            yield dict(zip(COLUMNS, values, strict=True))
 
     def __repr__(self) -> str:
         given = "".join(f", {name}={value}" for name, value in self.parameters.items())

@@ -16,6 +16,7 @@ from hocket.comm.policy import (
     dtype_class,
     join_carrier,
     split_carrier,
+    total_nbytes,
 )
 from hocket.errors import InvalidArgument
 
@@ -151,8 +152,7 @@ class ChoosingOperations(ObjectOperations):
         collective = WITH_COUNTS.get(kind, kind)
         if kind in _WITHOUT_SCHEDULES or self._schedules is None:
             raise InvalidArgument(f"{kind} has no algorithms to choose from; leave algorithm out, or say {OWN!r}")
-        has_blocks = collective in ("all_gather", "reduce_scatter", "all_to_all") and kind not in WITH_COUNTS
-        total = nbytes * self.size if has_blocks else nbytes
+        total = total_nbytes(kind, nbytes, self.size)
         complete = self._schedules.complete(collective, algorithm, self.size, self.num_hosts, total)
         key = collective, complete
         if key not in self._programs:

@@ -16,6 +16,19 @@ CHOOSABLE = tuple(name for name in _native.OP_NAMES if name not in _INTERNAL)
 WITH_COUNTS: Mapping[str, str] = _native.WITH_COUNTS
 """The operations with blocks of different sizes, and what each is with equal ones."""
 
+_WITH_BLOCKS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+
+
+def total_nbytes(op: str, nbytes: int, num_ranks: int) -> int:
+    """Return the bytes of the largest array of an operation, given those of one block where it has one for every rank.
+
+    Args:
+        op: name of the operation.
+        nbytes: as in `Record.nbytes`.
+        num_ranks: of the communicator.
+    """
+    return nbytes * num_ranks if op in _WITH_BLOCKS else nbytes
+
 
 def dtype_class(op: str, dtype: str) -> str:
     """Return the class of types that choices are made by, as the native core does (native/core/choice.hpp)."""

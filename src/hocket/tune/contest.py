@@ -11,12 +11,11 @@ from statistics import median
 from hocket.collectives import algorithms
 from hocket.collectives.link import Link
 from hocket.collectives.source import format_algorithm, round_num_blocks
-from hocket.comm.policy import join_carrier, split_carrier
+from hocket.comm.policy import join_carrier, split_carrier, total_nbytes
 from hocket.tune.fit import Fit, fit_line
 from hocket.tune.table import Row
 
 OPS = ("all_reduce", "reduce", "scan", "broadcast", "all_gather", "reduce_scatter", "all_to_all")
-WITH_BLOCKS = ("all_gather", "reduce_scatter", "all_to_all")
 LEAST_NBYTES = 1024  # below, latencies of single messages decide, which libraries have no more of than schedules
 _MOST_CANDIDATES = 3
 _WORTH_A_TRY = 2.0  # times the time of the best by the model
@@ -139,7 +138,7 @@ def predict_all(op: str, nbytes: int, num_ranks: int, ranks_per_host: int, link:
         num_ranks, ranks_per_host: of the communicator.
         link: between any two of the ranks.
     """
-    total = nbytes * num_ranks if op in WITH_BLOCKS else nbytes
+    total = total_nbytes(op, nbytes, num_ranks)
     seen = set()
     for algorithm in algorithms(op):
         if algorithm.restriction(num_ranks) is not None:

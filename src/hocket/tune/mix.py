@@ -64,13 +64,13 @@ class CoarsePolicy(Policy):
 
 @dataclass(frozen=True)
 class Chosen:
-    """What carries one kind of operation of a step, and how often the step has it."""
+    """What carries one kind of operation of a step, as in `Range.ranking`, and how often the step has it."""
 
     op: str
     nbytes: int
     dtype: str
     count: int
-    backend: str
+    carrier: str
 
 
 def policies(table: Table, backends: Sequence[str]) -> dict[str, Policy]:
@@ -149,7 +149,7 @@ def chosen(table: Table, traffic: Traffic, backends: Sequence[str]) -> list[Chos
     return [
         Chosen(
             *(op, nbytes, dtype, count),
-            tuned.explain(group, op, dtype_class(op, dtype), nbytes)[1][0].backend,
+            tuned.explain(group, op, dtype_class(op, dtype), nbytes)[1][0].carrier,
         )
         for (op, nbytes, dtype), count in counts.items()
     ]

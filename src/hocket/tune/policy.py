@@ -19,6 +19,7 @@ from hocket.comm.policy import (
     Range,
     format_nbytes,
     split_carrier,
+    total_nbytes,
 )
 from hocket.tune.model import predict_seconds, rank_by_model, typical_link
 from hocket.tune.table import Row, Table
@@ -248,8 +249,7 @@ def formula_seconds(row: Row, group: Group, table: Table) -> float | None:
         return None
     fitted = [fit.link for fit in table.fits if fit.backend == row.backend]
     link = fitted[0] if fitted else typical_link(group.num_hosts)
-    blocks = group.size if row.op in ("all_gather", "reduce_scatter", "all_to_all") else 1
-    return algorithm.seconds(link, group.size, row.nbytes * blocks, **parameters)
+    return algorithm.seconds(link, group.size, total_nbytes(row.op, row.nbytes, group.size), **parameters)
 
 
 def _border(nbytes: int, following: int) -> int:

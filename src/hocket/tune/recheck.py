@@ -11,13 +11,14 @@ from statistics import median
 from hocket.comm import Communicator
 from hocket.comm.policy import Group
 from hocket.measure import median_interval
+from hocket.tune.contest import LEAST_NBYTES, OPS, candidates
+from hocket.tune.contest import Key as CellKey
 from hocket.tune.policy import TablePolicy
 from hocket.tune.sweep import Stage, Sweep
 from hocket.tune.table import Table
 
 MOST_RATIO = 1.2
-_WORTH_A_TRY = 3.0  # times the time of the chosen way in the table: what is slower is not tried again
-_MOST_ALTERNATIVES = 5
+_MOST_SCHEDULES = 3
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,9 @@ class Point:
     Args:
         op, dtypes, nbytes: what for.
         chosen: by the table, as in `Range.ranking`.
-        best: the fastest now.
-        ratio: median over the rounds of the time of the chosen way over that of the best one.
+        best: the fastest of the others, now.
+        num_others: ways that were timed beside the chosen one.
+        ratio: median over the rounds of the time of the chosen way over that of the best other; below 1 it is faster.
         low, high: 95 % interval of the ratio.
         holds: whether the choice is not clearly slower than `MOST_RATIO` times the best.
     """
@@ -38,6 +40,7 @@ class Point:
     nbytes: int
     chosen: str
     best: str
+    num_others: int
     ratio: float
     low: float
     high: float
@@ -47,8 +50,8 @@ class Point:
 def recheck(comm: Communicator, table: Table, num_points: int, seed: int, sweep: Sweep) -> list[Point]:
     """Time random choices of a table; called by all ranks, with the same arguments.
 
-    Sizes are drawn between the measured ones. A choice is compared with those ways that the table has times for near
-    that size, all of them in every round.
+    Sizes are drawn between the measured ones. A choice is compared with every library's own way and with the schedules
+    that the table or the model think well of, all of them in every round.
 
     Args:
         comm: of as many ranks as the table has times for.
@@ -61,7 +64,7 @@ def recheck(comm: Communicator, table: Table, num_points: int, seed: int, sweep:
     group = Group(comm.size, list(comm.backends), comm.num_hosts)
     stage = Stage(comm, sweep)
     try:
-        contenders = {point: _alternatives(table, group, *point) for point in points}
+        contenders = {point: _ways(table, group, comm.size // comm.num_hosts, point) for point in points}
         pairs = [(point, carrier) for point, carriers in contenders.items() for carrier in carriers]
         times = stage.measure_carriers(pairs, sweep.rounds)
     finally:
@@ -69,11 +72,12 @@ def recheck(comm: Communicator, table: Table, num_points: int, seed: int, sweep:
     found = []
     for point, carriers in contenders.items():
         able = {carrier: times[point, carrier] for carrier in carriers if (point, carrier) in times}
-        found.append(_judge(point, carriers[0], able))
+        if len(able) > 1 and carriers[0] in able:  # where one way alone can carry it, there is no choice
+            found.append(_judge(point, carriers[0], able))
     return found
 
 
-def draw_points(table: Table, num_ranks: int, num_points: int, seed: int) -> list[tuple[str, str, int]]:
+def draw_points(table: Table, num_ranks: int, num_points: int, seed: int) -> list[CellKey]:
     """Draw operations, classes of types and sizes that the table chooses for."""
     drawn = random.Random(seed)
     cells = [
@@ -90,20 +94,25 @@ def draw_points(table: Table, num_ranks: int, num_points: int, seed: int) -> lis
     return list(dict.fromkeys(points))
 
 
-def _alternatives(table: Table, group: Group, op: str, dtypes: str, nbytes: int) -> list[str]:
-    """The chosen way first, then those that may be as fast."""
-    _, candidates = TablePolicy(table).explain(group, op, dtypes, nbytes)
-    first = candidates[0]
-    others = [
-        each.carrier
-        for each in candidates[1:]
-        if each.seconds is not None and each.seconds <= _WORTH_A_TRY * (first.seconds or math.inf)
-    ]
-    return [first.carrier, *others[:_MOST_ALTERNATIVES]]
+def _ways(table: Table, group: Group, ranks_per_host: int, point: CellKey) -> list[str]:
+    """The chosen way first, then what may be faster: not by the times of the table alone, which are what is checked.
+
+    They are the own way of every library, the schedules that the table has times for near that size, and those that the
+    model thinks well of.
+    """
+    op, dtypes, nbytes = point
+    _, ranked = TablePolicy(table).explain(group, op, dtypes, nbytes)
+    measured = [each.carrier for each in ranked if each.algorithm][:_MOST_SCHEDULES]
+    modelled = []
+    if op in OPS and dtypes != "half" and nbytes >= LEAST_NBYTES and table.fits:
+        modelled = candidates(point, group.size, ranks_per_host, table.fits)
+    return list(dict.fromkeys([ranked[0].carrier, *group.backends, *measured, *modelled]))
 
 
-def _judge(point: tuple[str, str, int], chosen: str, times: Mapping[str, Sequence[float]]) -> Point:
-    best = min(times, key=lambda carrier: median(times[carrier]))
+def _judge(point: CellKey, chosen: str, times: Mapping[str, Sequence[float]]) -> Point:
+    """Hold the chosen way against the best of the others."""
+    others = [carrier for carrier in times if carrier != chosen]
+    best = min(others, key=lambda carrier: median(times[carrier]))
     ratios = [mine / other for mine, other in zip(times[chosen], times[best], strict=True)]
     low, high = median_interval(ratios)
-    return Point(*point, chosen, best, median(ratios), low, high, holds=low <= MOST_RATIO)
+    return Point(*point, chosen, best, len(others), median(ratios), low, high, holds=low <= MOST_RATIO)

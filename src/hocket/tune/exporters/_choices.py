@@ -13,7 +13,7 @@ from typing import Any
 from hocket.collectives import find_algorithm
 from hocket.collectives.link import Link
 from hocket.collectives.source import parse_algorithm
-from hocket.tune.contest import WITH_BLOCKS
+from hocket.comm.policy import total_nbytes
 from hocket.tune.model import typical_link
 from hocket.tune.sweep import SIZES
 from hocket.tune.table import Table
@@ -63,7 +63,7 @@ def choices(
 def _best(
     table: Table, link: Link, op: str, names: Collection[str], num_ranks: int, nbytes: int, backend: str
 ) -> Choice | None:
-    total = nbytes * num_ranks if op in WITH_BLOCKS else nbytes
+    total = total_nbytes(op, nbytes, num_ranks)
     found = _measured(table, op, num_ranks, nbytes, backend)
     candidates = []
     for name in names:
