@@ -13,6 +13,8 @@ from types import ModuleType
 
 import pytest
 
+from hocket.comm.policy import split_carrier
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist_ddp"
 
 
@@ -119,7 +121,8 @@ def test_quick_demo_runs_to_the_end(tmp_path: Path) -> None:
     assert values["trainings"]["hocket"]["accuracy"] == values["trainings"]["gloo"]["accuracy"]
     assert list(values["mixes"]) == ["all libraries", "foreign libraries only"]
     foreign = values["mixes"]["foreign libraries only"]
-    assert {library for *_, library in foreign["chosen"]} <= {"gloo", "mpi"} and min(foreign["seconds"].values()) > 0
+    libraries = {split_carrier(carrier)[0] for *_, carrier in foreign["chosen"]}  # without the schedule of "mpi/bruck"
+    assert libraries <= {"gloo", "mpi"} and min(foreign["seconds"].values()) > 0
     assert "What the mix chose" in ended.stdout
 
 
