@@ -144,6 +144,7 @@ void issue(PyObject* self, Communicator& core, const WorkPtr& work, const Commun
            bool is_async) {
   std::optional<Failure> failure;
   Engine& engine = Engine::instance();
+  work->is_async = is_async;
   {
     const ProgressGuard guard;
     if (at_once.posted)
@@ -153,6 +154,7 @@ void issue(PyObject* self, Communicator& core, const WorkPtr& work, const Commun
     else
       core.issue(work, is_async ? kEventAsync : 0);
     engine.progress();  // every entry drives all lanes
+    if (is_async) core.events().add_blocked(work->event, now_ns() - work->issued_ns);
   }
   if (failure) {
     raise_operation_error(nb::handle(self), failure->error());

@@ -65,6 +65,7 @@ PyObject* collective(const Signature<N>& signature, PyObject* self, PyObject* co
   return guarded([&]() -> PyObject* {
     try {
       const auto v = signature.read(args, nargs, kwnames);
+      nb::inst_ptr<PyCommunicator>(nb::handle(self))->take_turn_if_due(self);
       const Entry entry(self);
       return body(v, entry, read_options(entry, v[N - 5], v[N - 4], v[N - 3], v[N - 2], v[N - 1]));
     } catch (const UnknownReduction&) {

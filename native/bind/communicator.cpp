@@ -92,6 +92,14 @@ Carrier PyCommunicator::choose(PyObject* object, const Operation& op) const {
   throw Failure(ErrorCode::backend_unavailable, text);
 }
 
+void PyCommunicator::take_turn(PyObject* self) {
+  turn_at_ = UINT64_MAX;
+  static const nb::object name = nb::str("_take_turn");
+  PyObject* result = PyObject_CallMethodNoArgs(self, name.ptr());
+  if (!result) throw PythonError();
+  Py_DECREF(result);
+}
+
 PyCommunicator::~PyCommunicator() {
   // Operations in flight keep the communicator alive in the engine (dropping a handle cancels nothing).
   if (g_forked_child.load(std::memory_order_relaxed) || core_->closed) return;
@@ -137,13 +145,13 @@ void PyCommunicator::close(double drain_timeout_s) {
 
 namespace {
 
-nb::bytes records(PyCommunicator& self) {
+nb::bytes records(PyCommunicator& self, uint64_t most) {
   std::vector<Event> events;
   {
     // In a forked child the lock may be held for ever by a thread that only the parent has.
     std::optional<ProgressGuard> guard;
     if (!g_forked_child.load(std::memory_order_relaxed)) guard.emplace();
-    events = self.core().events().snapshot();
+    events = self.core().events().snapshot(most);
   }
   return nb::bytes(reinterpret_cast<const char*>(events.data()), events.size() * sizeof(Event));
 }
@@ -246,7 +254,8 @@ void bind_communicator(nb::module_& module) {
              self.mode = PyCommunicator::Mode::run;
              return std::exchange(self.coalesced, nb::list());
            })
-      .def("_records", &records)
+      .def("_records", &records, nb::arg("most") = EventRing::kCapacity)
+      .def("_set_turn", &PyCommunicator::set_turn, nb::arg("num_collectives"))
       .def("_abort", &PyCommunicator::abort, nb::arg("reason"))
       .def("_drain", &PyCommunicator::drain, nb::arg("timeout"))
       .def("_close", &PyCommunicator::close, nb::arg("drain_timeout"));

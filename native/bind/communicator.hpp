@@ -58,6 +58,17 @@ class PyCommunicator {
   // Waits until nothing is in flight; false if that takes longer. Throws what has broken the communicator.
   bool drain(double timeout_s);
 
+  // Calls the method _take_turn of the Python object between two collectives: after so many more, where all members
+  // that ask alike are at the same place of the issue order. Once; 0: never.
+  void set_turn(uint64_t num_collectives) {
+    turn_at_ = num_collectives ? core_->collectives_issued() + num_collectives : UINT64_MAX;
+  }
+  // Before a collective is entered.
+  void take_turn_if_due(PyObject* self) {
+    if (core_->collectives_issued() >= turn_at_ && mode != Mode::prepare) [[unlikely]]
+      take_turn(self);
+  }
+
   const double timeout_s;
   bool check_grad = true;
   // What operations do: run; be kept for later (prepared.hpp); or be issued and waited for together.
@@ -67,7 +78,10 @@ class PyCommunicator {
   nb::object on_failure;  // called with (communicator, exception) when an operation failed
 
  private:
+  void take_turn(PyObject* self);
+
   std::shared_ptr<Communicator> core_;
+  uint64_t turn_at_ = UINT64_MAX;
   // One of the two; null once closed: the last one to hold it tells the others that we left.
   std::shared_ptr<Region> region_;
   std::shared_ptr<RemotePeers> remote_peers_;

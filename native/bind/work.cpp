@@ -31,8 +31,15 @@ void raise_operation_error(nb::handle communicator, const Error& error) {
 void wait_for_work(nb::handle communicator, const WorkPtr& work, double timeout_s) {
   WaitResult result = WaitResult::finished;
   if (!work->finished()) {
-    ReleasedGil hooks;
-    result = Engine::instance().wait(*work, timeout_s, hooks);
+    const int64_t begin_ns = now_ns();
+    {
+      ReleasedGil hooks;
+      result = Engine::instance().wait(*work, timeout_s, hooks);
+    }
+    if (work->is_async) {
+      const ProgressGuard guard;
+      work->communicator->events().add_blocked(work->event, now_ns() - begin_ns);
+    }
   }
   if (result == WaitResult::interrupted) throw PythonError();
   if (work->error) {

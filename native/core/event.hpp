@@ -1,6 +1,7 @@
 // The 64-byte event that every operation leaves, and the ring that keeps the latest of a communicator.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -28,7 +29,7 @@ struct Event {
   uint8_t dtype;
   EventState state;
   uint8_t flags;
-  uint32_t tid;
+  uint32_t blocked_ns;  // that callers of an asynchronous operation have lost to it, at most 4.29 s
   uint32_t reduce;
 };
 static_assert(sizeof(Event) == 64);
@@ -58,7 +59,7 @@ class EventRing {
     event.dtype = static_cast<uint8_t>(op.dtype);
     event.state = EventState::issued;
     event.flags = flags;
-    event.tid = 0;
+    event.blocked_ns = 0;
     event.reduce = reduces(op.kind) ? static_cast<uint32_t>(op.reduce) : 0xff;
     return index;
   }
@@ -75,15 +76,21 @@ class EventRing {
     if (issued_ - index <= kCapacity) events_[index % kCapacity].aux = aux;
   }
 
+  void add_blocked(uint64_t index, int64_t ns) {
+    if (issued_ - index > kCapacity) return;
+    uint32_t& blocked_ns = events_[index % kCapacity].blocked_ns;
+    blocked_ns = static_cast<uint32_t>(std::min<int64_t>(blocked_ns + std::max<int64_t>(ns, 0), UINT32_MAX));
+  }
+
   void mark(uint64_t index, EventState state) {
     if (issued_ - index <= kCapacity) events_[index % kCapacity].state = state;
   }
 
   uint64_t issued() const { return issued_; }
 
-  // Oldest first.
-  std::vector<Event> snapshot() const {
-    const uint64_t held = issued_ < kCapacity ? issued_ : kCapacity;
+  // The latest, oldest first.
+  std::vector<Event> snapshot(uint64_t most = kCapacity) const {
+    const uint64_t held = std::min({issued_, kCapacity, most});
     std::vector<Event> copy;
     copy.reserve(held);
     for (uint64_t i = issued_ - held; i < issued_; ++i) copy.push_back(events_[i % kCapacity]);

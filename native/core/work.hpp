@@ -33,6 +33,7 @@ struct Work {
   uint64_t event = 0;
   int64_t issued_ns = 0;
   double timeout_s = 0;
+  bool is_async = false;
   std::atomic<int> waiters{0};  // threads in Engine::wait; while there are any, they watch the deadline
   bool stall_reported = false;
   ByteRange reads;

@@ -65,8 +65,8 @@ def test_with_a_table(folder: Path, how: str) -> None:
     assert done.stdout.splitlines() == [
         "all_reduce of 16 B float32 between 2 ranks: shm",
         f"  why: 2.50 times as fast as the second in {path}",
-        "  1. shm 1 us (measured at 16 B)",
-        "  2. mpi 2.5 us (measured at 16 B)",
+        "  1. shm 1 us [1 us, 1 us] (measured at 16 B)",
+        "  2. mpi 2.5 us [2.5 us, 2.5 us] (measured at 16 B)",
     ]
 
 

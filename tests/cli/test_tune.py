@@ -171,7 +171,7 @@ def test_export(folder: Path) -> None:
     assert len(rows) == 5
     assert rows[3] == {
         "op": "all_reduce", "dtypes": "full", "num_ranks": "2", "nbytes": "16", "backend": "mpi", "busy": "True",
-        "seconds": "5e-06", "low": "5e-06", "high": "5e-06", "algorithm": "",
+        "seconds": "5e-06", "low": "5e-06", "high": "5e-06", "algorithm": "", "source": "sweep",
     }  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def test_formats() -> None:
         export_table(table("binomial"), "toml")
     lines = export_table(table("binomial"), "csv").splitlines()
     assert len(lines) == 3
-    assert lines[0].endswith(",algorithm")
+    assert lines[0].endswith(",algorithm,source")
 
 
 def rules_of(text: str, collective: str) -> list[list[str]]:

@@ -134,7 +134,7 @@ def test_backends_that_were_not_measured_are_last() -> None:
     assert ranking_at(policy.choices(Group(2, ["ucx", *BACKENDS])), "broadcast", 64) == ("mpi", "gloo", "ucx", "shm")
     _, candidates = policy.explain(Group(2, ["ucx", *BACKENDS]), "broadcast", "moved", 64)
     assert candidates[-1] == Candidate("shm", None, "not measured")
-    assert candidates[0] == Candidate("mpi", 1.0, "measured at 64 B")
+    assert candidates[0] == Candidate("mpi", 1.0, "measured at 64 B", interval_s=(1.0, 1.0))
     # and those that this communicator does not have are not there
     assert ranking_at(policy.choices(Group(2, ["shm", "gloo"])), "broadcast", 64) == ("gloo", "shm")
 

@@ -55,7 +55,8 @@ def test_schedules_are_measured_beside_the_libraries() -> None:
     table, table_of_1 = hk.spawn(_measure_schedules, 2, timeout=80)
     assert table_of_1.hash == table.hash
     assert [fit.backend for fit in table.fits] == list(table.machine.backends)
-    assert all(0 < fit.alpha_s < 1 and 0 <= fit.beta_s < 1e-3 and fit.gamma_s > 0 for fit in table.fits)
+    # On a disturbed machine the line through few points may begin at 0.
+    assert all(0 <= fit.alpha_s < 1 and 0 <= fit.beta_s < 1e-3 and fit.gamma_s > 0 for fit in table.fits)
     own = {(row.op, row.dtypes, row.nbytes, row.backend) for row in table.rows if not row.algorithm}
     own = {each for each in own if each[2] in (4096, 65536)}  # at others where a crossing was looked for
     assert len(own) == 2 * (2 * 2 + 2)  # of each backend and size: all_reduce in two classes of types, broadcast

@@ -15,6 +15,7 @@ from hocket.comm import Communicator
 from hocket.comm.policy import DefaultPolicy
 from hocket.measure import progress
 from hocket.session import init
+from hocket.tune.policy import TablePolicy
 from hocket.tune.recheck import recheck
 from hocket.tune.sweep import Sweep, measure_table
 from hocket.tune.table import load_table, save_table
@@ -37,7 +38,7 @@ def main(options: dict[str, Any]) -> None:
         path = options["output"]
         if options["merge"] and os.path.exists(path):
             table = load_table(path).merged(table)  # of the same machine, or TableError
-        save_table(table, path)
+        save_table(TablePolicy(table).with_rules(), path)
     if comm.rank == 0:
         for name, reason in comm.backends.left_out.items():
             print(f"left out {name}: {reason}", file=sys.stderr)

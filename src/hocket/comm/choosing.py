@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from hocket import _native
@@ -13,6 +13,7 @@ from hocket.comm.policy import (
     Explanation,
     Group,
     Policy,
+    Range,
     dtype_class,
     join_carrier,
     split_carrier,
@@ -68,6 +69,7 @@ class ChoosingOperations(ObjectOperations):
     _backends: Backends
     _policy: Policy
     _schedules: ScheduleSource | None
+    _on_turn: Callable[[], None] | None = None
     _programs: dict[tuple[str, object], int]
     _programs_found: dict[tuple[str, object, int], int]  # by what calls gave
 
@@ -82,10 +84,7 @@ class ChoosingOperations(ObjectOperations):
         choices = policy.choices(self._group)
         for kind in CHOOSABLE:
             for dtypes in _native.DTYPE_CLASS_NAMES:
-                ranges = choices.get((kind, dtypes), ())
-                self._set_choice(
-                    kind, dtypes, [(each.most_nbytes, self._carriers(kind, each.ranking)) for each in ranges]
-                )
+                self._set_ranges(kind, dtypes, choices.get((kind, dtypes), ()))
         self._policy = policy
 
     def explain(self, op: str, nbytes: int = 0, dtype: str = "float32", reduction: str = "sum") -> Explanation:
@@ -117,6 +116,15 @@ class ChoosingOperations(ObjectOperations):
             reason += f"; {', '.join(refused)} cannot carry it"
         chosen = join_carrier(backend, algorithm)
         return Explanation(op, nbytes, dtype, self.size, chosen, reason, tuple(able), refused)
+
+    def _set_ranges(self, kind: str, dtypes: str, ranges: Sequence[Range]) -> None:
+        """Set what is chosen for one operation, on all members between the same operations."""
+        self._set_choice(kind, dtypes, [(each.most_nbytes, self._carriers(kind, each.ranking)) for each in ranges])
+
+    def _take_turn(self) -> None:
+        """Called by the native methods before a collective, where `_set_turn` has asked for it."""
+        if self._on_turn is not None:
+            self._on_turn()
 
     @property
     def _group(self) -> Group:

@@ -55,10 +55,12 @@ class Range:
     Args:
         most_nbytes: the largest operation of this range, in bytes as in `Record.nbytes`.
         ranking: best first: names of backends, or of a backend and a schedule as in "mpi/chain(num_blocks=8)".
+        reason: why, in words, where there is more to say than the times.
     """
 
     most_nbytes: int
     ranking: tuple[str, ...]
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Candidate:
         algorithm: name of the schedule with its parameters; empty: the library's own way.
         predicted_s: what the schedule's formula says for it, over a link that was fitted to measurements; None where
             there is none.
+        interval_s: the 95 % interval of `seconds` where it is measured.
     """
 
     backend: str
@@ -79,6 +82,7 @@ class Candidate:
     source: str
     algorithm: str = ""
     predicted_s: float | None = None
+    interval_s: tuple[float, float] | None = None
 
     @property
     def carrier(self) -> str:
@@ -89,6 +93,7 @@ class Candidate:
         return (
             self.carrier
             + (f" {format_seconds(self.seconds)}" if self.seconds is not None else "")
+            + (" [{}, {}]".format(*map(format_seconds, self.interval_s)) if self.interval_s is not None else "")
             + f" ({self.source})"
             + (f", predicted {format_seconds(self.predicted_s)}" if self.predicted_s is not None else "")
         )

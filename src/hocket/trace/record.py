@@ -11,7 +11,7 @@ from time import sleep
 from hocket import _native
 
 # Fields of the native Event (native/core/event.hpp): t_begin, t_end, seq, comm, nbytes, peer, weight, aux, kind,
-# algorithm, backend, dtype, state, flags, tid, reduce.
+# algorithm, backend, dtype, state, flags, blocked_ns, reduce.
 _EVENT = struct.Struct("<QQIIQiIQHHBBBBII")
 _STATES = ("issued", "started", "waited", "completed", "failed")
 _NO_REDUCTION = 0xFF
@@ -39,6 +39,8 @@ class Record:
         seconds: from issue to completion; None while it is in flight.
         algorithm: name of the schedule by which it was executed, with its parameters; empty: the library's own way.
         sent_nbytes: bytes that this rank sent to others by that schedule; None without one.
+        blocked_s: seconds that the program lost to it: all of `seconds` where it was blocking; else the time in the
+            call that issued it and in waits for it. None while it is in flight.
     """
 
     op: str
@@ -55,6 +57,7 @@ class Record:
     seconds: float | None
     algorithm: str = ""
     sent_nbytes: int | None = None
+    blocked_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,10 @@ def decode_events(events: bytes, backends: Sequence[str], algorithms: Sequence[s
 def _decode(
     clock: _Clock, backends: Sequence[str], algorithms: Sequence[str],
     t_begin: int, t_end: int, seq: int, comm: int, nbytes: int, peer: int, weight: int, aux: int,
-    kind: int, algorithm: int, backend: int, dtype: int, state: int, flags: int, tid: int, reduction: int,
+    kind: int, algorithm: int, backend: int, dtype: int, state: int, flags: int, blocked_ns: int, reduction: int,
 ) -> Record:  # fmt: skip
+    seconds = (t_end - t_begin) * clock.ns_per_tick * 1e-9 if t_end else None
+    is_async = bool(flags & _ASYNC)
     return Record(
         op=_native.OP_NAMES[kind],
         seq=seq,
@@ -109,9 +114,10 @@ def _decode(
         tag=0 if algorithm else aux,
         backend=backends[backend],
         state=_STATES[state],
-        is_async=bool(flags & _ASYNC),
+        is_async=is_async,
         begin_ns=clock.to_ns(t_begin),
-        seconds=(t_end - t_begin) * clock.ns_per_tick * 1e-9 if t_end else None,
+        seconds=seconds,
         algorithm=algorithms[algorithm - 1] if algorithm else "",
         sent_nbytes=aux if algorithm else None,
+        blocked_s=blocked_ns * 1e-9 if is_async and seconds is not None else seconds,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hocket import _native
@@ -22,7 +22,7 @@ from hocket.comm.policy import (
     total_nbytes,
 )
 from hocket.tune.model import predict_seconds, rank_by_model, typical_link
-from hocket.tune.table import Row, Table
+from hocket.tune.table import Row, Rule, Table
 
 # A backend is faster than another one if its median is by so much shorter, and either shorter than anything that was
 # seen of the other, or its lower end clearly below the other's: what disturbs a measurement only ever adds to it, so
@@ -58,29 +58,22 @@ class TablePolicy(Policy):
         measured_size, sizes = self._rows_for(group, op, dtypes)
         if not sizes:
             return f"{self.table.path} has no {op} of that kind, a model decides", rank_by_model(group, op, nbytes)
+        chosen = _range_of(self._ranges_of_one(group, _timed_as(op), dtypes), nbytes)
         nearest = self._standing_for(nbytes, sizes, group)
         rows = sizes[nearest]
-        order = self._order(rows, group)
+        order = chosen.ranking
         source = f"measured at {nearest} B"
         if measured_size != group.size:
             source += f" between {measured_size} ranks, carried over by the model"
         candidates = [
-            Candidate(
-                rows[name].backend,
-                rows[name].seconds,
-                source,
-                rows[name].algorithm,
-                formula_seconds(rows[name], group, self.table) if rows[name].algorithm and self.table.fits else None,
-            )
-            if name in rows
-            else Candidate(name, None, "not measured")
-            for name in order
+            self._candidate(rows[name], group, source) if name in rows else _unmeasured(name) for name in order
         ]
         reason = f"the fastest of those measured in {self.table.path}"
         if len(candidates) > 1 and (best := candidates[0].seconds) and (second := candidates[1].seconds):
             reason = f"{second / best:.2f} times as fast as the second in {self.table.path}"
             if not _is_faster(rows[candidates[0].carrier], rows[candidates[1].carrier]):
                 reason = f"as fast as the second in {self.table.path}, within the noise"
+        reason = chosen.reason or reason
         if measured_size != group.size:
             reason += f"; measured between {measured_size} ranks, there are no times for {group.size}"
         if op in _ONE_CHOICE:
@@ -112,28 +105,61 @@ class TablePolicy(Policy):
         share = (math.log1p(nbytes) - math.log1p(x0)) / (math.log1p(x1) - math.log1p(x0))
         return math.exp(math.log(y0) + share * (math.log(y1) - math.log(y0)))
 
-    def _ranges(self, group: Group, op: str, dtypes: str) -> list[Range]:
+    def with_rules(self) -> Table:
+        """Return the table with rules for everything that it has times of; those that it has already stay."""
+        names, num_hosts = list(self.table.machine.backends), self.table.machine.num_hosts
+        keys = dict.fromkeys((op, dtypes, num_ranks) for op, dtypes, num_ranks, _ in self.table.cells)
+        rules = tuple(
+            Rule(op, dtypes, num_ranks, each.most_nbytes, each.ranking, each.reason)
+            for op, dtypes, num_ranks in keys
+            for each in self._ranges_of_one(Group(num_ranks, names, num_hosts), op, dtypes)
+        )
+        return replace(self.table, rules=rules)
+
+    def _candidate(self, row: Row, group: Group, source: str) -> Candidate:
+        predicted_s = formula_seconds(row, group, self.table) if row.algorithm and self.table.fits else None
+        if row.source == "run":
+            source = source.replace("measured", "measured while running", 1)
+        return Candidate(row.backend, row.seconds, source, row.algorithm, predicted_s, (row.low, row.high))
+
+    def _ranges(self, group: Group, op: str, dtypes: str) -> Sequence[Range]:
+        ranges = self._ranges_of_one(group, _timed_as(op), dtypes)
+        if op in _ONE_CHOICE:
+            return [replace(_range_of(ranges, _ONE_CHOICE[op]), most_nbytes=LARGEST_NBYTES)]
+        if op not in WITH_COUNTS:
+            return ranges
+        return [  # the size of those is that of all blocks together
+            each
+            if each.most_nbytes == LARGEST_NBYTES
+            else replace(each, most_nbytes=(each.most_nbytes + 1) * group.size - 1)
+            for each in ranges
+        ]
+
+    def _ranges_of_one(self, group: Group, op: str, dtypes: str) -> Sequence[Range]:
+        """The rules of the table, and without any what follows from its times."""
+        if rules := self.table.ranges.get((op, dtypes, group.size)):
+            return [replace(each, ranking=_ranking_for(group, each.ranking)) for each in rules]
         _, sizes = self._rows_for(group, op, dtypes)
         if not sizes:
             order = tuple(each.backend for each in rank_by_model(group, op, 1))
             return [Range(LARGEST_NBYTES, order)]
-        if op in _ONE_CHOICE:
-            rows = sizes[self._standing_for(_ONE_CHOICE[op], sizes, group)]
-            return [Range(LARGEST_NBYTES, self._order(rows, group))]
-        unit = group.size if op in WITH_COUNTS else 1  # the size of those is that of all blocks together
         ranges: list[Range] = []
-        for nbytes, most in zip(sizes, self._borders(sizes, group), strict=True):
-            order = self._order(sizes[nbytes], group)
-            most = LARGEST_NBYTES if most == LARGEST_NBYTES else (most + 1) * unit - 1
+        for order, most in zip(self._orders(sizes, group), self._borders(sizes, group), strict=True):
             if ranges and ranges[-1].ranking == order:
                 ranges[-1] = Range(most, order)
             else:
                 ranges.append(Range(most, order))
         return ranges
 
+    def _orders(self, sizes: Mapping[int, Mapping[str, Row]], group: Group) -> list[tuple[str, ...]]:
+        orders: list[tuple[str, ...]] = []
+        for rows in sizes.values():
+            orders.append(self._order(rows, group, orders[-1][0] if orders else ""))
+        return orders
+
     def _borders(self, sizes: Mapping[int, Mapping[str, Row]], group: Group) -> list[int]:
         """For every measured size the largest one that it stands for."""
-        winners = [self._order(rows, group)[0] for rows in sizes.values()]
+        winners = [order[0] for order in self._orders(sizes, group)]
         measured = list(sizes.items())
         borders = [
             _crossing(nbytes, rows, following, next_rows, winner, next_winner)
@@ -147,8 +173,14 @@ class TablePolicy(Policy):
         """The measured size by which a size is judged."""
         return next(size for size, most in zip(sizes, self._borders(sizes, group), strict=True) if nbytes <= most)
 
-    def _order(self, rows: Mapping[str, Row], group: Group) -> tuple[str, ...]:
-        """Best first; those that were not measured last."""
+    def _order(self, rows: Mapping[str, Row], group: Group, kept: str = "") -> tuple[str, ...]:
+        """Best first; those that were not measured last.
+
+        Args:
+            rows: of one size.
+            group: whose backends count.
+            kept: the best at the size before, which stays where another one is only as good: no change by noise alone.
+        """
         left = [name for name, row in rows.items() if row.backend in group.backends]
         if not left:
             return tuple(group.backends)
@@ -162,6 +194,7 @@ class TablePolicy(Policy):
                 equal,
                 key=lambda name: (
                     self._loss_when_busy(rows[name]),
+                    name != kept,
                     modelled.index(rows[name].backend),
                     rows[name].algorithm != "",  # a library's own way rather than a schedule that is as fast
                     rows[name].seconds,
@@ -192,11 +225,8 @@ class TablePolicy(Policy):
         return measured_size, {nbytes: rows for nbytes, rows in carried.items() if rows}
 
     def _nearest(self, size: int, op: str, dtypes: str) -> tuple[int, Mapping[int, Mapping[str, Row]]]:
-        """The measured number of ranks next to this one, and the rows by size.
-
-        A message has one time, that of "send": its two ends have to choose alike.
-        """
-        op = "send" if op == "recv" else WITH_COUNTS.get(op, op)
+        """The measured number of ranks next to this one, and the rows by size."""
+        op = _timed_as(op)
         measured = {
             num_ranks: sizes
             for (each_op, each_dtypes, num_ranks, busy), sizes in self.table.cells.items()
@@ -206,6 +236,27 @@ class TablePolicy(Policy):
             return size, {}
         nearest = min(measured, key=lambda num_ranks: (abs(math.log(num_ranks / size)), num_ranks))
         return nearest, measured[nearest]
+
+
+def _timed_as(op: str) -> str:
+    """The operation whose times stand for this one. A message has one time, that of "send": its two ends have to choose
+    alike."""
+    return "send" if op == "recv" else WITH_COUNTS.get(op, op)
+
+
+def _range_of(ranges: Sequence[Range], nbytes: int) -> Range:
+    return next(each for each in ranges if nbytes <= each.most_nbytes)
+
+
+def _ranking_for(group: Group, ranking: Sequence[str]) -> tuple[str, ...]:
+    """What this group has of a ranking, and what else it has."""
+    there = [each for each in ranking if split_carrier(each)[0] in group.backends]
+    return (*there, *(name for name in group.backends if name not in there))
+
+
+def _unmeasured(carrier: str) -> Candidate:
+    backend, algorithm = split_carrier(carrier)
+    return Candidate(backend, None, "not measured", algorithm)
 
 
 def _is_faster(row: Row, other: Row) -> bool:

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from hocket import _native
-from hocket.comm.policy import CHOOSABLE, join_carrier
+from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Range, join_carrier, split_carrier
 from hocket.errors import InvalidArgument, TableError
 from hocket.measure.statistics import median_interval
 from hocket.tune.fit import Fit, is_usable
@@ -38,6 +38,8 @@ class Row:
         seconds: median time of an operation, of the slowest rank.
         low, high: the 95 % interval of that median, in seconds.
         algorithm: name of the schedule with its parameters; empty: the library's own way.
+        source: "sweep": ranks that did nothing else; "run": a program (`hocket.tune.Learner`), and of its ranks the one
+            that came last, which waits for nobody.
     """
 
     op: str
@@ -50,6 +52,7 @@ class Row:
     low: float
     high: float
     algorithm: str = ""
+    source: str = "sweep"
 
     @property
     def carrier(self) -> str:
@@ -72,6 +75,28 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Rule:
+    """What is chosen up to a size; of one operation, class of types and number of ranks the last one is open.
+
+    Args:
+        op, dtypes, num_ranks: as of `Row`.
+        most_nbytes, ranking, reason: as of `Range`.
+    """
+
+    op: str
+    dtypes: str
+    num_ranks: int
+    most_nbytes: int
+    ranking: tuple[str, ...]
+    reason: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What its range of sizes belongs to."""
+        return self.op, self.dtypes, self.num_ranks
+
+
+@dataclass(frozen=True)
 class Table:
     """All rows of one machine.
 
@@ -80,18 +105,35 @@ class Table:
         rows: in any order.
         path: the file it came from, for messages.
         fits: links fitted to messages over the backends, for what was not measured.
+        rules: what follows from the rows, by operation in order of size. Where there are none, a policy makes them.
     """
 
     machine: Machine
     rows: tuple[Row, ...]
     path: str = "a table in memory"
     fits: tuple[Fit, ...] = ()
+    rules: tuple[Rule, ...] = ()
+
+    @cached_property
+    def ranges(self) -> Mapping[tuple[str, str, int], Sequence[Range]]:
+        """The rules, by what they are about."""
+        ranges: dict[tuple[str, str, int], list[Range]] = {}
+        for rule in self.rules:
+            ranges.setdefault(rule.key, []).append(Range(rule.most_nbytes, rule.ranking, rule.reason))
+        return ranges
+
+    def with_ranges(self, key: tuple[str, str, int], ranges: Sequence[Range]) -> Table:
+        """Return the table with these rules instead of those about the same."""
+        rules = [rule for rule in self.rules if rule.key != key]
+        rules += [Rule(*key, each.most_nbytes, each.ranking, each.reason) for each in ranges]
+        return replace(self, rules=tuple(rules))
 
     @cached_property
     def hash(self) -> str:
         """Equal for tables with equal content; ranks compare it at init."""
         fits = sorted(map(asdict, self.fits), key=repr)
-        content = json.dumps([self.machine.to_json(), sorted(map(_as_json, self.rows), key=repr), fits], sort_keys=True)
+        rows, rules = (sorted(map(asdict, each), key=repr) for each in (self.rows, self.rules))
+        content = json.dumps([self.machine.to_json(), rows, fits, rules], sort_keys=True)
         return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
     @cached_property
@@ -104,7 +146,8 @@ class Table:
         return cells
 
     def merged(self, other: Table) -> Table:
-        """Add the rows of another table of the same machine; of equal cells the other's count.
+        """Add the rows of another table of the same machine; of equal cells the other's count. Rules about what the
+        other has measured are dropped.
 
         Raises:
             TableError: it is of another machine.
@@ -115,19 +158,23 @@ class Table:
         rows = {row.place: row for row in self.rows} | {row.place: row for row in other.rows}
         machine = replace(other.machine, backends={**self.machine.backends, **other.machine.backends})
         fits = {fit.backend: fit for fit in (*self.fits, *other.fits)}
-        return Table(machine, tuple(rows.values()), other.path, tuple(fits.values()))
+        measured = {(row.op, row.dtypes, row.num_ranks) for row in other.rows}
+        rules = tuple(rule for rule in self.rules if rule.key not in measured)
+        return Table(machine, tuple(rows.values()), other.path, tuple(fits.values()), rules)
 
 
 def save_table(table: Table, path: str | Path) -> None:
     """Write a table, one row a line. A reader sees the old file or the new one, never a part."""
     path = Path(path)
     head = json.dumps({"format": FORMAT, "machine": table.machine.to_json()}, indent=1)[:-2]
-    rows = ",\n".join(f"  {json.dumps(_as_json(row))}" for row in table.rows)
-    fits = ",\n".join(f"  {json.dumps(asdict(fit))}" for fit in table.fits)
+    fits, rules, rows = (
+        ",\n".join(f"  {json.dumps(each)}" for each in part)
+        for part in (map(asdict, table.fits), map(_rule_as_json, table.rules), map(asdict, table.rows))
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        part.write_text(f'{head},\n "fits": [\n{fits}\n ],\n "rows": [\n{rows}\n ]\n}}\n')
+        part.write_text(f'{head},\n "fits": [\n{fits}\n ],\n "rules": [\n{rules}\n ],\n "rows": [\n{rows}\n ]\n}}\n')
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -155,20 +202,21 @@ def load_table(path: str | Path) -> Table:
     is_old = content["format"] == _WITHOUT_SCHEDULES
     machine = _read_machine(content.get("machine"), str(path))
     fits = () if is_old else _read_fits(content.get("fits"), machine, str(path))
+    rules = () if is_old else _read_rules(content.get("rules"), machine, str(path))
     rows = content.get("rows")
     if not isinstance(rows, list):
         raise TableError(f"{path}: there is no list of rows")
     seen: dict[tuple[object, ...], int] = {}
     checked = []
     for content, line in zip(rows, _lines_of_rows(text), strict=True):
-        row = _read_row({"algorithm": "", **content} if is_old else content, f"{path}, line {line}")
+        row = _read_row({"algorithm": "", "source": "sweep", **content} if is_old else content, f"{path}, line {line}")
         if row.backend not in machine.backends:
             raise TableError(f"{path}, line {line}: the machine has no backend {row.backend!r}")
         first = seen.setdefault(row.place, line)
         if first != line:
             raise TableError(f"{path}, line {line}: the same is said on line {first} already")
         checked.append(row)
-    return Table(machine, tuple(checked), str(path), fits)
+    return Table(machine, tuple(checked), str(path), fits, rules)
 
 
 def _read_fits(content: Any, machine: Machine, path: str) -> tuple[Fit, ...]:
@@ -188,6 +236,50 @@ def _read_fits(content: Any, machine: Machine, path: str) -> tuple[Fit, ...]:
     return tuple(fits)
 
 
+def _rule_as_json(rule: Rule) -> dict[str, object]:
+    """JSON has no numbers of 64 bits for every reader: a range without end has none."""
+    return asdict(rule) | ({"most_nbytes": None} if rule.most_nbytes == LARGEST_NBYTES else {})
+
+
+def _read_rules(content: Any, machine: Machine, path: str) -> tuple[Rule, ...]:
+    if not isinstance(content, list):
+        raise TableError(f"{path}: there is no list of rules")
+    rules = tuple(_read_rule(each, machine, f"{path}, rule {number}") for number, each in enumerate(content, 1))
+    last: dict[tuple[str, str, int], int] = {}
+    for number, rule in enumerate(rules, 1):
+        if rule.most_nbytes <= last.get(rule.key, -1):
+            raise TableError(f"{path}, rule {number}: most_nbytes must be above that of the rule before it")
+        last[rule.key] = rule.most_nbytes
+    for (op, dtypes, num_ranks), most_nbytes in last.items():
+        if most_nbytes != LARGEST_NBYTES:
+            raise TableError(
+                f"{path}: the last rule of {op} ({dtypes}, {num_ranks} ranks) must have null as most_nbytes"
+            )
+    return rules
+
+
+def _read_rule(content: Any, machine: Machine, place: str) -> Rule:
+    names = {field.name for field in fields(Rule)}
+    if not isinstance(content, dict) or set(content) != names:
+        raise TableError(f"{place}: a rule has {', '.join(sorted(names))}, not {content!r}")
+    rule = content | ({"most_nbytes": LARGEST_NBYTES} if content["most_nbytes"] is None else {})
+    for name in ("op", "dtypes", "num_ranks"):
+        _check_field(rule, name, place)
+    if not isinstance(rule["most_nbytes"], int) or not 0 <= rule["most_nbytes"] <= LARGEST_NBYTES:
+        raise TableError(f"{place}: most_nbytes must be a number of 0 or more, or null, not {content['most_nbytes']!r}")
+    if not isinstance(rule["reason"], str):
+        raise TableError(f"{place}: reason must be words, not {rule['reason']!r}")
+    ranking = rule["ranking"]
+    if not isinstance(ranking, list) or not ranking or not all(isinstance(each, str) for each in ranking):
+        raise TableError(f"{place}: ranking must be a list of names, not {ranking!r}")
+    for backend, algorithm in map(split_carrier, ranking):
+        if backend not in machine.backends:
+            raise TableError(f"{place}: the machine has no backend {backend!r}")
+        if algorithm:
+            _check_algorithm(rule["op"], algorithm, place)
+    return Rule(**rule | {"ranking": tuple(ranking)})
+
+
 def _read_machine(content: Any, path: str) -> Machine:
     names = {field.name for field in fields(Machine)}
     if not isinstance(content, dict) or set(content) != names:
@@ -201,10 +293,6 @@ def _read_machine(content: Any, path: str) -> Machine:
         if not _is_count(1)(content[name]):
             raise TableError(f"{path}: the machine's {name} must be a number of 1 or more, not {content[name]!r}")
     return Machine(**content)
-
-
-def _as_json(row: Row) -> dict[str, object]:
-    return asdict(row)
 
 
 def _lines_of_rows(text: str) -> Iterator[int]:
@@ -232,7 +320,7 @@ def _one_of(names: Sequence[str]) -> Callable[[object], bool]:
     return lambda value: value in names
 
 
-_RULES: dict[str, tuple[Callable[[object], bool], str]] = {
+_FIELDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "op": (_one_of(CHOOSABLE), f"one of {', '.join(CHOOSABLE)}"),
     "dtypes": (_one_of(_native.DTYPE_CLASS_NAMES), f"one of {', '.join(_native.DTYPE_CLASS_NAMES)}"),
     "num_ranks": (_is_count(1), "a number of 1 or more"),
@@ -243,6 +331,7 @@ _RULES: dict[str, tuple[Callable[[object], bool], str]] = {
     "low": (_is_time, "a time above zero"),
     "high": (_is_time, "a time above zero"),
     "algorithm": (lambda value: isinstance(value, str), "a name"),
+    "source": (_one_of(("sweep", "run")), "sweep or run"),
 }
 
 
@@ -250,20 +339,25 @@ def _read_row(row: Any, place: str) -> Row:
     names = {field.name for field in fields(Row)}
     if not isinstance(row, dict) or set(row) != names:
         raise TableError(f"{place}: a row has {', '.join(sorted(names))}, not {row!r}")
-    for name, (rule, words) in _RULES.items():
-        if not rule(row[name]):
-            raise TableError(f"{place}: {name} must be {words}, not {row[name]!r}")
+    for name in _FIELDS:
+        _check_field(row, name, place)
     if not row["low"] <= row["seconds"] <= row["high"]:
         raise TableError(f"{place}: seconds must lie between low and high")
     if row["algorithm"]:
-        _check_algorithm(row, place)
+        _check_algorithm(row["op"], row["algorithm"], place)
     return Row(**row)
 
 
-def _check_algorithm(row: Any, place: str) -> None:
+def _check_field(content: Mapping[str, Any], name: str, place: str) -> None:
+    is_right, words = _FIELDS[name]
+    if not is_right(content[name]):
+        raise TableError(f"{place}: {name} must be {words}, not {content[name]!r}")
+
+
+def _check_algorithm(op: str, algorithm: str, place: str) -> None:
     from hocket.collectives.source import parse_algorithm  # needs NumPy, which a table without schedules does not
 
     try:
-        parse_algorithm(row["op"], row["algorithm"])
+        parse_algorithm(op, algorithm)
     except InvalidArgument as error:
         raise TableError(f"{place}: {error}") from None
