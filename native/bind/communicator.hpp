@@ -59,9 +59,10 @@ class PyCommunicator {
   bool drain(double timeout_s);
 
   // Calls the method _take_turn of the Python object between two collectives: after so many more, where all members
-  // that ask alike are at the same place of the issue order. Once; 0: never.
-  void set_turn(uint64_t num_collectives) {
-    turn_at_ = num_collectives ? core_->collectives_issued() + num_collectives : UINT64_MAX;
+  // that ask alike are at the same place of the issue order. Once; 0: never. Returns the number of the collective
+  // before it.
+  uint64_t set_turn(uint64_t num_collectives) {
+    return turn_at_ = num_collectives ? core_->collectives_issued() + num_collectives : UINT64_MAX;
   }
   // Before a collective is entered.
   void take_turn_if_due(PyObject* self) {

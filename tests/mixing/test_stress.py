@@ -11,6 +11,8 @@ import sys
 import pytest
 
 import hocket as hk
+from hocket.tune import learn, trial
+from hocket.tune.learn import Learner
 
 from .programs import Runner, make_communicators, random_program
 
@@ -28,21 +30,29 @@ while not select.select([sys.stdin], [], [], rng.random() * 0.3)[0]:
 """
 
 
-def _run(comm: hk.Communicator, seeds: range, progress: str, pauses: bool) -> tuple[int, set[str]]:
+def _run(comm: hk.Communicator, seeds: range, progress: str, pauses: bool, learns: bool) -> tuple[int, set[str]]:
     comm.finalize()
     importlib.import_module("torch").set_num_threads(1)
     comm = hk.init(backends=["shm", "gloo", "mpi"], timeout=60, progress=progress)
     communicators, members = make_communicators(comm)
+    learners = [_make_learner(each) for each in communicators if each is not None and learns]
     runner = Runner(communicators, members, comm.rank)
     pauser = _start_pauser(comm) if pauses else None
     try:
         for seed in seeds:
             runner.run(random_program(seed, list(comm.backends), members, random.Random(seed).randint(3, 25)), seed)
         comm.barrier()
+        assert not learners or any(learner.lessons for learner in learners)
     finally:
         if pauser is not None:
             pauser.communicate("over")
     return len(seeds), {record.backend for each in communicators if each for record in each.records()}
+
+
+def _make_learner(comm: hk.Communicator) -> Learner:
+    """One with short windows that tries everything, so that choices change again and again."""
+    learn._MIN_OPERATIONS, learn._LEAST_SHARE, learn._LONGEST_REST, trial._MIN_TIMES = 1, 1e-9, 1, 1
+    return Learner(comm, window=16)
 
 
 def _start_pauser(comm: hk.Communicator) -> subprocess.Popen[str] | None:
@@ -57,12 +67,19 @@ def _start_pauser(comm: hk.Communicator) -> subprocess.Popen[str] | None:
 
 @pytest.mark.timeout(3600 if os.environ.get("HOCKET_SOAK") else 300)
 @pytest.mark.parametrize(
-    ("num_ranks", "progress", "share", "pauses"),
-    [(2, "caller", 0.5, False), (2, "thread", 0.2, False), (3, "caller", 0.2, False), (2, "caller", 0.1, True)],
-    ids=["2 ranks", "progress thread", "3 ranks and groups", "stopped now and then"],
+    ("num_ranks", "progress", "share", "pauses", "learns"),
+    [
+        (2, "caller", 0.5, False, False),
+        (2, "thread", 0.2, False, False),
+        (3, "caller", 0.2, False, False),
+        (2, "caller", 0.1, True, False),
+        (2, "caller", 0.5, False, True),
+        (3, "thread", 0.5, False, True),
+    ],
+    ids=["2 ranks", "progress thread", "3 ranks and groups", "stopped now and then", "learning", "3 ranks learning"],
 )
-def test_random_programs(num_ranks: int, progress: str, share: float, pauses: bool) -> None:
+def test_random_programs(num_ranks: int, progress: str, share: float, pauses: bool, learns: bool) -> None:
     seeds = range(num_ranks * 10**6, num_ranks * 10**6 + round(NUM_SEEDS * share))
     timeout = 3500 if os.environ.get("HOCKET_SOAK") else 280
-    for done, used in hk.spawn(_run, num_ranks, seeds, progress, pauses, timeout=timeout):
+    for done, used in hk.spawn(_run, num_ranks, seeds, progress, pauses, learns, timeout=timeout):
         assert done == len(seeds) and used == {"shm", "gloo", "mpi"}

@@ -35,6 +35,7 @@ Examples:
   hocket run -n 4 train.py --epochs 3
   hocket run -n 2 --tag-output -m my_package.train
   hocket run -n 2 -- train.py --help
+  hocket run -n 2 --learn train.py
   hocket run -n 4 --nnodes 2 --node-rank 0 --master-addr node0 --master-port 29500 train.py   (on node0)
   hocket run -n 4 --nnodes 2 --node-rank 1 --master-addr node0 --master-port 29500 train.py   (on node1)"""
 
@@ -66,6 +67,9 @@ def run(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="When a rank fails, let the others go on without it.")
     ] = False,
+    learn: Annotated[
+        bool, typer.Option("--learn", help="Correct the tuning table while the program runs (HOCKET_LEARN=1).")
+    ] = False,
     num_nodes: NumNodes = 1,
     node_rank: NodeRank = 0,
     master_addr: MasterAddr = "127.0.0.1",
@@ -80,6 +84,8 @@ def run(
     else:
         _check_script(script[0])
     command = runner_command([*(["-m"] if module else []), *script])
+    if learn:
+        os.environ["HOCKET_LEARN"] = "1"  # for the ranks
     result = run_job(command, num_ranks, tag_output=tag_output, patience=Patience(keep_going=keep_going), nodes=nodes)
     sys.stderr.write(summarise(result))
     sys.stderr.flush()

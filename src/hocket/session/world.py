@@ -29,6 +29,7 @@ from hocket.errors import (
     InvalidState,
     PeerFailure,
 )
+from hocket.session.learning import is_learning_asked_for, learn_until_finalized
 from hocket.session.libraries import Libraries, agree_on_policy, bring_up
 from hocket.session.schedules import LazySchedules
 from hocket.trace import logger, start_log, write_failure_record
@@ -58,6 +59,8 @@ def init(
 ) -> Communicator:
     """Join the job that this process was started in and return the world communicator.
 
+    With HOCKET_LEARN=1 a `hocket.tune.Learner` corrects the tuning table while the program runs.
+
     Works under ``hocket run``, torchrun, mpirun, mpiexec and srun, on one host and several, and alone as a world of
     one. May be called again after ``comm.finalize()``.
 
@@ -69,10 +72,10 @@ def init(
         timeout: seconds after which an operation, or this call, gives up.
         progress: who drives asynchronous operations: "caller" (every call into hocket does), "thread" (a native thread
             does as well), or "auto" (a thread only where there are more processors than local ranks).
-        deterministic: freeze library and algorithm; the shm backend is deterministic in any case.
+        deterministic: freeze library and algorithm (nothing is learned); the shm backend is deterministic in any case.
 
     Raises:
-        InvalidArgument: an argument has no known meaning.
+        InvalidArgument: an argument has no known meaning, or HOCKET_LEARN.
         InvalidState: there is a world already.
         BackendUnavailable: a backend asked for by name is not there, or the job spans hosts and nothing connects them.
         BootstrapMismatch: the launcher's variables, or the ranks, contradict each other.
@@ -82,13 +85,14 @@ def init(
     """
     wanted = _read_backends(backends)
     _check_arguments(policy, timeout, progress, deterministic)
+    learns = is_learning_asked_for() and not deterministic
     if _session.world is not None:
         raise InvalidState("hocket.init() was called already; use that communicator, or finalize() it first")
     world = read_world()
     start_log(world.rank)
     job = _meet(world, wanted, timeout)
     host = job.host
-    communicator = _join(job, world, wanted, policy, timeout)
+    communicator = _join(job, world, wanted, policy, timeout, learns)
     if progress == "thread" or (progress == "auto" and world.local_size < host.num_cpus):
         _native.start_progress_thread()
     leave = communicator._on_finalize
@@ -125,6 +129,7 @@ def connect_ranks(
     """
     wanted = _read_backends(backends)
     _check_arguments(policy, timeout, "auto", False)
+    learns = is_learning_asked_for()
     start_log(rank)
     local = [each for each, host in enumerate(hosts) if host == hosts[rank]]
     world = World(rank, len(hosts), local.index(rank), len(local), name, name)
@@ -135,11 +140,11 @@ def connect_ranks(
         address, port = server
         control = connect_to(address, [port], name, world, timeout, version("hocket"))
         meeting = _meet_on_hosts(control, name, world, timeout)
-    return _join(meeting, world, wanted, policy, timeout)
+    return _join(meeting, world, wanted, policy, timeout, learns)
 
 
 def _join(
-    meeting: _Meeting, world: World, wanted: Sequence[str] | None, policy: str | Policy, timeout: float
+    meeting: _Meeting, world: World, wanted: Sequence[str] | None, policy: str | Policy, timeout: float, learns: bool
 ) -> Communicator:
     """Bring up what is wanted between ranks that have met, and make the communicator of all of them."""
     libraries = _bring_up(meeting, world, wanted, policy, timeout)
@@ -163,6 +168,8 @@ def _join(
         logger.info("backend %s: %s", name, word)
     for name, reason in backends.left_out.items():
         logger.info("backend %s is left out: %s", name, reason)
+    if learns:
+        learn_until_finalized(root)
     return root
 
 

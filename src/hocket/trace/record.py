@@ -10,9 +10,13 @@ from time import sleep
 
 from hocket import _native
 
-# Fields of the native Event (native/core/event.hpp): t_begin, t_end, seq, comm, nbytes, peer, weight, aux, kind,
-# algorithm, backend, dtype, state, flags, blocked_ns, reduce.
-_EVENT = struct.Struct("<QQIIQiIQHHBBBBII")
+EVENT_FIELDS = (
+    ("t_begin", "Q"), ("t_end", "Q"), ("seq", "I"), ("comm", "I"), ("nbytes", "Q"), ("peer", "i"), ("weight", "I"),
+    ("aux", "Q"), ("kind", "H"), ("algorithm", "H"), ("backend", "B"), ("dtype", "B"), ("state", "B"), ("flags", "B"),
+    ("blocked_ns", "I"), ("reduce", "I"),
+)  # fmt: skip
+"""Names and types (as in `struct`) of the native Event (native/core/event.hpp)."""
+_EVENT = struct.Struct("<" + "".join(code for _, code in EVENT_FIELDS))
 _STATES = ("issued", "started", "waited", "completed", "failed")
 _NO_REDUCTION = 0xFF
 _ASYNC = 1
@@ -83,6 +87,11 @@ def _clock() -> _Clock:
         sleep(0.01)
         ticks, ns = _native.clock_anchor()
     return _Clock(ticks, ns, (ns - _first_anchor[1]) / (ticks - _first_anchor[0]))
+
+
+def seconds_per_tick() -> float:
+    """Return the length of a tick of the clock that events are stamped by."""
+    return _clock().ns_per_tick * 1e-9
 
 
 def decode_events(events: bytes, backends: Sequence[str], algorithms: Sequence[str] = ()) -> list[Record]:

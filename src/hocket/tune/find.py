@@ -7,11 +7,12 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-from hocket.comm.policy import Candidate, Choices, Group, Policy
+from hocket.comm.policy import Candidate, Choices, DefaultPolicy, Group, Policy
+from hocket.errors import InvalidArgument
 from hocket.tune.machine import Machine
 from hocket.tune.model import ModelPolicy
 from hocket.tune.policy import TablePolicy
-from hocket.tune.table import load_table
+from hocket.tune.table import Table, load_table
 
 
 def default_path(num_hosts: int = 1) -> Path:
@@ -49,6 +50,30 @@ class PolicyByHosts(Policy):
 
     def _for(self, group: Group) -> Policy:
         return self.one_host if group.num_hosts == 1 else self.several_hosts
+
+
+def table_of(policy: Policy, num_hosts: int) -> Table | None:
+    """Return the table by which a policy chooses between so many hosts; None where a model does.
+
+    Raises:
+        InvalidArgument: neither does.
+    """
+    if isinstance(policy, PolicyByHosts):
+        policy = policy.one_host if num_hosts == 1 else policy.several_hosts
+    if isinstance(policy, TablePolicy):
+        return policy.table
+    if isinstance(policy, (ModelPolicy, DefaultPolicy)):
+        return None
+    raise InvalidArgument(f"{policy!r} chooses by itself; only the choices of a table or a model can be corrected")
+
+
+def replace_table(policy: Policy, table: Table, num_hosts: int) -> Policy:
+    """Return a policy that chooses by another table between so many hosts, and otherwise as before."""
+    if not isinstance(policy, PolicyByHosts):
+        return TablePolicy(table)
+    if num_hosts == 1:
+        return PolicyByHosts(TablePolicy(table), policy.several_hosts)
+    return PolicyByHosts(policy.one_host, TablePolicy(table))
 
 
 def automatic_policy(machine: Machine) -> tuple[Policy, str]:

@@ -47,7 +47,7 @@ class TablePolicy(Policy):
 
     def choices(self, group: Group) -> Choices:
         return {
-            (op, dtypes): self._ranges(group, op, dtypes) for op in CHOOSABLE for dtypes in _native.DTYPE_CLASS_NAMES
+            (op, dtypes): self.ranges(group, op, dtypes) for op in CHOOSABLE for dtypes in _native.DTYPE_CLASS_NAMES
         }
 
     def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
@@ -58,7 +58,7 @@ class TablePolicy(Policy):
         measured_size, sizes = self._rows_for(group, op, dtypes)
         if not sizes:
             return f"{self.table.path} has no {op} of that kind, a model decides", rank_by_model(group, op, nbytes)
-        chosen = _range_of(self._ranges_of_one(group, _timed_as(op), dtypes), nbytes)
+        chosen = _range_of(self._ranges_of_one(group, timed_as(op), dtypes), nbytes)
         nearest = self._standing_for(nbytes, sizes, group)
         rows = sizes[nearest]
         order = chosen.ranking
@@ -122,8 +122,9 @@ class TablePolicy(Policy):
             source = source.replace("measured", "measured while running", 1)
         return Candidate(row.backend, row.seconds, source, row.algorithm, predicted_s, (row.low, row.high))
 
-    def _ranges(self, group: Group, op: str, dtypes: str) -> Sequence[Range]:
-        ranges = self._ranges_of_one(group, _timed_as(op), dtypes)
+    def ranges(self, group: Group, op: str, dtypes: str) -> Sequence[Range]:
+        """Return what `choices` has for one operation and class of types."""
+        ranges = self._ranges_of_one(group, timed_as(op), dtypes)
         if op in _ONE_CHOICE:
             return [replace(_range_of(ranges, _ONE_CHOICE[op]), most_nbytes=LARGEST_NBYTES)]
         if op not in WITH_COUNTS:
@@ -226,7 +227,7 @@ class TablePolicy(Policy):
 
     def _nearest(self, size: int, op: str, dtypes: str) -> tuple[int, Mapping[int, Mapping[str, Row]]]:
         """The measured number of ranks next to this one, and the rows by size."""
-        op = _timed_as(op)
+        op = timed_as(op)
         measured = {
             num_ranks: sizes
             for (each_op, each_dtypes, num_ranks, busy), sizes in self.table.cells.items()
@@ -238,7 +239,7 @@ class TablePolicy(Policy):
         return nearest, measured[nearest]
 
 
-def _timed_as(op: str) -> str:
+def timed_as(op: str) -> str:
     """The operation whose times stand for this one. A message has one time, that of "send": its two ends have to choose
     alike."""
     return "send" if op == "recv" else WITH_COUNTS.get(op, op)

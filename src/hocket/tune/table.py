@@ -67,11 +67,11 @@ class Row:
     @staticmethod
     def of_samples(
         op: str, dtypes: str, num_ranks: int, nbytes: int, backend: str, busy: bool, seconds: Sequence[float],
-        algorithm: str = "",
+        algorithm: str = "", source: str = "sweep",
     ) -> Row:  # fmt: skip
         """Make a row of the times of all rounds."""
         low, high = median_interval(seconds) if len(seconds) >= 6 else (min(seconds), max(seconds))
-        return Row(op, dtypes, num_ranks, nbytes, backend, busy, median(seconds), low, high, algorithm)
+        return Row(op, dtypes, num_ranks, nbytes, backend, busy, median(seconds), low, high, algorithm, source)
 
 
 @dataclass(frozen=True)

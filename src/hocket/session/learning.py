@@ -1,0 +1,52 @@
+"""Learning while running, where $HOCKET_LEARN asks for it."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from hocket.comm import Communicator
+from hocket.errors import HocketError, InvalidArgument
+from hocket.trace import logger
+
+if TYPE_CHECKING:
+    from hocket.tune.learn import Learner
+
+
+def is_learning_asked_for() -> bool:
+    """Return whether the environment asks for it.
+
+    Raises:
+        InvalidArgument: it says something else.
+    """
+    told = os.environ.get("HOCKET_LEARN", "")
+    if told not in ("", "0", "1"):
+        raise InvalidArgument(f"HOCKET_LEARN must be 1 or 0, not {told!r}")
+    return told == "1"
+
+
+def learn_until_finalized(comm: Communicator) -> None:
+    """Have a root communicator learn, and write what it learned into the machine's table; called by all members."""
+    from hocket.tune.learn import Learner  # needs NumPy
+
+    try:
+        learner = Learner(comm)
+    except InvalidArgument as error:  # a policy of the program's own: on all ranks alike
+        warnings.warn(f"hocket: HOCKET_LEARN is set, but {error}; nothing is learned", stacklevel=4)
+        return
+    comm._on_finalize = _saving(learner, comm.local_rank == 0, comm._on_finalize)
+
+
+def _saving(learner: Learner, saves: bool, then: Callable[[], None] | None) -> Callable[[], None]:
+    def finalize() -> None:
+        if saves and learner.lessons:
+            try:
+                logger.info("what was learned is in %s", learner.save())
+            except (OSError, HocketError) as error:
+                warnings.warn(f"hocket: what was learned could not be kept: {error}", stacklevel=2)
+        if then is not None:
+            then()
+
+    return finalize

@@ -1,0 +1,361 @@
+"""Corrects a table by what a running program's operations take."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hocket.comm import Communicator
+from hocket.comm.policy import CHOOSABLE, Group, Policy, join_carrier, split_carrier
+from hocket.errors import InvalidArgument, InvalidType
+from hocket.measure.statistics import MIN_VALUES
+from hocket.trace import logger
+from hocket.tune.contest import LEAST_NBYTES, OPS, candidates
+from hocket.tune.find import default_path, replace_table, table_of
+from hocket.tune.fit import Fit
+from hocket.tune.machine import this_machine
+from hocket.tune.model import typical_link
+from hocket.tune.policy import TablePolicy, timed_as
+from hocket.tune.table import Row, Table, load_table, save_table
+from hocket.tune.trial import Lesson, Trial, cut, format_speed
+from hocket.tune.window import Cell, Kind, Window
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hocket._native import Work
+
+_MOST_TRIALS = 4  # at the same time, of different operations
+_MOST_CHALLENGERS = 5
+_WORTH_A_TRY = 2.0  # times the best time in the table
+_LEAST_SHARE = 0.05  # of the time that the program spends in collectives
+_MIN_OPERATIONS = 4  # of a cell in a window
+_LONGEST_REST = 64  # windows
+_MOST_REPEATS = 2  # of a trial that said neither yes nor no, with twice as many pairs each time
+_RINGS_SHARE = 4  # of the ring of events may be messages
+
+
+@dataclass
+class _Round:
+    """Trials at the same time, and the turn that is next."""
+
+    trials: list[Trial]
+    phase: int = 0
+
+    @property
+    def num_phases(self) -> int:
+        return 2 * max(trial.num_pairs for trial in self.trials)
+
+
+_Purpose = tuple[_Round, int] | None
+"""What a window is for: a turn of trials; None: to see where time goes."""
+
+
+@dataclass
+class _Posted:
+    """A window whose times are on their way to all ranks."""
+
+    window: Window
+    purpose: _Purpose
+    work: Work
+
+
+class Learner:
+    """Finds out while a program runs what carries its operations faster, and changes the choice where something does.
+
+    Called by all members of a communicator, and used by none of them afterwards but to look at it. In a window of so
+    many collectives it sees where time goes; then the present carrier of the slowest operations and another one take
+    turns, window by window. All ranks agree on the times, by an asynchronous all_reduce that has the length of a window
+    to arrive, and so on every change, which comes before the same collective everywhere. Where nothing is left to try
+    it rests, for longer and longer.
+
+    What a time is: that of the rank that waits for no other one; of an asynchronous operation, what its callers lost to
+    it. Learned are blocking and asynchronous collectives that name no backend and no algorithm, but those with counts;
+    reductions of 16-bit floats only among the libraries' own ways.
+
+    Sums may be rounded otherwise after a change, as with any other table; see `stop`.
+
+    Args:
+        comm: whose policy chooses by a table or by a model.
+        window: collectives in a turn.
+        num_pairs: of turns in a trial.
+
+    Attributes:
+        lessons: what was tried, oldest first.
+        table: the communicator's table with what was learned; empty at first where there was none.
+
+    Raises:
+        InvalidArgument: the policy names backends itself; an argument is out of range; the ranks want different things.
+    """
+
+    def __init__(self, comm: Communicator, *, window: int = 256, num_pairs: int = MIN_VALUES) -> None:
+        if not isinstance(comm, Communicator):
+            raise InvalidType(f"comm must be a hocket.Communicator, not {comm!r}")
+        problem = _find_problem(comm, window, num_pairs)
+        said = comm.all_gather_object((problem, window, num_pairs))
+        for rank, (each, *_) in enumerate(said):
+            if each is not None:
+                raise InvalidArgument(problem if problem is not None else f"rank {rank}: {each}")
+        if len({tuple(rest) for _, *rest in said}) > 1:
+            raise InvalidArgument(f"ranks want different windows and numbers of pairs: {[rest for _, *rest in said]}")
+        self.lessons: list[Lesson] = []
+        self._comm = comm
+        self._window = window
+        self._num_pairs = num_pairs
+        self._posted: _Posted | None = None
+        self._first = 0
+        self._rest = 1  # windows
+        self._is_rested = True
+        self._observes = False
+        self._purpose: _Purpose = None
+        self._round: _Round | None = None
+        self._tried: dict[Cell, set[str]] = {}
+        self._repeats: Counter[tuple[Cell, str]] = Counter()
+        self._group = Group(comm.size, list(comm.backends), comm.num_hosts)
+        self._take_over(comm.policy)
+        if comm.size > 1:
+            comm._on_turn = self._take_turn
+            self._wait_for(window, observes=True)
+
+    def stop(self) -> None:
+        """End learning; called by all members between the same operations. What was learned stays in the policy.
+
+        Raises:
+            HocketError: the communicator is broken.
+        """
+        self._comm._on_turn = None
+        self._comm._set_turn(0)
+        posted, self._posted = self._posted, None
+        if self._round is not None:  # in the middle of a turn
+            for trial in self._round.trials:
+                self._choose(trial.cell.op, trial.cell.dtypes)
+            self._round = None
+        if posted is not None:
+            posted.work.wait()
+
+    def save(self, path: str | Path | None = None) -> Path:
+        """Write what was learned into a table's file, or the whole table where there is none yet.
+
+        Not collective: where several hosts have a file, one rank on each calls it.
+
+        Args:
+            path: by default where `hocket.init` looks for it.
+
+        Returns:
+            Where it is.
+
+        Raises:
+            OSError: it cannot be written.
+            TableError: there is a file that is no table, or one of another machine.
+        """
+        path = default_path(self._group.num_hosts) if path is None else Path(path)
+        table = self.table
+        if path.exists():
+            keys = {(each.cell.op, each.cell.dtypes, self._group.size) for each in self.lessons}
+            seen = tuple(row for row in table.rows if row.source == "run")
+            before = load_table(path)
+            table = before.merged(replace(table, rows=seen, rules=(), fits=()))
+            table = replace(table, rules=before.rules)
+            for key in keys:
+                table = table.with_ranges(key, self.table.ranges[key])
+        save_table(table, path)
+        return path
+
+    def __repr__(self) -> str:
+        changes = sum(lesson.changed for lesson in self.lessons)
+        return f"<hocket.tune.Learner of {self._comm._label}: {len(self.lessons)} trials, {changes} changes>"
+
+    def _take_turn(self) -> None:
+        """Called on every member before the same collective."""
+        if self._comm.policy is not self._policy:  # somebody has set one, on all members
+            self._take_over(self._comm.policy)
+        if self._posted is not None:
+            posted, self._posted = self._posted, None
+            posted.work.wait()
+            self._learn(posted)
+        if self._observes:
+            self._post()
+        self._plan()
+
+    def _take_over(self, policy: Policy) -> None:
+        self._policy = policy
+        self._round, self._rest = None, 1
+        self._tried.clear()
+        self._repeats.clear()
+        table = table_of(policy, self._group.num_hosts)
+        if table is None:
+            machine = this_machine(self._comm.backends, self._group.num_hosts)
+            table = Table(machine, (), "what was learned while running")
+        self.table = table
+
+    def _wait_for(self, num_collectives: int, *, observes: bool, purpose: _Purpose = None) -> None:
+        self._observes, self._purpose = observes, purpose
+        self._first = self._comm._set_turn(num_collectives) - num_collectives
+
+    def _post(self) -> None:
+        comm = self._comm
+        events = comm._records(_RINGS_SHARE * self._window)
+        window = Window(events, self._first, self._window, comm._names, comm._program_names())
+        self._posted = _Posted(window, self._purpose, comm.all_reduce(window.times, "min", async_op=True))
+
+    def _plan(self) -> None:
+        """Decide what the next window is for."""
+        if self._round is not None and self._round.phase < self._round.num_phases:
+            phase, self._round.phase = self._round.phase, self._round.phase + 1
+            for trial in self._round.trials:
+                self._choose(trial.cell.op, trial.cell.dtypes, phase)
+            self._wait_for(self._window, observes=True, purpose=(self._round, phase))
+        elif self._round is not None:  # the times of its last turn are on their way
+            for trial in self._round.trials:
+                self._choose(trial.cell.op, trial.cell.dtypes)
+            self._wait_for(self._window, observes=False)
+        elif self._posted is not None:
+            self._wait_for(self._window, observes=False)
+        elif not self._is_rested:
+            self._is_rested = True
+            self._wait_for(self._rest * self._window, observes=False)
+        else:
+            self._wait_for(self._window, observes=True)
+
+    def _learn(self, posted: _Posted) -> None:
+        times = posted.window.agreed()
+        if posted.purpose is None:
+            if self._round is None:
+                self._begin_round(times)
+            return
+        of_round, phase = posted.purpose
+        if of_round is not self._round:  # over already
+            return
+        for trial in of_round.trials:
+            of_cell = [(kind.carrier, *each) for kind, each in times.items() if kind.cell == trial.cell]
+            seconds: dict[str, list[float]] = {}
+            for carrier, each, _ in of_cell:
+                seconds.setdefault(carrier, []).extend(each.tolist())
+            trial.add(phase, seconds, all(is_blocking for *_, is_blocking in of_cell))
+        if phase == of_round.num_phases - 1 or all(trial.is_hopeless for trial in of_round.trials):
+            self._conclude(of_round)
+
+    def _begin_round(self, times: Mapping[Kind, tuple[NDArray[np.float64], bool]]) -> None:
+        trials: list[Trial] = []
+        for cell, kind in _slowest(times):
+            if len(trials) == _MOST_TRIALS:
+                break
+            incumbent = join_carrier(*self._comm._choose(kind.op, kind.dtype, kind.reduction, kind.nbytes))
+            challenger = next(self._challengers(cell, kind, incumbent), None)
+            if challenger is not None:
+                num_pairs = self._num_pairs << self._repeats[cell, challenger]
+                trials.append(Trial(cell, kind.nbytes, incumbent, challenger, num_pairs))
+        if trials:
+            self._round, self._rest = _Round(trials), 1
+        else:
+            self._is_rested, self._rest = False, min(2 * self._rest, _LONGEST_REST)
+
+    def _challengers(self, cell: Cell, kind: Kind, incumbent: str) -> Iterator[str]:
+        """What was not tried yet: first what the table thinks well of or does not know, then what the model does."""
+        tried = self._tried.setdefault(cell, set())
+        _, ranked = TablePolicy(self.table).explain(self._group, cell.op, cell.dtypes, kind.nbytes)
+        best_s = min((each.seconds for each in ranked if each.seconds is not None), default=0.0)
+        found = [each.carrier for each in ranked if each.seconds is None or each.seconds <= _WORTH_A_TRY * best_s]
+        found += [name for name in self._group.backends if not any(each.backend == name for each in ranked)]
+        if cell.op in OPS and cell.dtypes != "half" and kind.nbytes >= LEAST_NBYTES:
+            fits = self.table.fits or _typical_fits(self._group)
+            per_host = self._group.size // self._group.num_hosts
+            found += candidates((cell.op, cell.dtypes, kind.nbytes), self._group.size, per_host, fits)
+        for carrier in dict.fromkeys(found):
+            backend, _ = split_carrier(carrier)
+            if carrier == incumbent or carrier in tried or len(tried) >= _MOST_CHALLENGERS:
+                continue
+            if backend not in self._group.backends:
+                continue
+            if self._comm._refuses(backend, kind.op, kind.dtype, kind.reduction, kind.nbytes) is None:
+                yield carrier
+
+    def _conclude(self, of_round: _Round) -> None:
+        self._round = None
+        for trial in of_round.trials:
+            cell = trial.cell
+            tried = self._tried[cell]
+            self._repeats[cell, trial.challenger] += 1
+            if not trial.is_undecided or self._repeats[cell, trial.challenger] > _MOST_REPEATS:
+                tried.add(trial.challenger)
+            key = cell.op, cell.dtypes, self._group.size
+            policy = TablePolicy(self.table)
+            ranges = policy.ranges(self._group, cell.op, cell.dtypes)
+            speed = trial.speed
+            if trial.is_won and speed is not None:
+                tried.add(trial.incumbent)
+                ranking = dict.fromkeys((trial.challenger, trial.incumbent, *self._group.backends))
+                reason = f"learned while running: {format_speed(speed)} as {trial.incumbent}"
+                ranges = cut(ranges, cell, tuple(ranking), reason)
+            self.table = _with_times(self.table, trial, self._group.size).with_ranges(key, ranges)
+            self.lessons.append(trial.conclude(self._first + self._window))
+            logger.info("%s learned at %s", self._comm._label, self.lessons[-1])
+        self._policy = self._comm._policy = replace_table(self._policy, self.table, self._group.num_hosts)
+        for op, dtypes in dict.fromkeys((trial.cell.op, trial.cell.dtypes) for trial in of_round.trials):
+            self._choose(op, dtypes)
+
+    def _choose(self, op: str, dtypes: str, phase: int | None = None) -> None:
+        """Have the communicator choose by the table, and in a phase of the trials by whose turn it is."""
+        policy = TablePolicy(self.table)
+        for kind in CHOOSABLE:
+            if timed_as(kind) != op:
+                continue
+            ranges = policy.ranges(self._group, kind, dtypes)
+            if kind == op and phase is not None and self._round is not None:
+                for trial in self._round.trials:
+                    if (trial.cell.op, trial.cell.dtypes) == (op, dtypes):
+                        carriers = dict.fromkeys((trial.carrier(phase), trial.incumbent, *self._group.backends))
+                        ranges = cut(ranges, trial.cell, tuple(carriers))
+            self._comm._set_ranges(kind, dtypes, ranges)
+
+
+def _find_problem(comm: Communicator, window: int, num_pairs: int) -> str | None:
+    if not isinstance(window, int) or not 16 <= window <= 1024:
+        return f"window must be a number of collectives from 16 to 1024, not {window!r}"
+    if not isinstance(num_pairs, int) or num_pairs < MIN_VALUES:
+        return f"num_pairs must be {MIN_VALUES} or more, not {num_pairs!r}"
+    if comm._on_turn is not None:
+        return f"{comm._label} has a learner already; stop() it first"
+    try:
+        table_of(comm.policy, comm.num_hosts)
+    except InvalidArgument as error:
+        return str(error)
+    return None
+
+
+def _slowest(times: Mapping[Kind, tuple[NDArray[np.float64], bool]]) -> Iterator[tuple[Cell, Kind]]:
+    """Cells that take a good part of the time, the slowest first, each with its most frequent kind of operation."""
+    cells: dict[Cell, list[tuple[int, float, Kind]]] = {}
+    for kind, (seconds, _) in times.items():
+        cells.setdefault(kind.cell, []).append((len(seconds), float(seconds.sum()), kind))
+    total_s = {cell: sum(each[1] for each in found) for cell, found in cells.items()}
+    least_s = _LEAST_SHARE * sum(total_s.values())
+    for cell in sorted(cells, key=lambda each: (-total_s[each], each)):
+        if total_s[cell] >= least_s > 0 and sum(each[0] for each in cells[cell]) >= _MIN_OPERATIONS:
+            _, _, kind = max(cells[cell], key=lambda each: (each[0], each[2].nbytes, each[2].dtype, each[2].carrier))
+            yield cell, kind
+
+
+def _with_times(table: Table, trial: Trial, num_ranks: int) -> Table:
+    """Add what was seen of the two, where it is a time that operations take."""
+    rows = {row.place: row for row in table.rows}
+    if trial.is_blocking:
+        for carrier in (trial.incumbent, trial.challenger):
+            backend, algorithm = split_carrier(carrier)
+            if seconds := trial.seconds(carrier):
+                cell = trial.cell
+                row = Row.of_samples(
+                    cell.op, cell.dtypes, num_ranks, trial.nbytes, backend, False, seconds, algorithm, "run"
+                )
+                rows[row.place] = row
+    return replace(table, rows=tuple(rows.values()))
+
+
+def _typical_fits(group: Group) -> Sequence[Fit]:
+    link = typical_link(group.num_hosts)
+    return [Fit(name, link.alpha_s, link.beta_s, link.gamma_s, 0.0) for name in group.backends]

@@ -1,0 +1,157 @@
+"""One way to carry some operations against the present one, in turns, while a program runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from hocket.comm.policy import Range, format_nbytes
+from hocket.measure.statistics import MIN_VALUES, Ratio, ratio
+from hocket.tune.window import Cell
+
+LEAST_GAIN = 1.05
+_HOPELESS = 1.5  # times as slow as the present way, in all of the first pairs
+_FIRST_PAIRS = 2
+_MIN_TIMES = 3
+_LEAST_SECONDS = 1e-9  # an asynchronous operation may take none of its callers' time
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a trial came to.
+
+    Args:
+        seq: number of the collective before which it was concluded, and the choice changed if it was.
+        cell: the operations it was about.
+        nbytes: the most frequent of their sizes.
+        incumbent, challenger: names as in `Range.ranking`.
+        speed: how many times as fast the challenger is; None where it was given up after a few turns, or where too
+            little was seen of one of them.
+        is_hopeless: whether it was given up.
+        changed: whether the challenger carries them from now on.
+    """
+
+    seq: int
+    cell: Cell
+    nbytes: int
+    incumbent: str
+    challenger: str
+    speed: Ratio | None
+    is_hopeless: bool
+    changed: bool
+
+    def __str__(self) -> str:
+        sizes = f"{format_nbytes(self.cell.least_nbytes)} to {format_nbytes(self.cell.most_nbytes + 1)}"
+        unknown = "given up as much slower" if self.is_hopeless else "seen too seldom"
+        speed = unknown if self.speed is None else format_speed(self.speed)
+        verdict = "changed" if self.changed else "stays"
+        return f"{self.seq}: {self.cell.op} of {sizes}: {self.challenger} against {self.incumbent}: {speed}; {verdict}"
+
+
+def format_speed(speed: Ratio) -> str:
+    """Format how many times as fast something is, e.g. "1.31 times [1.22, 1.38] as fast"."""
+    return f"{speed.median:.2f} times [{speed.low:.2f}, {speed.high:.2f}] as fast"
+
+
+@dataclass
+class Trial:
+    """Two carriers that take turns: first the present one, then the other one, and the next time the other way round.
+
+    Args:
+        cell: the operations it is about.
+        nbytes: the most frequent of their sizes.
+        incumbent, challenger: names as in `Range.ranking`.
+        num_pairs: of turns.
+    """
+
+    cell: Cell
+    nbytes: int
+    incumbent: str
+    challenger: str
+    num_pairs: int
+    is_blocking: bool = True
+    _medians: dict[tuple[int, str], float] = field(default_factory=dict)
+
+    def carrier(self, phase: int) -> str:
+        """Return whose turn it is."""
+        is_first = phase % 2 == 0
+        is_challengers = is_first == (phase // 2 % 2 == 1)
+        return self.challenger if is_challengers and not self.is_hopeless else self.incumbent
+
+    def add(self, phase: int, seconds: Mapping[str, Sequence[float]], is_blocking: bool) -> None:
+        """Note what operations of the cell took in a turn, by carrier."""
+        self.is_blocking &= is_blocking
+        for carrier in (self.incumbent, self.challenger):
+            times = seconds.get(carrier, ())
+            if len(times) >= _MIN_TIMES:
+                self._medians[phase // 2, carrier] = max(_LEAST_SECONDS, median(times))
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the challenger was given up; it gets no turn any more."""
+        pairs = self._pairs()[:_FIRST_PAIRS]
+        return len(pairs) == _FIRST_PAIRS and all(theirs > _HOPELESS * ours for ours, theirs in pairs)
+
+    @property
+    def speed(self) -> Ratio | None:
+        """How many times as fast the challenger is; None where it was given up, or seen too seldom."""
+        pairs = self._pairs()
+        if self.is_hopeless or len(pairs) < MIN_VALUES:
+            return None
+        return ratio([theirs for _, theirs in pairs], [ours for ours, _ in pairs])
+
+    @property
+    def is_won(self) -> bool:
+        """Whether the challenger is faster in all but chance, and by enough to be worth a change."""
+        speed = self.speed
+        return speed is not None and speed.low > 1 and speed.median >= LEAST_GAIN
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the challenger looks faster, but not in so many turns that it could not be chance."""
+        speed = self.speed
+        return speed is not None and speed.median >= LEAST_GAIN and not self.is_won
+
+    def seconds(self, carrier: str) -> list[float]:
+        """Return the medians of all turns of one of the two."""
+        return [seconds for (_, name), seconds in self._medians.items() if name == carrier]
+
+    def conclude(self, seq: int) -> Lesson:
+        """Return what it came to, before the collective with this number."""
+        return Lesson(
+            seq, self.cell, self.nbytes, self.incumbent, self.challenger, self.speed, self.is_hopeless, self.is_won
+        )
+
+    def _pairs(self) -> list[tuple[float, float]]:
+        """Seconds of the incumbent and of the challenger, where both had their turn."""
+        both = ((self._medians.get((pair, self.incumbent)), self._medians.get((pair, self.challenger)))
+                for pair in range(self.num_pairs))  # fmt: skip
+        return [(ours, theirs) for ours, theirs in both if ours is not None and theirs is not None]
+
+
+def cut(ranges: Sequence[Range], cell: Cell, ranking: tuple[str, ...], reason: str = "") -> list[Range]:
+    """Return ranges in which a cell has a ranking of its own.
+
+    Args:
+        ranges: in order of size, the last one open.
+        cell: whose sizes.
+        ranking, reason: of the new range.
+    """
+    found: list[Range] = []
+
+    def add(most_nbytes: int, ranking: tuple[str, ...], reason: str) -> None:
+        if found and (found[-1].ranking, found[-1].reason) == (ranking, reason):
+            found.pop()
+        found.append(Range(most_nbytes, ranking, reason))
+
+    least = 0
+    for each in ranges:
+        if least < cell.least_nbytes:
+            add(min(each.most_nbytes, cell.least_nbytes - 1), each.ranking, each.reason)
+        if least <= cell.most_nbytes and each.most_nbytes >= cell.least_nbytes:
+            add(min(each.most_nbytes, cell.most_nbytes), ranking, reason)
+        if each.most_nbytes > cell.most_nbytes:
+            add(each.most_nbytes, each.ranking, each.reason)
+        least = each.most_nbytes + 1
+    return found

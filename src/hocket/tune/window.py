@@ -1,0 +1,133 @@
+"""What a stretch of a running program's collectives took, on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket import _native
+from hocket.comm.policy import WITH_COUNTS, dtype_class, join_carrier
+from hocket.trace.record import EVENT_FIELDS, seconds_per_tick
+
+_EVENT = np.dtype([(name, "<" + code) for name, code in EVENT_FIELDS])
+_COMPLETED = 3
+_MISSING = -np.inf
+_ASYNC = 1
+_MESSAGES = ("send", "recv")
+# On every rank such an operation waits for the one that comes last, so the shortest time is that without waiting. Of
+# the others some ranks return at once, so the longest time is what it took.
+_SYNCHRONIZING = ("barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+LEARNABLE = (*_SYNCHRONIZING[1:], "reduce", "scan", "broadcast", "gather", "scatter")
+"""Operations whose size is the same on all ranks, so that a choice by size is the same, too."""
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """Operations among which one choice is made.
+
+    Args:
+        op: name of the operation.
+        dtypes: class of types.
+        num_bits: of their sizes in bytes: from 2**(num_bits - 1) to 2**num_bits - 1.
+    """
+
+    op: str
+    dtypes: str
+    num_bits: int
+
+    @property
+    def least_nbytes(self) -> int:
+        return 1 << self.num_bits >> 1
+
+    @property
+    def most_nbytes(self) -> int:
+        return (1 << self.num_bits) - 1
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Operations that are alike and were carried alike."""
+
+    op: str
+    dtype: str
+    reduction: str | None
+    nbytes: int
+    carrier: str
+
+    @property
+    def cell(self) -> Cell:
+        return Cell(self.op, dtype_class(self.op, self.dtype), self.nbytes.bit_length())
+
+
+class Window:
+    """The collectives of one rank with so many numbers of the issue order, and what they took.
+
+    Args:
+        events: the latest of a communicator, as bytes.
+        first: number of the collective before them.
+        length: how many.
+        backends: names by the numbers in the events.
+        algorithms: likewise, from 1.
+
+    Attributes:
+        times: float64 of shape (2, length): what ranks have to agree on, by the smallest value: seconds, with the sign
+            turned where the largest counts, and 1 where the operation was blocking. -inf where this rank has no time,
+            which is the smallest then.
+    """
+
+    def __init__(
+        self, events: bytes, first: int, length: int, backends: Sequence[str], algorithms: Sequence[str]
+    ) -> None:
+        self.times: NDArray[np.float64] = np.full((2, length), _MISSING)
+        self._places: dict[Kind, list[int]] = {}
+        records = np.frombuffer(events, _EVENT)
+        # The events hold the lowest 32 bits of numbers; messages are numbered for themselves.
+        place = (records["seq"] - np.uint32((first + 1) & 0xFFFFFFFF)).astype(np.int64)
+        is_here = (place < length) & ~np.isin(records["kind"], [_native.OP_NAMES.index(name) for name in _MESSAGES])
+        records, place = records[is_here], place[is_here]
+        is_async = (records["flags"] & _ASYNC) != 0
+        seconds = np.where(
+            is_async, records["blocked_ns"] * 1e-9, (records["t_end"] - records["t_begin"]) * seconds_per_tick()
+        )
+        seconds[records["state"] != _COMPLETED] = np.inf
+        known = np.zeros(length, bool)
+        facts = ("kind", "dtype", "reduce", "nbytes", "backend", "algorithm")
+        columns = (records[each].tolist() for each in facts)
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for number, row in zip(place.tolist(), zip(*columns, strict=True), strict=True):
+            alike.setdefault(row, []).append(number)
+        for row, numbers in alike.items():
+            kind = _kind(row, backends, algorithms)
+            if kind is not None:
+                self._places[kind] = numbers
+                known[numbers] = True
+        self.times[0, place] = seconds
+        self.times[1, place] = ~is_async
+        for kind, places in self._places.items():
+            if kind.op not in _SYNCHRONIZING:
+                self.times[0, places] *= -1
+        self.times[:, ~known | np.isinf(self.times[0])] = _MISSING
+
+    def agreed(self) -> dict[Kind, tuple[NDArray[np.float64], bool]]:
+        """Return of every kind the seconds of its operations that all ranks have times of, and whether all of them were
+        blocking; once `times` is the smallest of all ranks, the same on all."""
+        found = {}
+        for kind, places in self._places.items():
+            seconds, blocking = self.times[:, places]
+            is_there = np.isfinite(seconds)
+            if is_there.any():
+                found[kind] = np.abs(seconds[is_there]), bool(blocking[is_there].all())
+        return found
+
+
+def _kind(row: tuple[int, ...], backends: Sequence[str], algorithms: Sequence[str]) -> Kind | None:
+    kind, dtype, reduction, nbytes, backend, algorithm = row
+    op = _native.OP_NAMES[kind]
+    if op not in LEARNABLE or op in WITH_COUNTS:
+        return None
+    carrier = join_carrier(backends[backend], algorithms[algorithm - 1] if algorithm else "")
+    reduces = op in _native.REDUCING_OPS
+    return Kind(op, _native.DTYPE_NAMES[dtype], _native.REDUCE_NAMES[reduction] if reduces else None, nbytes, carrier)
