@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from hocket.collectives import find_algorithm
@@ -43,7 +44,7 @@ def choices(
 
     Args:
         table: what was measured.
-        counterparts: by collective the schedules that the library has, too.
+        counterparts: by collective the schedules that the library has, too; of equally fast ones the first is taken.
         ranks: numbers of ranks; times that were not measured are modelled.
         backend: over which schedules were measured.
     """
@@ -78,7 +79,7 @@ def _best(
             candidates.append((seconds, "modelled", name, _num_blocks(parameters, num_ranks)))
     if not candidates:
         return None
-    seconds, source, name, num_blocks = min(candidates)
+    seconds, source, name, num_blocks = min(candidates, key=itemgetter(0))
     return Choice(total, name, num_blocks, f"{name}, {seconds * 1e6:.3g} us {source} at {total} B")
 
 
