@@ -34,7 +34,7 @@ def table(algorithm: str) -> Table:
 
 
 def test_formats() -> None:
-    assert {"csv", "ompi-classic", "ompi-json", "nccl"} <= set(exporters())
+    assert {"csv", "mpich-json", "ompi-classic", "ompi-json", "nccl"} <= set(exporters())
     with pytest.raises(InvalidArgument, match=r"there is no format 'toml'; there are .*csv"):
         export_table(table("binomial"), "toml")
     lines = export_table(table("binomial"), "csv").splitlines()
