@@ -54,11 +54,13 @@ Examples:
   hocket tune check there.json --points 0"""
 _EXPORT_HELP = """Write a table to standard output: its rows as CSV, or as rules that another library reads.
 
-Rules for numbers of ranks that were not measured come from the fitted links; comments say which times are modelled."""
+Rules for numbers of ranks that were not measured come from the fitted links; where a format has comments, they say
+which times are modelled."""
 _EXPORT_EXAMPLES = """\b
 Examples:
   hocket tune export > rows.csv
-  hocket tune export --to ompi-classic --ranks 2,4,8,16 > rules.conf"""
+  hocket tune export --to ompi-classic --ranks 2,4,8,16 > rules.conf
+  hocket tune export --to mpich-json --ranks 2,4,8,16 > choices.json"""
 
 _DRAW_EXAMPLES = """\b
 Examples:
