@@ -1,0 +1,247 @@
+"""Parameters of VGG-16 exchanged by broadcasts: executed between two hosts, simulated for up to 1,024 ranks.
+
+The study of "Optimized Broadcast for Deep Learning Workloads on Dense-GPU InfiniBand Clusters: MPI or NCCL?" (arXiv
+1707.09414) on its model: rank 0 broadcasts all 32 arrays, 553 MB, one after the other. Links are fitted to messages
+within a host and between the two hosts of the laboratory (lab.py); blocks are cut for them. Executed by four ranks on
+the two hosts, and the same schedules simulated on the fitted links beside it. Simulated for 8 to 1,024 ranks, each on a
+host of its own, on the fitted link between hosts: MPI and gloo there as their sources have it (MPICH: binomial, then
+scatter and all_gather by ring; gloo: binomial).
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from lab import NUM_HOSTS, Lab, find_obstacle
+from vgg_rank import RANKS_PER_HOST
+
+from hocket.collectives import Algorithm, Link, algorithms, find_algorithm
+from hocket.collectives.simulate import Fabric, Hosts, Uniform, simulate
+from hocket.collectives.source import format_algorithm
+from hocket.errors import BackendUnavailable
+from hocket.measure import (
+    Comparison,
+    Coordinator,
+    Job,
+    Measurement,
+    Process,
+    Row,
+    Settings,
+    finish,
+    judge,
+    measure,
+    null_rows,
+    progress,
+    report,
+    run_script,
+    script_parser,
+    settings_of,
+)
+from hocket.measure.pictures import check_picture_path, load_pyplot
+from hocket.tune.fit import fit_line
+
+RANK_SCRIPT = Path(__file__).with_name("vgg_rank.py")
+KIB, MIB = 1 << 10, 1 << 20
+NUM_RANKS = NUM_HOSTS * RANKS_PER_HOST
+# Simonyan and Zisserman (arXiv 1409.1556), configuration D: channels of the 3 x 3 convolutions, then full layers.
+CHANNELS = (3, 64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512)
+FULL = ((512 * 7 * 7, 4096), (4096, 4096), (4096, 1000))
+# None between: the laboratory's link lets 128 KiB pass at once after a pause, as no real one does.
+LINK_SIZES = (64, KIB, MIB, 4 * MIB, 16 * MIB)
+STUDIED = ("chain", "k_nomial", "scatter_ring", "circulant")
+TUNED = "tuned"
+SIMULATED_RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)
+MOST_MESSAGES = 1 << 22  # of a simulated schedule: blocks are fewer and larger where they would be more
+LEAST_GAIN = 0.97
+MICROSECOND = 1e-6
+
+
+
+def parameter_nbytes() -> list[int]:
+    """Bytes of the arrays of VGG-16 in float32: weights and biases of every layer."""
+    counts = []
+    for inputs, outputs in zip(CHANNELS, CHANNELS[1:], strict=False):
+        counts += [inputs * outputs * 9, outputs]
+    for inputs, outputs in FULL:
+        counts += [inputs * outputs, outputs]
+    return [4 * count for count in counts]
+
+
+def parameters_for(algorithm: Algorithm, link: Link, num_ranks: int, nbytes: int) -> dict[str, int]:
+    """The algorithm's own, with the best number of blocks on this link."""
+    parameters = dict(algorithm.parameters)
+    if "num_blocks" in parameters:
+        del parameters["num_blocks"]
+        best = algorithm.best_num_blocks(link, num_ranks, nbytes, **parameters)
+        parameters["num_blocks"] = min(best, MOST_MESSAGES // num_ranks, max(1, nbytes // 4))
+    return parameters
+
+
+def simulated_s(name: str, link: Link, fabric: Fabric, num_ranks: int, nbytes: int) -> float:
+    """Seconds of one broadcast, cut for a link."""
+    algorithm = find_algorithm("broadcast", name)
+    schedule = algorithm.schedule(num_ranks, **parameters_for(algorithm, link, num_ranks, nbytes))
+    return simulate(schedule, nbytes, fabric).seconds
+
+
+def run_in_lab(lab: Lab, what: Mapping[str, object], settings: Settings, label: str) -> Measurement:
+    commands = lab.rank_commands((sys.executable, str(RANK_SCRIPT), "hocket", json.dumps(what)), RANKS_PER_HOST)
+    processes = tuple(Process(tuple(each), {"OMP_NUM_THREADS": "1", **world}) for each, world in commands)
+    job = Job("hocket", NUM_RANKS, processes)
+    with Coordinator([job], start_timeout_s=300.0) as coordinator, progress(label) as on_round:
+        return measure(coordinator, settings, on_round=on_round)
+
+
+def fit_links(lab: Lab, settings: Settings) -> tuple[dict[str, Link], Measurement]:
+    """Links within a host and between hosts, by the medians of messages."""
+    measurement = run_in_lab(lab, {"links": LINK_SIZES}, settings, "links")
+    links = {}
+    for name in ("inner", "outer"):
+        times = [
+            (nbytes, median(each.seconds[key] for each in measurement.rounds))
+            for key, nbytes in zip(
+                [key for key in measurement.iterations if key.name == name], LINK_SIZES, strict=True
+            )
+        ]
+        alpha_s, beta_s, _ = fit_line(times)
+        links[name] = Link(alpha_s, beta_s, 0.0)
+    return links, measurement
+
+
+def executed(lab: Lab, links: Mapping[str, Link], settings: Settings) -> tuple[list[Row], Measurement]:
+    """Exchanges by each studied algorithm, by the best for every size, and by the libraries themselves."""
+    sizes = parameter_nbytes()
+    outer, fabric = links["outer"], Hosts(links["inner"], links["outer"], RANKS_PER_HOST)
+    usable = [each.name for each in algorithms("broadcast") if each.restriction(NUM_RANKS) is None]
+    seconds = {
+        nbytes: {name: simulated_s(name, outer, fabric, NUM_RANKS, nbytes) for name in usable} for nbytes in set(sizes)
+    }
+    names = {name: [name] * len(sizes) for name in STUDIED}
+    names[TUNED] = [min(usable, key=seconds[nbytes].__getitem__) for nbytes in sizes]
+    ways = {way: [["mpi", _spelled(*each, outer)] for each in zip(names[way], sizes, strict=True)] for way in names}
+    own = {backend: [[backend, "native"]] * len(sizes) for backend in ("mpi", "gloo")}
+    measurement = run_in_lab(lab, {"sizes": sizes, "ways": ways | own}, settings, "exchanges")
+    rows = []
+    for way, of_sizes in names.items():
+        label = f"executed, {NUM_RANKS} ranks on {NUM_HOSTS} hosts: {way}"
+        target = LEAST_GAIN if way == TUNED else None
+        row = judge(
+            measurement,
+            Comparison("exchange", way, tuple(own), target=target, needs_cores=False, label=label, unit="ms"),
+        )
+        simulated_ms = 1e3 * sum(seconds[nbytes][name] for nbytes, name in zip(sizes, of_sizes, strict=True))
+        rows += [row, _compared(label, row.ours, "simulated on the fitted links", simulated_ms, None)]
+    return rows, measurement
+
+
+def _spelled(name: str, nbytes: int, link: Link) -> str:
+    algorithm = find_algorithm("broadcast", name)
+    return format_algorithm(name, parameters_for(algorithm, link, NUM_RANKS, nbytes))
+
+
+def _compared(case: str, ours_ms: float, rival: str, theirs_ms: float, target: float | None) -> Row:
+    """A row with a simulated side, which has no interval."""
+    ratio = theirs_ms / ours_ms
+    holds = None if target is None else ratio >= target
+    return Row(case, rival, ours_ms, theirs_ms, "ms", ratio, None, target, holds)
+
+
+def simulated(link: Link) -> tuple[list[Row], dict[str, list[float]]]:
+    """The best algorithm for every size against one for all, and against MPI and gloo; seconds of an exchange."""
+    counts = Counter(parameter_nbytes())
+    rows = []
+    lines: dict[str, list[float]] = {}
+    with progress("simulating", "numbers of ranks") as on_round:
+        for number, num_ranks in enumerate(SIMULATED_RANKS):
+            totals = _simulated_totals(link, num_ranks, counts)
+            ours_s = totals[TUNED]
+            best_s = min(seconds for name, seconds in totals.items() if name != TUNED)
+            for name, seconds in totals.items():
+                lines.setdefault(name, []).append(seconds)
+                if name != TUNED:
+                    label = f"simulated, {num_ranks} ranks: {TUNED}"
+                    target = LEAST_GAIN if seconds == best_s else None
+                    rows.append(_compared(label, 1e3 * ours_s, name, 1e3 * seconds, target))
+            on_round(number + 1, len(SIMULATED_RANKS), f"{num_ranks} ranks")
+    return rows, lines
+
+
+def _simulated_totals(link: Link, num_ranks: int, counts: Mapping[int, int]) -> dict[str, float]:
+    """Seconds of an exchange by name of the way."""
+    totals = Counter[str]()
+    able = [each for each in algorithms("broadcast") if each.restriction(num_ranks) is None]
+    for nbytes, count in counts.items():
+        formulas = {
+            each.name: each.seconds(link, num_ranks, nbytes, **parameters_for(each, link, num_ranks, nbytes))
+            for each in able
+        }
+        algorithm_of = {name: name for name in STUDIED} | {
+            TUNED: min(formulas, key=formulas.__getitem__),  # as the tuner chooses; what it comes to is simulated
+            "MPI": _mpich_algorithm(num_ranks, nbytes),
+            "gloo": "binomial",
+        }
+        seconds = {
+            name: simulated_s(name, link, Uniform(link), num_ranks, nbytes) for name in set(algorithm_of.values())
+        }
+        for way, name in algorithm_of.items():
+            totals[way] += count * seconds[name]
+    return dict(totals)
+
+
+def _mpich_algorithm(num_ranks: int, nbytes: int) -> str:
+    """MPICH 5.0's own choice (its collective selection; scatter and recursive doubling only between powers of two)."""
+    if num_ranks < 8 or nbytes <= 12288:
+        return "binomial"
+    return "scatter_bruck" if nbytes <= 524288 and num_ranks & (num_ranks - 1) == 0 else "scatter_ring"
+
+
+def draw(lines: Mapping[str, Sequence[float]], rate: float, path: Path) -> None:
+    pyplot = load_pyplot()
+    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    for name, seconds in lines.items():
+        is_ours = name == TUNED
+        axes.plot(SIMULATED_RANKS, seconds, marker="o", linewidth=3 if is_ours else 1.2, label=name, markersize=4)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(SIMULATED_RANKS, [str(each) for each in SIMULATED_RANKS])
+    axes.set_xlabel("ranks, each on a host of its own")
+    axes.set_ylabel("seconds of an exchange (simulated)")
+    axes.set_title(f"VGG-16 by broadcasts, on a link fitted at {rate:g} Gbit/s")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=130)
+
+
+def main() -> int:
+    parser = script_parser(__doc__.split("\n\n")[0])
+    parser.add_argument("--rate", type=float, default=1.0, metavar="GBIT", help="Gbit/s between the hosts (1)")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw what was simulated")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of the laboratory's end
+    settings = settings_of(options)
+    if options.picture is not None:
+        check_picture_path(options.picture)
+    if options.rate <= 0:
+        parser.error(f"--rate must be above zero, not {options.rate:g}")
+    if (reason := find_obstacle()) is not None:
+        raise BackendUnavailable(reason)
+    with Lab(options.rate) as lab:
+        links, calibration = fit_links(lab, settings)
+        for name, link in links.items():
+            print(f"{name} link: {link.alpha_s / MICROSECOND:.1f} us, {1e-9 / link.beta_s:.3g} GB/s", file=sys.stderr)
+        rows, measurement = executed(lab, links, settings)
+    rows += null_rows(measurement)
+    of_model, lines = simulated(links["outer"])
+    if options.picture is not None:
+        draw(lines, options.rate, options.picture)
+    return finish(report("parameters of VGG-16 exchanged", rows + of_model, [calibration, measurement]), options)
+
+
+if __name__ == "__main__":
+    run_script(main)
