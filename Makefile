@@ -46,7 +46,9 @@ bench: install
 	$(BIN)/python benchmarks/collectives_cpu.py
 	$(BIN)/python benchmarks/ddp_step.py
 	$(BIN)/python benchmarks/dispatch.py
+	$(BIN)/python benchmarks/learning.py
 	$(BIN)/python benchmarks/mixing.py
+	$(BIN)/python benchmarks/vgg.py
 
 soak: install
 	HOCKET_SOAK=1 $(BIN)/python -m pytest tests --ignore tests/system --timeout 3600

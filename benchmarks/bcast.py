@@ -1,19 +1,21 @@
 """Broadcast by schedules: executed against Open MPI and MPICH, and simulated for up to 1,024 ranks.
 
 Executed between two ranks of this host (the libraries' own Bcast through mpi4py, each in a job of its own), and
-between four ranks on two hosts (lab.py) joined by a link of 1 Gbit/s, where MPICH's and gloo's own broadcasts are the
-rivals: all of it through hocket, in one job. Simulated on a link of 2 us and 12.5 GB/s: what the model chooses against
-the best of all algorithms at their own best numbers of blocks.
+between two and four ranks on two hosts (lab.py) joined by a link of 1 Gbit/s: there MPICH's and gloo's own broadcasts,
+through hocket in the same job, and Open MPI's in a job of its own are the rivals. Open MPI's ranks spin while they
+wait, which four of them on two processors pay for. Simulated on a link of 2 us and 12.5 GB/s: what the model chooses
+against the best of all algorithms at their own best numbers of blocks.
 """
 
 from __future__ import annotations
 
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 from lab import NUM_HOSTS, Lab, find_obstacle
-from libraries import job, size_name
+from libraries import job, openmpi_lab_job, size_name
 
 from hocket.collectives import Link, algorithms
 from hocket.collectives.simulate import simulate
@@ -45,7 +47,7 @@ RIVAL_SCRIPT = Path(__file__).with_name("collectives_rank.py")
 KIB, MIB = 1 << 10, 1 << 20
 ONE_HOST_SIZES = (4 * KIB, 64 * KIB, MIB, 16 * MIB)
 TWO_HOSTS_SIZES = (4 * KIB, 64 * KIB, MIB, 4 * MIB)
-RANKS_PER_HOST = 2
+RANKS_PER_HOST = (1, 2)
 RATE_GBIT_S = 1.0
 SCHEDULES = ("chain", "circulant")
 LINK = Link.of(2.0, 12.5)
@@ -72,26 +74,35 @@ def one_host(settings: Settings) -> tuple[list[Row], Measurement]:
     return rows, measurement
 
 
-def two_hosts(settings: Settings) -> tuple[list[Row], Measurement]:
+def two_hosts(settings: Settings, ranks_per_host: int) -> tuple[list[Row], Measurement]:
     sizes = [str(nbytes) for nbytes in TWO_HOSTS_SIZES]
+    num_ranks = NUM_HOSTS * ranks_per_host
+    where = f"two hosts, {num_ranks} ranks{' (oversubscribed)' * (ranks_per_host > 1)}, {RATE_GBIT_S:g} Gbit/s"
     argv = (sys.executable, str(RANK_SCRIPT), "hocket", "mpi,gloo", *sizes)
     with Lab(RATE_GBIT_S) as lab:
-        commands = lab.rank_commands(argv, RANKS_PER_HOST)
+        commands = lab.rank_commands(argv, ranks_per_host)
         env = {"OMP_NUM_THREADS": "1"}
         ranks = Job(
             "hocket",
-            NUM_HOSTS * RANKS_PER_HOST,
+            num_ranks,
             tuple(Process(tuple(each), {**env, **world}) for each, world in commands),
         )
-        with Coordinator([ranks], start_timeout_s=120.0) as coordinator, progress("two hosts") as on_round:
+        rival = openmpi_lab_job(
+            lab, (sys.executable, str(RIVAL_SCRIPT), "openmpi", "broadcast", *sizes), ranks_per_host
+        )
+        with Coordinator([ranks, rival], start_timeout_s=120.0) as coordinator, progress(where) as on_round:
             measurement = measure(coordinator, settings, on_round=on_round)
     rows = []
     for nbytes in TWO_HOSTS_SIZES:
         case = f"broadcast {size_name(nbytes)}"
+        of_openmpi = tuple(
+            key.name for key in measurement.iterations if key.case == case and key.name.startswith("openmpi ")
+        )
         for ours in SCHEDULES:
-            label = f"two hosts, 4 ranks (oversubscribed), 1 Gbit/s: {size_name(nbytes)}, mpi {ours}"
-            comparison = Comparison(case, f"mpi {ours}", ("mpi native", "gloo native"), needs_cores=False, label=label)
-            rows.append(judge(measurement, comparison))
+            label = f"{where}: {size_name(nbytes)}, mpi {ours}"
+            for rivals in (("mpi native", "gloo native"), of_openmpi):
+                comparison = Comparison(case, f"mpi {ours}", rivals, needs_cores=False, label=label)
+                rows.append(judge(measurement, comparison))
     return rows, measurement
 
 
@@ -142,7 +153,9 @@ def main() -> int:
         raise BackendUnavailable(f"{reason}; --part names what can do without")
     rows: list[Row] = []
     measurements: list[Measurement] = []
-    for part, run in (("one host", one_host), ("two hosts", two_hosts)):
+    runs = [("one host", one_host)]
+    runs += [("two hosts", partial(two_hosts, ranks_per_host=each)) for each in RANKS_PER_HOST]
+    for part, run in runs:
         if part in parts:
             found, measurement = run(settings)
             rows += found

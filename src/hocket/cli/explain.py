@@ -61,7 +61,7 @@ def explain(
     if (path := table or find_table(num_hosts)) is not None:
         loaded = load_table(path)
         # As hocket.init does; what versions of libraries are here, only init knows.
-        difference = None if table else this_machine({}, num_hosts).difference(loaded.machine)
+        difference = None if table else this_machine({}, num_hosts).difference(loaded.machine, carries_over=True)
         policy = TablePolicy(loaded) if difference is None else foreign_table(path, difference)
         backends = list(loaded.machine.backends)
     nbytes = read_size(size)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,8 @@ from hocket.tune.machine import Machine
 from hocket.tune.model import ModelPolicy
 from hocket.tune.policy import TablePolicy
 from hocket.tune.table import Table, load_table
+
+_OF_HOSTS = re.compile(r"table-([1-9]\d*)-hosts\.json")
 
 
 def default_path(num_hosts: int = 1) -> Path:
@@ -25,12 +29,15 @@ def default_path(num_hosts: int = 1) -> Path:
 
 
 def find_table(num_hosts: int = 1) -> Path | None:
-    """Return the table that there is, or None."""
+    """Return the table that there is, or None; for several hosts that of the nearest number of them."""
     if os.environ.get("HOCKET_TABLE"):
         return default_path(num_hosts)
     try:
         path = default_path(num_hosts)
-        return path if path.exists() else None
+        if path.exists() or num_hosts == 1:
+            return path if path.exists() else None
+        others = {int(found[1]): each for each in path.parent.iterdir() if (found := _OF_HOSTS.fullmatch(each.name))}
+        return others[min(others, key=lambda each: (abs(math.log(each / num_hosts)), each))] if others else None
     except (OSError, RuntimeError):  # a cache folder that may not be looked into, or no home
         return None
 
@@ -97,7 +104,7 @@ def _policy_of_table(machine: Machine) -> tuple[Policy, str]:
     if path is None:
         return ModelPolicy(), "no table"
     table = load_table(path)
-    difference = machine.difference(table.machine)
+    difference = machine.difference(table.machine, carries_over=True)
     if difference is None:
         return TablePolicy(table), table.hash
     return foreign_table(path, difference), f"foreign table: {difference}"

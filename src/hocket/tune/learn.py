@@ -187,10 +187,11 @@ class Learner:
         self._round, self._rest = None, 1
         self._tried.clear()
         self._repeats.clear()
-        table = table_of(policy, self._group.num_hosts)
-        if table is None:
-            machine = this_machine(self._comm.backends, self._group.num_hosts)
-            table = Table(machine, (), "what was learned while running")
+        num_hosts = self._group.num_hosts
+        table = table_of(policy, num_hosts)
+        if table is None or table.machine.num_hosts != num_hosts:
+            fits = () if table is None else table.fits
+            table = Table(this_machine(self._comm.backends, num_hosts), (), "what was learned while running", fits)
         self.table = table
 
     def _wait_for(self, num_collectives: int, *, observes: bool, purpose: _Purpose = None) -> None:

@@ -76,6 +76,8 @@ class TablePolicy(Policy):
         reason = chosen.reason or reason
         if measured_size != group.size:
             reason += f"; measured between {measured_size} ranks, there are no times for {group.size}"
+        if group.num_hosts != self.table.machine.num_hosts:
+            reason += f"; measured on {self.table.machine.num_hosts} hosts, there are no times for {group.num_hosts}"
         if op in _ONE_CHOICE:
             reason += f"; one choice for all sizes, made at {format_nbytes(_ONE_CHOICE[op])}"
         return reason, candidates
@@ -138,7 +140,8 @@ class TablePolicy(Policy):
 
     def _ranges_of_one(self, group: Group, op: str, dtypes: str) -> Sequence[Range]:
         """The rules of the table, and without any what follows from its times."""
-        if rules := self.table.ranges.get((op, dtypes, group.size)):
+        rules = self.table.ranges.get((op, dtypes, group.size))
+        if rules and group.num_hosts == self.table.machine.num_hosts:
             return [replace(each, ranking=_ranking_for(group, each.ranking)) for each in rules]
         _, sizes = self._rows_for(group, op, dtypes)
         if not sizes:
@@ -211,9 +214,10 @@ class TablePolicy(Policy):
         return 0.0 if busy is None else round(4 * busy.low / row.low)
 
     def _rows_for(self, group: Group, op: str, dtypes: str) -> tuple[int, Mapping[int, Mapping[str, Row]]]:
-        """As `_nearest`; times between another number of ranks are carried over by the model."""
+        """As `_nearest`; times between another number of ranks, or of hosts, are carried over by the model."""
         measured_size, sizes = self._nearest(group.size, op, dtypes)
-        if measured_size == group.size or not sizes:
+        is_measured = measured_size == group.size and group.num_hosts == self.table.machine.num_hosts
+        if is_measured or not sizes:
             return measured_size, sizes
         carried = {
             nbytes: {
@@ -297,7 +301,7 @@ def formula_seconds(row: Row, group: Group, table: Table) -> float | None:
     algorithm, parameters = parse_algorithm(row.op, row.algorithm)
     if algorithm.restriction(group.size) is not None:
         return None
-    if "ranks_per_host" in parameters and group.size != row.num_ranks:
+    if "ranks_per_host" in parameters and (group.size, group.num_hosts) != (row.num_ranks, table.machine.num_hosts):
         return None
     fitted = [fit.link for fit in table.fits if fit.backend == row.backend]
     link = fitted[0] if fitted else typical_link(group.num_hosts)
