@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hocket.comm.policy import LARGEST_NBYTES, Range, format_seconds
 from hocket.tune import Machine, Row, Table, load_table, save_table
 
 from .command import hocket
@@ -133,7 +134,22 @@ def test_show_json(folder: Path) -> None:
     assert len(shown["cells"]) == 3
     assert {
         "op": "all_reduce", "dtypes": "full", "num_ranks": 2, "nbytes": 16, "seconds": {"shm": 1e-6, "mpi": 2.5e-6},
+        "learned": [],
     } in shown["cells"]  # fmt: skip
+
+
+def test_show_what_was_learned(folder: Path) -> None:
+    seen = replace(TABLE.rows[0], source="run")
+    ranges = [Range(1023, ("shm", "mpi"), "learned while running: faster"), Range(LARGEST_NBYTES, ("mpi",))]
+    key = seen.op, seen.dtypes, seen.num_ranks
+    save_table(replace(TABLE, rows=(seen, *TABLE.rows[1:])).with_ranges(key, ranges), folder / "learned.json")
+    done = hocket(folder, "tune", "show", "learned.json")
+    assert f"{format_seconds(seen.seconds)}*" in done.stdout and "* seen while a program ran" in done.stdout
+    line = f"{seen.op} ({seen.dtypes}, {seen.num_ranks} ranks) up to 1023 B: shm, learned while running: faster"
+    assert done.stdout.splitlines()[-1] == line
+    shown = json.loads(hocket(folder, "tune", "show", "learned.json", "--json").stdout)
+    assert [each["ranking"] for each in shown["rules"]] == [["shm", "mpi"], ["mpi"]]
+    assert [each["learned"] for each in shown["cells"]].count([seen.backend]) == 1
 
 
 def test_row_of_a_backend_that_the_machine_has_not(folder: Path) -> None:

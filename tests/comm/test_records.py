@@ -97,3 +97,29 @@ def test_work() -> None:
         what = f"recv from rank {1 - rank} with tag 3 of 16 bytes float32, number 1"
         assert facts[:5] == [False, False, None, 1, f"<hocket.Work {what}: in flight>"]
         assert facts[5:] == [True, True, None, f"<hocket.Work {what}: done>"]
+
+
+def _lose_time(comm: hk.Communicator) -> tuple[float, float, float]:
+    """Rank 1 comes half a second late: who waits at once loses that, who computes meanwhile does not."""
+    x = np.zeros(4)
+    comm.barrier()
+    for waits_at_once in (True, False):
+        if comm.rank == 1:
+            time.sleep(0.5)
+        work = comm.all_reduce(x, async_op=True)
+        if not waits_at_once:
+            time.sleep(1.5)
+        work.wait()
+        comm.barrier()
+    comm.all_reduce(x)
+    waited, hidden, blocking = (record for record in comm.records() if record.op == "all_reduce")
+    assert waited.blocked_s is not None and hidden.blocked_s is not None
+    assert blocking.blocked_s == blocking.seconds
+    return waited.blocked_s, hidden.blocked_s, hidden.seconds or 0.0
+
+
+@pytest.mark.timeout(40)
+def test_time_lost_to_asynchronous_operations() -> None:
+    early, late = hk.spawn(_lose_time, 2, timeout=30)
+    assert early[0] > 0.4 > late[0]
+    assert early[1] < 0.4 and early[2] > 0.4

@@ -180,6 +180,23 @@ def _another_policy(comm: hk.Communicator) -> tuple[bool, bool]:
     return took_over, kept
 
 
+def _a_fixed_policy(comm: hk.Communicator) -> int:
+    Learner(comm, window=16)
+    comm.policy = hk.Policy.fixed({"*": "shm"})
+    with pytest.warns(UserWarning, match="nothing more is learned: .* chooses by itself"):
+        _all_reduce(comm, 100)
+    comm.policy = ModelPolicy()
+    learner = Learner(comm, window=16)
+    _all_reduce(comm, 700)
+    learner.stop()
+    return len(learner.lessons)
+
+
+def test_a_policy_of_the_programs_own_ends_it() -> None:
+    first, second = hk.spawn(_a_fixed_policy, 2, timeout=60)
+    assert first == second > 0
+
+
 def test_a_policy_set_meanwhile_is_taken_over() -> None:
     assert hk.spawn(_another_policy, 2, timeout=80) == [(True, True)] * 2
 
@@ -234,7 +251,9 @@ def _save(comm: hk.Communicator, path: Path) -> None:
         assert other in table.rows
         sources = {row.backend: row.source for row in table.rows if row.op == "all_reduce"}
         assert sources == {"gloo": "run", "mpi": "run", "shm": "run"}
-        assert table.ranges == learner.table.ranges
+        learned = "all_reduce", "full", 2
+        assert table.ranges[learned] == learner.table.ranges[learned]
+        assert ("broadcast", "moved", 2) in table.ranges
         assert learner.save(path.with_name("new.json")).exists()
 
 

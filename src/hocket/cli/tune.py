@@ -24,7 +24,7 @@ from hocket.cli._compare import compare
 from hocket.cli._names import read_backends
 from hocket.cli._nodes import MasterAddr, MasterPort, NodeRank, NumNodes
 from hocket.cli._sizes import read_size
-from hocket.comm.policy import format_nbytes, format_seconds
+from hocket.comm.policy import LARGEST_NBYTES, format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
 from hocket.measure.pictures import check_picture_path
 from hocket.tune.draw import draw_table
@@ -168,9 +168,11 @@ def show(
                             "num_ranks": ranks,
                             "nbytes": nbytes,
                             "seconds": {name: row.seconds for name, row in rows.items()},
+                            "learned": [name for name, row in rows.items() if row.source == "run"],
                         }
                         for op, dtypes, ranks, nbytes, rows in cells
                     ],
+                    "rules": [asdict(rule) for rule in loaded.rules if num_ranks in (None, rule.num_ranks)],
                 }
             )
         )
@@ -180,8 +182,9 @@ def show(
 
     names = sorted({row.backend for row in loaded.rows}, key=list(loaded.machine.backends).index)
     grid = Grid(
-        title=f"{loaded.path}: {loaded.machine.processor}, {loaded.machine.num_cpus} CPUs", title_justify="left"
-    )
+        title=f"{loaded.path}: {loaded.machine.processor}, {loaded.machine.num_cpus} CPUs", title_justify="left",
+        caption="* seen while a program ran" if any(row.source == "run" for row in loaded.rows) else None,
+    )  # fmt: skip
     has_schedules = any(row.algorithm for row in loaded.rows)
     schedule_column = ("best schedule",) if has_schedules else ()
     for heading in ("operation", "ranks", "size", *names, *schedule_column, "fastest by"):
@@ -196,6 +199,10 @@ def show(
         gain = f"{ordered[1].seconds / ordered[0].seconds:.2f}" if len(ordered) > 1 else ""
         grid.add_row(op + (" (half)" if dtypes == "half" else ""), str(ranks), format_nbytes(nbytes), *times, gain)
     Console(width=None if sys.stdout.isatty() else 120).print(grid)
+    for rule in loaded.rules:
+        if rule.reason and num_ranks in (None, rule.num_ranks):
+            size = "any size" if rule.most_nbytes == LARGEST_NBYTES else f"up to {format_nbytes(rule.most_nbytes)}"
+            print(f"{rule.op} ({rule.dtypes}, {rule.num_ranks} ranks) {size}: {rule.ranking[0]}, {rule.reason}")
     return 0
 
 
@@ -310,5 +317,5 @@ def _written(table: Table) -> str:
 def _time_of(row: Row | None, best: Row) -> str:
     if row is None:
         return "-"
-    text = format_seconds(row.seconds)
+    text = format_seconds(row.seconds) + ("*" if row.source == "run" else "")
     return f"[bold]{text}[/bold]" if row is best else text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hocket.comm import Communicator
-from hocket.comm.policy import CHOOSABLE, Group, Policy, join_carrier, split_carrier
+from hocket.comm.policy import CHOOSABLE, Group, Policy, Range, join_carrier, split_carrier
 from hocket.errors import InvalidArgument, InvalidType
 from hocket.measure.statistics import MIN_VALUES
 from hocket.trace import logger
@@ -42,9 +43,15 @@ _RINGS_SHARE = 4  # of the ring of events may be messages
 
 @dataclass
 class _Round:
-    """Trials at the same time, and the turn that is next."""
+    """Trials at the same time, what is chosen without them, and the turn that is next.
+
+    Args:
+        trials: of different cells.
+        ranges: by operation and class of types.
+    """
 
     trials: list[Trial]
+    ranges: Mapping[tuple[str, str], Sequence[Range]]
     phase: int = 0
 
     @property
@@ -132,8 +139,7 @@ class Learner:
         self._comm._set_turn(0)
         posted, self._posted = self._posted, None
         if self._round is not None:  # in the middle of a turn
-            for trial in self._round.trials:
-                self._choose(trial.cell.op, trial.cell.dtypes)
+            self._choose(self._round)
             self._round = None
         if posted is not None:
             posted.work.wait()
@@ -156,13 +162,15 @@ class Learner:
         path = default_path(self._group.num_hosts) if path is None else Path(path)
         table = self.table
         if path.exists():
-            keys = {(each.cell.op, each.cell.dtypes, self._group.size) for each in self.lessons}
             seen = tuple(row for row in table.rows if row.source == "run")
-            before = load_table(path)
-            table = before.merged(replace(table, rows=seen, rules=(), fits=()))
-            table = replace(table, rules=before.rules)
-            for key in keys:
-                table = table.with_ranges(key, self.table.ranges[key])
+            before = TablePolicy(load_table(path)).with_rules()
+            table = replace(before.merged(replace(table, rows=seen, rules=(), fits=())), rules=before.rules)
+            group = replace(self._group, backends=list(table.machine.backends))
+            for lesson in self.lessons:
+                if lesson.changed:
+                    about = lesson.cell.op, lesson.cell.dtypes
+                    ranges = _change(TablePolicy(table).ranges(group, *about), lesson, group.backends)
+                    table = table.with_ranges((*about, group.size), ranges)
         save_table(table, path)
         return path
 
@@ -173,7 +181,12 @@ class Learner:
     def _take_turn(self) -> None:
         """Called on every member before the same collective."""
         if self._comm.policy is not self._policy:  # somebody has set one, on all members
-            self._take_over(self._comm.policy)
+            try:
+                self._take_over(self._comm.policy)
+            except InvalidArgument as error:
+                warnings.warn(f"hocket: nothing more is learned: {error}", stacklevel=2)
+                self._comm._on_turn = None
+                return
         if self._posted is not None:
             posted, self._posted = self._posted, None
             posted.work.wait()
@@ -208,12 +221,10 @@ class Learner:
         """Decide what the next window is for."""
         if self._round is not None and self._round.phase < self._round.num_phases:
             phase, self._round.phase = self._round.phase, self._round.phase + 1
-            for trial in self._round.trials:
-                self._choose(trial.cell.op, trial.cell.dtypes, phase)
+            self._choose(self._round, phase)
             self._wait_for(self._window, observes=True, purpose=(self._round, phase))
         elif self._round is not None:  # the times of its last turn are on their way
-            for trial in self._round.trials:
-                self._choose(trial.cell.op, trial.cell.dtypes)
+            self._choose(self._round)
             self._wait_for(self._window, observes=False)
         elif self._posted is not None:
             self._wait_for(self._window, observes=False)
@@ -252,7 +263,10 @@ class Learner:
                 num_pairs = self._num_pairs << self._repeats[cell, challenger]
                 trials.append(Trial(cell, kind.nbytes, incumbent, challenger, num_pairs))
         if trials:
-            self._round, self._rest = _Round(trials), 1
+            policy = TablePolicy(self.table)
+            about = dict.fromkeys((trial.cell.op, trial.cell.dtypes) for trial in trials)
+            self._round = _Round(trials, {each: policy.ranges(self._group, *each) for each in about})
+            self._rest = 1
         else:
             self._is_rested, self._rest = False, min(2 * self._rest, _LONGEST_REST)
 
@@ -287,32 +301,28 @@ class Learner:
             key = cell.op, cell.dtypes, self._group.size
             policy = TablePolicy(self.table)
             ranges = policy.ranges(self._group, cell.op, cell.dtypes)
-            speed = trial.speed
-            if trial.is_won and speed is not None:
+            lesson = trial.conclude(self._first + self._window)
+            if lesson.changed:
                 tried.add(trial.incumbent)
-                ranking = dict.fromkeys((trial.challenger, trial.incumbent, *self._group.backends))
-                reason = f"learned while running: {format_speed(speed)} as {trial.incumbent}"
-                ranges = cut(ranges, cell, tuple(ranking), reason)
+                ranges = _change(ranges, lesson, self._group.backends)
             self.table = _with_times(self.table, trial, self._group.size).with_ranges(key, ranges)
-            self.lessons.append(trial.conclude(self._first + self._window))
-            logger.info("%s learned at %s", self._comm._label, self.lessons[-1])
+            self.lessons.append(lesson)
+            logger.info("%s learned at %s", self._comm._label, lesson)
         self._policy = self._comm._policy = replace_table(self._policy, self.table, self._group.num_hosts)
-        for op, dtypes in dict.fromkeys((trial.cell.op, trial.cell.dtypes) for trial in of_round.trials):
-            self._choose(op, dtypes)
-
-    def _choose(self, op: str, dtypes: str, phase: int | None = None) -> None:
-        """Have the communicator choose by the table, and in a phase of the trials by whose turn it is."""
         policy = TablePolicy(self.table)
-        for kind in CHOOSABLE:
-            if timed_as(kind) != op:
-                continue
-            ranges = policy.ranges(self._group, kind, dtypes)
-            if kind == op and phase is not None and self._round is not None:
-                for trial in self._round.trials:
-                    if (trial.cell.op, trial.cell.dtypes) == (op, dtypes):
-                        carriers = dict.fromkeys((trial.carrier(phase), trial.incumbent, *self._group.backends))
-                        ranges = cut(ranges, trial.cell, tuple(carriers))
-            self._comm._set_ranges(kind, dtypes, ranges)
+        for op, dtypes in of_round.ranges:
+            for kind in CHOOSABLE:  # those with counts, too
+                if timed_as(kind) == op:
+                    self._comm._set_ranges(kind, dtypes, policy.ranges(self._group, kind, dtypes))
+
+    def _choose(self, of_round: _Round, phase: int | None = None) -> None:
+        """Have those carry the operations whose turn it is; without a phase those that do otherwise."""
+        for about, ranges in of_round.ranges.items():
+            for trial in of_round.trials:
+                if phase is not None and (trial.cell.op, trial.cell.dtypes) == about:
+                    first, second = trial.carrier(phase), trial.incumbent
+                    ranges = cut(ranges, trial.cell, _ranking(first, second, self._group.backends))
+            self._comm._set_ranges(*about, ranges)
 
 
 def _find_problem(comm: Communicator, window: int, num_pairs: int) -> str | None:
@@ -327,6 +337,17 @@ def _find_problem(comm: Communicator, window: int, num_pairs: int) -> str | None
     except InvalidArgument as error:
         return str(error)
     return None
+
+
+def _ranking(first: str, second: str, backends: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((first, second, *backends)))
+
+
+def _change(ranges: Sequence[Range], lesson: Lesson, backends: Sequence[str]) -> Sequence[Range]:
+    """Return what is chosen once the challenger carries the operations of its cell."""
+    speed = "" if lesson.speed is None else f": {format_speed(lesson.speed)} as {lesson.incumbent}"
+    ranking = _ranking(lesson.challenger, lesson.incumbent, backends)
+    return cut(ranges, lesson.cell, ranking, f"learned while running{speed}")
 
 
 def _slowest(times: Mapping[Kind, tuple[NDArray[np.float64], bool]]) -> Iterator[tuple[Cell, Kind]]:
