@@ -43,8 +43,7 @@ def serve_rank() -> None:
     import numpy as np
 
     import hocket as hk
-    from hocket.tune import Row, Table, TablePolicy, this_machine
-    from hocket.tune.learn import Learner
+    from hocket.tune import Learner, Row, Table, TablePolicy, this_machine
 
     comm = hk.init(backends=["shm", "gloo", "mpi"], progress="caller")
     pin(comm.rank)

@@ -23,6 +23,13 @@ examples.
 KEYWORDS = "backend: str | None = None, async_op: bool = False, deps: Sequence[Work] = (), timeout: float | None = None"
 MADE_ELSEWHERE = ("hocket.Communicator", "hocket.Work", "hocket.memory.MemoryDriver", "hocket.Policy")
 MODULES = {
+    "hocket.collectives": [
+        *("algorithms", "find_algorithm", "Algorithm", "algorithm", "Link"),
+        *("make_schedule", "Transfers", "Schedule", "verify"),
+    ],
+    "hocket.collectives.simulate": ["simulate", "Simulation", "Uniform", "Hosts"],
+    "hocket.sim": ["TaskGraph", "Timeline"],
+    "hocket.tune": ["Learner", "TablePolicy", "ModelPolicy", "load_table", "save_table", "Table", "Row"],
     "hocket.torch": ["communicator", "Options"],
     "hocket.torch.dist": ["init_process_group", "monitored_barrier"],
     "hocket.memory": ["use_driver", "forget", "counters", "MemoryDriver", "PointerCacheCounters"],

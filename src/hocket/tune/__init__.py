@@ -1,12 +1,20 @@
 """Measures which backend is the fastest for what, keeps that in a table, chooses by it and explains the choice."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from hocket.tune.find import automatic_policy, find_table
 from hocket.tune.machine import Machine, this_machine
 from hocket.tune.model import ModelPolicy
 from hocket.tune.policy import TablePolicy
 from hocket.tune.table import Row, Table, load_table, save_table
 
+if TYPE_CHECKING:
+    from hocket.tune.learn import Learner
+
 __all__ = [
+    "Learner",
     "Machine",
     "ModelPolicy",
     "Row",
@@ -18,3 +26,11 @@ __all__ = [
     "save_table",
     "this_machine",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Learner":  # needs NumPy, which a program that does not learn may do without
+        from hocket.tune.learn import Learner
+
+        return Learner
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

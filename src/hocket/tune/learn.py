@@ -75,8 +75,8 @@ class _Posted:
 class Learner:
     """Finds out while a program runs what carries its operations faster, and changes the choice where something does.
 
-    Called by all members of a communicator, and used by none of them afterwards but to look at it. In a window of so
-    many collectives it sees where time goes; then the present carrier of the slowest operations and another one take
+    Made by all members of a communicator; nothing has to be called afterwards. In a window of so many collectives it
+    sees where time goes; then the present carrier of the slowest operations and another one take
     turns, window by window. All ranks agree on the times, by an asynchronous all_reduce that has the length of a window
     to arrive, and so on every change, which comes before the same collective everywhere. Where nothing is left to try
     it rests, for longer and longer.
@@ -85,7 +85,7 @@ class Learner:
     it. Learned are blocking and asynchronous collectives that name no backend and no algorithm, but those with counts;
     reductions of 16-bit floats only among the libraries' own ways.
 
-    Sums may be rounded otherwise after a change, as with any other table; see `stop`.
+    Sums may be rounded otherwise after a change, as with any other table.
 
     Args:
         comm: whose policy chooses by a table or by a model.
