@@ -154,7 +154,7 @@ void issue(PyObject* self, Communicator& core, const WorkPtr& work, const Commun
     else
       core.issue(work, is_async ? kEventAsync : 0);
     engine.progress();  // every entry drives all lanes
-    if (is_async) core.events().add_blocked(work->event, now_ns() - work->issued_ns);
+    if (is_async && !failure) core.events().add_blocked(work->event, now_ns() - work->issued_ns);
   }
   if (failure) {
     raise_operation_error(nb::handle(self), failure->error());
@@ -189,6 +189,7 @@ void set_carrier(PyObject* self, PyCommunicator& communicator, const Options& op
   const bool has_algorithm = options.algorithm && options.algorithm != Py_None;
   if (has_algorithm) [[unlikely]]
     op.program = read_algorithm(self, communicator.core(), options.algorithm, op);
+  op.is_named = has_algorithm || (options.backend && options.backend != Py_None);
   const Carrier carrier = communicator.choose(options.backend, op);
   op.backend = carrier.backend;
   if (!has_algorithm) op.program = carrier.program;

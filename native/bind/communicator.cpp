@@ -93,10 +93,13 @@ Carrier PyCommunicator::choose(PyObject* object, const Operation& op) const {
 }
 
 void PyCommunicator::take_turn(PyObject* self) {
-  turn_at_ = UINT64_MAX;
+  const uint64_t due = std::exchange(turn_at_, UINT64_MAX);
   static const nb::object name = nb::str("_take_turn");
   PyObject* result = PyObject_CallMethodNoArgs(self, name.ptr());
-  if (!result) throw PythonError();
+  if (!result) {
+    turn_at_ = due;  // the others count on it: the next call goes on with it
+    throw PythonError();
+  }
   Py_DECREF(result);
 }
 
@@ -120,7 +123,8 @@ bool PyCommunicator::drain(double timeout_s) {
   check_not_forked();
   ReleasedGil hooks;
   Engine& engine = Engine::instance();
-  const bool is_over = engine.wait_for([&] { return core_->failure() || core_->idle(); }, timeout_s, hooks);
+  const bool is_over =
+      engine.wait_for([&] { return core_->failure() || core_->idle_but_background(); }, timeout_s, hooks);
   const std::lock_guard guard(engine.lock());
   if (core_->failure()) throw Failure(*core_->failure());
   return is_over;
@@ -132,7 +136,9 @@ void PyCommunicator::close(double drain_timeout_s) {
   Engine& engine = Engine::instance();
   engine.wait_for([&] { return core_->failure() || core_->idle(); }, drain_timeout_s, hooks);
   const std::lock_guard guard(engine.lock());
-  if (!core_->idle())
+  if (core_->idle_but_background())
+    core_->drop();
+  else
     core_->fail({ErrorCode::aborted,
                  "rank " + std::to_string(core_->rank) + " of " + core_->label +
                      " finalized the communicator while operations were in flight",
@@ -166,6 +172,7 @@ Operation operation_of(const std::string& kind, const std::string& dtype, const 
 
 std::pair<std::string, std::string> choose(PyCommunicator& self, const std::string& kind, const std::string& dtype,
                                            const std::optional<std::string>& reduction, uint64_t nbytes) {
+  if (self.core().closed) throw Failure(self.core().closed_error());
   const Carrier carrier = self.choose(nullptr, operation_of(kind, dtype, reduction, nbytes));
   return {self.core().backend_name(carrier.backend), carrier.program ? carrier.program->name : ""};
 }
@@ -173,6 +180,7 @@ std::pair<std::string, std::string> choose(PyCommunicator& self, const std::stri
 std::optional<std::string> refuses(PyCommunicator& self, const std::string& backend, const std::string& kind,
                                    const std::string& dtype, const std::optional<std::string>& reduction,
                                    uint64_t nbytes) {
+  if (self.core().closed) throw Failure(self.core().closed_error());
   for (size_t number = 0; number < self.core().num_backends(); ++number)
     if (backend == self.core().backend_name(number))
       return self.core().refuses(number, operation_of(kind, dtype, reduction, nbytes));

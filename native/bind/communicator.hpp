@@ -66,7 +66,7 @@ class PyCommunicator {
   }
   // Before a collective is entered.
   void take_turn_if_due(PyObject* self) {
-    if (core_->collectives_issued() >= turn_at_ && mode != Mode::prepare) [[unlikely]]
+    if (core_->collectives_issued() >= turn_at_ && mode != Mode::prepare && !core_->closed) [[unlikely]]
       take_turn(self);
   }
 

@@ -114,6 +114,11 @@ void bind_work(nb::module_& module) {
              return nb::module_::import_("hocket.comm.awaiting").attr("wait_for")(self).attr("__await__")();
            })
       .def("test", [](nb::handle self) { return test(self); })
+      .def("_set_background",
+           [](nb::handle self) {
+             const ProgressGuard guard;
+             nb::inst_ptr<PyWork>(self)->work->is_background = true;
+           })
       .def("exception", [](nb::handle self) { return exception(self); })
       .def_prop_ro("done", [](const PyWork& self) { return self.work->finished(); })
       .def_prop_ro("seq", [](const PyWork& self) { return self.work->op.seq; })

@@ -213,6 +213,12 @@ bool Communicator::idle() const {
   return std::all_of(queues_.begin(), queues_.end(), [](const LaneQueue& queue) { return queue.works.empty(); });
 }
 
+bool Communicator::idle_but_background() const {
+  return std::all_of(queues_.begin(), queues_.end(), [](const LaneQueue& queue) {
+    return std::all_of(queue.works.begin(), queue.works.end(), [](const WorkPtr& work) { return work->is_background; });
+  });
+}
+
 Polling Communicator::polling() const {
   Polling polling = Polling::none;
   for (const LaneQueue& queue : queues_)
@@ -261,17 +267,25 @@ void Communicator::fail(const Error& error) {
   if (!failure_) failure_ = error;
   if (failure_->code == ErrorCode::comm_timeout) failure_->code = ErrorCode::aborted;
   for (LaneQueue& queue : queues_) {
-    for (size_t i = 0; i < queue.works.size(); ++i) {
-      if (i < queue.num_posted) {
-        queue.lane->cancel(queue.works[i]->op);
-        if (queue.lane->keeps_arrays()) keep_for_ever(*queue.works[i]);
-      }
-      finish(*queue.works[i], error);
-    }
-    queue.works.clear();
-    queue.num_posted = 0;
+    give_up_all(queue, error);
     queue.lane->abandon(error);
   }
+}
+
+void Communicator::drop() {
+  for (LaneQueue& queue : queues_) give_up_all(queue, closed_error());
+}
+
+void Communicator::give_up_all(LaneQueue& queue, const Error& error) {
+  for (size_t i = 0; i < queue.works.size(); ++i) {
+    if (i < queue.num_posted) {
+      queue.lane->cancel(queue.works[i]->op);
+      if (queue.lane->keeps_arrays()) keep_for_ever(*queue.works[i]);
+    }
+    finish(*queue.works[i], error);
+  }
+  queue.works.clear();
+  queue.num_posted = 0;
 }
 
 void Communicator::close() {

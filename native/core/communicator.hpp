@@ -71,6 +71,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   bool progress();
   bool idle() const;
+  // Nothing is in flight but what the program knows nothing of.
+  bool idle_but_background() const;
+  // Gives up what is in flight here, and tells nobody.
+  void drop();
   // Of the operations in flight, the most eager.
   Polling polling() const;
   // Looks at the lanes' health; breaks the communicator if one is ill.
@@ -106,6 +110,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   LaneQueue& queue_of(const Operation& op) { return queues_[2u * op.backend + (is_point_to_point(op.kind) ? 1 : 0)]; }
   bool progress(LaneQueue& queue);
+  void give_up_all(LaneQueue& queue, const Error& error);
   void find_dependencies(Work& work) const;
   void finish(Work& work);
   void finish(Work& work, Error error);

@@ -35,6 +35,7 @@ struct Event {
 static_assert(sizeof(Event) == 64);
 
 inline constexpr uint8_t kEventAsync = 1;
+inline constexpr uint8_t kEventNamed = 2;  // Operation.is_named
 
 // Overwrites the oldest. Written under the progress lock only; readers copy it under the same lock.
 class EventRing {
@@ -58,7 +59,7 @@ class EventRing {
     event.backend = op.backend;
     event.dtype = static_cast<uint8_t>(op.dtype);
     event.state = EventState::issued;
-    event.flags = flags;
+    event.flags = flags | (op.is_named ? kEventNamed : 0);
     event.blocked_ns = 0;
     event.reduce = reduces(op.kind) ? static_cast<uint32_t>(op.reduce) : 0xff;
     return index;

@@ -34,6 +34,7 @@ struct Work {
   int64_t issued_ns = 0;
   double timeout_s = 0;
   bool is_async = false;
+  bool is_background = false;   // of the library itself: the program neither waits for it nor fails with it
   std::atomic<int> waiters{0};  // threads in Engine::wait; while there are any, they watch the deadline
   bool stall_reported = false;
   ByteRange reads;

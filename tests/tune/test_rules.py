@@ -59,6 +59,14 @@ def test_made_of_times_they_say_the_same() -> None:
     assert ruled.hash != derived.hash
 
 
+def test_rules_without_times() -> None:
+    """As of asynchronous operations, whose times are none that a table has."""
+    alone = table(row("all_gather", "mpi", 64, 1e-6)).with_ranges(KEY, RANGES)
+    assert TablePolicy(alone).with_rules().ranges[KEY] == alone.ranges[KEY]
+    reason, candidates = TablePolicy(alone).explain(GROUP, "broadcast", "moved", 65536)
+    assert (reason, candidates[0].carrier) == ("learned", "mpi/chain(num_blocks=8)")
+
+
 def test_what_was_only_as_good_stays_where_it_was() -> None:
     """The second size alone would go to MPI, within the noise; MPI at the third is clearly faster."""
     times = {1024: (1.0, 2.0), 4096: (1.01, 1.0), 16384: (2.0, 1.0)}

@@ -22,8 +22,18 @@ def trial_of(incumbent: list[float], challenger: list[float]) -> Trial:
 
 
 def test_both_get_as_many_turns_and_every_second_pair_is_turned_round() -> None:
-    trial = Trial(CELL, 1024, "mpi", "shm", 6)
-    assert [trial.carrier(phase) for phase in range(8)] == ["mpi", "shm", "shm", "mpi"] * 2
+    for number in range(4):
+        trial = Trial(CELL, 1024, "mpi", "shm", 6, number)
+        carriers = [trial.carrier(phase) for phase in range(12)]
+        assert carriers.count("mpi") == carriers.count("shm") == 6
+        assert all({*pair} == {"mpi", "shm"} for pair in zip(carriers[::2], carriers[1::2], strict=True))
+
+
+def test_no_two_trials_share_the_order_of_both_first_pairs() -> None:
+    first_turns = {
+        tuple(Trial(CELL, 1024, "mpi", "shm", 6, number).carrier(phase) for phase in range(4)) for number in range(4)
+    }
+    assert len(first_turns) == 4
 
 
 @pytest.mark.parametrize(

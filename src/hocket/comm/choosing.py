@@ -67,7 +67,8 @@ class ChoosingOperations(ObjectOperations):
 
     _names: list[str]
     _backends: Backends
-    _policy: Policy
+    _policy: Policy  # in force
+    _given_policy: Policy  # as it was set: what communicators made from this one take over
     _schedules: ScheduleSource | None
     _on_turn: Callable[[], None] | None = None
     _programs: dict[tuple[str, object], int]
@@ -76,7 +77,8 @@ class ChoosingOperations(ObjectOperations):
     @property
     def policy(self) -> Policy:
         """How a backend is chosen for an operation that names none; to be set alike on all members, between the same
-        operations, and taken over by communicators that are made from this one afterwards."""
+        operations. As it was set it is taken over by communicators that are made from this one afterwards; what is
+        learned while running belongs to this one alone."""
         return self._policy
 
     @policy.setter
@@ -85,7 +87,7 @@ class ChoosingOperations(ObjectOperations):
         for kind in CHOOSABLE:
             for dtypes in _native.DTYPE_CLASS_NAMES:
                 self._set_ranges(kind, dtypes, choices.get((kind, dtypes), ()))
-        self._policy = policy
+        self._policy = self._given_policy = policy
 
     def explain(self, op: str, nbytes: int = 0, dtype: str = "float32", reduction: str = "sum") -> Explanation:
         """Say what carries an operation that names no backend and no algorithm, why, and what was second.

@@ -365,6 +365,7 @@ class Communicator(ChoosingOperations):
             child._leave(drain_timeout_s)
         was_open = not self._closed
         self._close(drain_timeout_s)
+        self._on_turn = None
         if was_open:
             logger.debug("left %s", self._label)
             for library in self._fabric.libraries:
@@ -417,7 +418,7 @@ class Communicator(ChoosingOperations):
         self, fabric: Fabric, members: list[int], label: str, identity: tuple[object, ...], open_timeout: float
     ) -> Communicator:
         child = type(self)(
-            replace(fabric, policy=self._policy),
+            replace(fabric, policy=self._given_policy),
             members,
             members.index(self._members[self.rank]),
             derive_key(*identity),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hocket.comm import Communicator
 from hocket.errors import HocketError, InvalidArgument
 from hocket.trace import logger
+from hocket.tune.machine import this_machine
 
 if TYPE_CHECKING:
     from hocket.tune.learn import Learner
@@ -27,8 +28,13 @@ def is_learning_asked_for() -> bool:
     return told == "1"
 
 
-def learn_until_finalized(comm: Communicator) -> None:
-    """Have a root communicator learn, and write what it learned into the machine's table; called by all members."""
+def learn_until_finalized(comm: Communicator, *, keeps: bool) -> None:
+    """Have a root communicator learn; called by all members.
+
+    Args:
+        comm: the communicator.
+        keeps: whether what was learned goes into the machine's table at the end.
+    """
     from hocket.tune.learn import Learner  # needs NumPy
 
     try:
@@ -36,17 +42,22 @@ def learn_until_finalized(comm: Communicator) -> None:
     except InvalidArgument as error:  # a policy of the program's own: on all ranks alike
         warnings.warn(f"hocket: HOCKET_LEARN is set, but {error}; nothing is learned", stacklevel=4)
         return
-    comm._on_finalize = _saving(learner, comm.local_rank == 0, comm._on_finalize)
+    machines = comm.all_gather_object(this_machine(comm.backends, comm.num_hosts))
+    if any(machine != machines[0] for machine in machines):  # tables for them would differ, and be refused
+        logger.warning("what is learned is not kept, as the hosts of the ranks differ")
+        keeps = False
+    comm._on_finalize = _saving(learner, keeps and comm.local_rank == 0, comm._on_finalize)
 
 
 def _saving(learner: Learner, saves: bool, then: Callable[[], None] | None) -> Callable[[], None]:
     def finalize() -> None:
-        if saves and learner.lessons:
-            try:
+        try:
+            if saves and learner.lessons:
                 logger.info("what was learned is in %s", learner.save())
-            except (OSError, HocketError) as error:
-                warnings.warn(f"hocket: what was learned could not be kept: {error}", stacklevel=2)
-        if then is not None:
-            then()
+        except (OSError, RuntimeError, HocketError) as error:  # a RuntimeError where there is no home
+            warnings.warn(f"hocket: what was learned could not be kept: {error}", stacklevel=2)
+        finally:
+            if then is not None:
+                then()
 
     return finalize

@@ -11,6 +11,7 @@ from hocket.comm import Policy
 from hocket.comm.fabric import describe_shared_memory
 from hocket.comm.policy import DefaultPolicy
 from hocket.errors import BackendUnavailable, HocketError, TableError, TableMismatch
+from hocket.session.learning import is_learning_asked_for
 from hocket.tune.find import automatic_policy, warn_of_foreign_table
 from hocket.tune.machine import this_machine
 
@@ -72,6 +73,8 @@ def agree_on_policy(job: Job, libraries: Libraries, num_hosts: int) -> Policy:
         policy, word = automatic_policy(this_machine(words, num_hosts))
     except TableError as error:
         failure, word = error, f"error {error}"
+    if is_learning_asked_for():
+        word += ", corrected while running (HOCKET_LEARN)"
     of_ranks = job.exchange(word)
     if failure is not None:
         raise failure

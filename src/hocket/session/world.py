@@ -169,7 +169,7 @@ def _join(
     for name, reason in backends.left_out.items():
         logger.info("backend %s is left out: %s", name, reason)
     if learns:
-        learn_until_finalized(root)
+        learn_until_finalized(root, keeps=policy == "auto")
     return root
 
 

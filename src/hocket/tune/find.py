@@ -74,15 +74,6 @@ def table_of(policy: Policy, num_hosts: int) -> Table | None:
     raise InvalidArgument(f"{policy!r} chooses by itself; only the choices of a table or a model can be corrected")
 
 
-def replace_table(policy: Policy, table: Table, num_hosts: int) -> Policy:
-    """Return a policy that chooses by another table between so many hosts, and otherwise as before."""
-    if not isinstance(policy, PolicyByHosts):
-        return TablePolicy(table)
-    if num_hosts == 1:
-        return PolicyByHosts(TablePolicy(table), policy.several_hosts)
-    return PolicyByHosts(policy.one_host, TablePolicy(table))
-
-
 def automatic_policy(machine: Machine) -> tuple[Policy, str]:
     """Return the policy "auto", and a word that is equal on ranks that choose alike.
 

@@ -11,13 +11,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hocket import _native
 from hocket.comm import Communicator
-from hocket.comm.policy import CHOOSABLE, Group, Policy, Range, join_carrier, split_carrier
+from hocket.comm.policy import (
+    CHOOSABLE,
+    LARGEST_NBYTES,
+    Candidate,
+    Choices,
+    Group,
+    Policy,
+    Range,
+    join_carrier,
+    split_carrier,
+)
 from hocket.errors import InvalidArgument, InvalidType
 from hocket.measure.statistics import MIN_VALUES
 from hocket.trace import logger
 from hocket.tune.contest import LEAST_NBYTES, OPS, candidates
-from hocket.tune.find import default_path, replace_table, table_of
+from hocket.tune.find import default_path, table_of
 from hocket.tune.fit import Fit
 from hocket.tune.machine import this_machine
 from hocket.tune.model import typical_link
@@ -72,6 +83,43 @@ class _Posted:
     work: Work
 
 
+class _Corrected(Policy):
+    """A communicator's policy, but for the operations of which something was learned.
+
+    Args:
+        base: as it was set.
+        table: with rules for those.
+    """
+
+    def __init__(self, base: Policy, table: Table) -> None:
+        self._base = base
+        self._learned = TablePolicy(table)
+
+    def choices(self, group: Group) -> Choices:
+        keys = self._learned.table.ranges
+        return {
+            (kind, dtypes): self._learned.ranges(group, kind, dtypes)
+            if (timed_as(kind), dtypes, group.size) in keys
+            else ranges
+            for (kind, dtypes), ranges in _all_choices(self._base, group).items()
+        }
+
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
+        is_learned = (timed_as(op), dtypes, group.size) in self._learned.table.ranges
+        return (self._learned if is_learned else self._base).explain(group, op, dtypes, nbytes)
+
+
+def _all_choices(policy: Policy, group: Group) -> dict[tuple[str, str], Sequence[Range]]:
+    """The choices of a policy, also of operations that it leaves to the order of the backends."""
+    choices = policy.choices(group)
+    in_order = [Range(LARGEST_NBYTES, tuple(group.backends))]
+    return {
+        (kind, dtypes): choices.get((kind, dtypes)) or in_order
+        for kind in CHOOSABLE
+        for dtypes in _native.DTYPE_CLASS_NAMES
+    }
+
+
 class Learner:
     """Finds out while a program runs what carries its operations faster, and changes the choice where something does.
 
@@ -82,10 +130,12 @@ class Learner:
     it rests, for longer and longer.
 
     What a time is: that of the rank that waits for no other one; of an asynchronous operation, what its callers lost to
-    it. Learned are blocking and asynchronous collectives that name no backend and no algorithm, but those with counts;
-    reductions of 16-bit floats only among the libraries' own ways.
+    it (not in `synchronize`). Learned are blocking and asynchronous collectives that name no backend and no algorithm;
+    those with counts follow the ones with equal blocks; reductions of 16-bit floats stay with the libraries' own ways.
 
-    Sums may be rounded otherwise after a change, as with any other table.
+    Sums may be rounded otherwise after a change, as with any other table. A call that issues a collective may wait for
+    a rank that is more than a window behind on this communicator. All members have to prepare operations between the
+    same collectives. Communicators made from this one have its policy as it was set.
 
     Args:
         comm: whose policy chooses by a table or by a model.
@@ -94,7 +144,7 @@ class Learner:
 
     Attributes:
         lessons: what was tried, oldest first.
-        table: the communicator's table with what was learned; empty at first where there was none.
+        table: the times that the communicator's policy goes by, if any, and what was learned, with rules for that.
 
     Raises:
         InvalidArgument: the policy names backends itself; an argument is out of range; the ranks want different things.
@@ -119,6 +169,7 @@ class Learner:
         self._rest = 1  # windows
         self._is_rested = True
         self._observes = False
+        self._has_read = False  # in this turn
         self._purpose: _Purpose = None
         self._round: _Round | None = None
         self._tried: dict[Cell, set[str]] = {}
@@ -138,9 +189,9 @@ class Learner:
         self._comm._on_turn = None
         self._comm._set_turn(0)
         posted, self._posted = self._posted, None
-        if self._round is not None:  # in the middle of a turn
+        if self._round is not None and self._comm.policy is self._policy:  # in the middle of a turn
             self._choose(self._round)
-            self._round = None
+        self._round = None
         if posted is not None:
             posted.work.wait()
 
@@ -179,7 +230,10 @@ class Learner:
         return f"<hocket.tune.Learner of {self._comm._label}: {len(self.lessons)} trials, {changes} changes>"
 
     def _take_turn(self) -> None:
-        """Called on every member before the same collective."""
+        """Called on every member before the same collective.
+
+        Where it raises, as by a signal while it waits, it is called again before the next one, and goes on.
+        """
         if self._comm.policy is not self._policy:  # somebody has set one, on all members
             try:
                 self._take_over(self._comm.policy)
@@ -187,25 +241,32 @@ class Learner:
                 warnings.warn(f"hocket: nothing more is learned: {error}", stacklevel=2)
                 self._comm._on_turn = None
                 return
-        if self._posted is not None:
+        if self._posted is not None and not self._has_read:
+            self._posted.work.wait()
             posted, self._posted = self._posted, None
-            posted.work.wait()
             self._learn(posted)
+        self._has_read = True
         if self._observes:
             self._post()
+            self._observes = False
         self._plan()
+        self._has_read = False
 
     def _take_over(self, policy: Policy) -> None:
-        self._policy = policy
+        self._policy = self._base = policy
         self._round, self._rest = None, 1
         self._tried.clear()
         self._repeats.clear()
-        num_hosts = self._group.num_hosts
-        table = table_of(policy, num_hosts)
-        if table is None or table.machine.num_hosts != num_hosts:
-            fits = () if table is None else table.fits
-            table = Table(this_machine(self._comm.backends, num_hosts), (), "what was learned while running", fits)
-        self.table = table
+        table, num_hosts = table_of(policy, self._group.num_hosts), self._group.num_hosts
+        machine = this_machine(self._comm.backends, num_hosts)
+        if table is None:
+            table = Table(machine, (), "what was learned while running")
+        elif table.machine.num_hosts != num_hosts:
+            table = Table(machine, (), "what was learned while running", table.fits)
+        # It may get rows of libraries that its own machine did not have.
+        backends = {**table.machine.backends, **machine.backends}
+        self.table = replace(table, machine=replace(table.machine, backends=backends))
+        self._learned = replace(self.table, rules=())
 
     def _wait_for(self, num_collectives: int, *, observes: bool, purpose: _Purpose = None) -> None:
         self._observes, self._purpose = observes, purpose
@@ -215,7 +276,9 @@ class Learner:
         comm = self._comm
         events = comm._records(_RINGS_SHARE * self._window)
         window = Window(events, self._first, self._window, comm._names, comm._program_names())
-        self._posted = _Posted(window, self._purpose, comm.all_reduce(window.times, "min", async_op=True))
+        work = comm.all_reduce(window.times, "min", async_op=True)
+        work._set_background()
+        self._posted = _Posted(window, self._purpose, work)
 
     def _plan(self) -> None:
         """Decide what the next window is for."""
@@ -261,19 +324,18 @@ class Learner:
             challenger = next(self._challengers(cell, kind, incumbent), None)
             if challenger is not None:
                 num_pairs = self._num_pairs << self._repeats[cell, challenger]
-                trials.append(Trial(cell, kind.nbytes, incumbent, challenger, num_pairs))
+                trials.append(Trial(cell, kind.nbytes, incumbent, challenger, num_pairs, len(trials)))
         if trials:
-            policy = TablePolicy(self.table)
+            choices = _all_choices(self._policy, self._group)
             about = dict.fromkeys((trial.cell.op, trial.cell.dtypes) for trial in trials)
-            self._round = _Round(trials, {each: policy.ranges(self._group, *each) for each in about})
-            self._rest = 1
+            self._round, self._rest = _Round(trials, {each: choices[each] for each in about}), 1
         else:
             self._is_rested, self._rest = False, min(2 * self._rest, _LONGEST_REST)
 
     def _challengers(self, cell: Cell, kind: Kind, incumbent: str) -> Iterator[str]:
         """What was not tried yet: first what the table thinks well of or does not know, then what the model does."""
         tried = self._tried.setdefault(cell, set())
-        _, ranked = TablePolicy(self.table).explain(self._group, cell.op, cell.dtypes, kind.nbytes)
+        _, ranked = self._policy.explain(self._group, cell.op, cell.dtypes, kind.nbytes)
         best_s = min((each.seconds for each in ranked if each.seconds is not None), default=0.0)
         found = [each.carrier for each in ranked if each.seconds is None or each.seconds <= _WORTH_A_TRY * best_s]
         found += [name for name in self._group.backends if not any(each.backend == name for each in ranked)]
@@ -292,28 +354,30 @@ class Learner:
 
     def _conclude(self, of_round: _Round) -> None:
         self._round = None
+        ranges = dict(of_round.ranges)
         for trial in of_round.trials:
             cell = trial.cell
-            tried = self._tried[cell]
+            about = cell.op, cell.dtypes
             self._repeats[cell, trial.challenger] += 1
             if not trial.is_undecided or self._repeats[cell, trial.challenger] > _MOST_REPEATS:
-                tried.add(trial.challenger)
-            key = cell.op, cell.dtypes, self._group.size
-            policy = TablePolicy(self.table)
-            ranges = policy.ranges(self._group, cell.op, cell.dtypes)
+                self._tried[cell].add(trial.challenger)
             lesson = trial.conclude(self._first + self._window)
             if lesson.changed:
-                tried.add(trial.incumbent)
-                ranges = _change(ranges, lesson, self._group.backends)
-            self.table = _with_times(self.table, trial, self._group.size).with_ranges(key, ranges)
+                self._tried[cell].add(trial.incumbent)
+                ranges[about] = _change(ranges[about], lesson, self._group.backends)
+            self._learned = _with_times(self._learned, trial, self._group.size)
             self.lessons.append(lesson)
             logger.info("%s learned at %s", self._comm._label, lesson)
-        self._policy = self._comm._policy = replace_table(self._policy, self.table, self._group.num_hosts)
-        policy = TablePolicy(self.table)
-        for op, dtypes in of_round.ranges:
+        for (op, dtypes), each in ranges.items():
+            self._learned = self._learned.with_ranges((op, dtypes, self._group.size), each)
+        rules = tuple(rule for rule in self.table.rules if rule.key not in self._learned.ranges)
+        self.table = replace(self._learned, rules=(*rules, *self._learned.rules))
+        self._policy = self._comm._policy = _Corrected(self._base, self._learned)
+        choices = self._policy.choices(self._group)
+        for op, dtypes in ranges:
             for kind in CHOOSABLE:  # those with counts, too
                 if timed_as(kind) == op:
-                    self._comm._set_ranges(kind, dtypes, policy.ranges(self._group, kind, dtypes))
+                    self._comm._set_ranges(kind, dtypes, choices[kind, dtypes])
 
     def _choose(self, of_round: _Round, phase: int | None = None) -> None:
         """Have those carry the operations whose turn it is; without a phase those that do otherwise."""
@@ -359,7 +423,7 @@ def _slowest(times: Mapping[Kind, tuple[NDArray[np.float64], bool]]) -> Iterator
     least_s = _LEAST_SHARE * sum(total_s.values())
     for cell in sorted(cells, key=lambda each: (-total_s[each], each)):
         if total_s[cell] >= least_s > 0 and sum(each[0] for each in cells[cell]) >= _MIN_OPERATIONS:
-            _, _, kind = max(cells[cell], key=lambda each: (each[0], each[2].nbytes, each[2].dtype, each[2].carrier))
+            _, _, kind = max(cells[cell], key=lambda each: (each[0], each[2].nbytes, each[2].key))
             yield cell, kind
 
 

@@ -56,9 +56,11 @@ class TablePolicy(Policy):
         elif op in WITH_COUNTS:
             nbytes //= group.size
         measured_size, sizes = self._rows_for(group, op, dtypes)
+        chosen = _range_of(self._ranges_of_one(group, timed_as(op), dtypes), nbytes)
+        if not sizes and (timed_as(op), dtypes, group.size) in self.table.ranges:
+            return chosen.reason or f"a rule of {self.table.path}", [_unmeasured(each) for each in chosen.ranking]
         if not sizes:
             return f"{self.table.path} has no {op} of that kind, a model decides", rank_by_model(group, op, nbytes)
-        chosen = _range_of(self._ranges_of_one(group, timed_as(op), dtypes), nbytes)
         nearest = self._standing_for(nbytes, sizes, group)
         rows = sizes[nearest]
         order = chosen.ranking
@@ -111,12 +113,13 @@ class TablePolicy(Policy):
         """Return the table with rules for everything that it has times of; those that it has already stay."""
         names, num_hosts = list(self.table.machine.backends), self.table.machine.num_hosts
         keys = dict.fromkeys((op, dtypes, num_ranks) for op, dtypes, num_ranks, _ in self.table.cells)
-        rules = tuple(
+        rules = [
             Rule(op, dtypes, num_ranks, each.most_nbytes, each.ranking, each.reason)
             for op, dtypes, num_ranks in keys
+            if (op, dtypes, num_ranks) not in self.table.ranges
             for each in self._ranges_of_one(Group(num_ranks, names, num_hosts), op, dtypes)
-        )
-        return replace(self.table, rules=rules)
+        ]
+        return replace(self.table, rules=(*self.table.rules, *rules))
 
     def _candidate(self, row: Row, group: Group, source: str) -> Candidate:
         predicted_s = formula_seconds(row, group, self.table) if row.algorithm and self.table.fits else None

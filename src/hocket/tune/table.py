@@ -202,7 +202,7 @@ def load_table(path: str | Path) -> Table:
     is_old = content["format"] == _WITHOUT_SCHEDULES
     machine = _read_machine(content.get("machine"), str(path))
     fits = () if is_old else _read_fits(content.get("fits"), machine, str(path))
-    rules = () if is_old else _read_rules(content.get("rules"), machine, str(path))
+    rules = () if is_old else _read_rules(content.get("rules", []), machine, str(path))
     rows = content.get("rows")
     if not isinstance(rows, list):
         raise TableError(f"{path}: there is no list of rows")

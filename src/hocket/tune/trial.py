@@ -56,13 +56,15 @@ def format_speed(speed: Ratio) -> str:
 
 @dataclass
 class Trial:
-    """Two carriers that take turns: first the present one, then the other one, and the next time the other way round.
+    """Two carriers that take turns, in pairs of turns; which one is first differs between pairs, and between trials.
 
     Args:
         cell: the operations it is about.
         nbytes: the most frequent of their sizes.
         incumbent, challenger: names as in `Range.ranking`.
         num_pairs: of turns.
+        number: of the trial among those at the same time, from 0. No two of the first four have the same one first in
+            both of the first pairs, so that what one challenger costs the others is not taken for theirs.
     """
 
     cell: Cell
@@ -70,22 +72,23 @@ class Trial:
     incumbent: str
     challenger: str
     num_pairs: int
+    number: int = 0
     is_blocking: bool = True
     _medians: dict[tuple[int, str], float] = field(default_factory=dict)
 
     def carrier(self, phase: int) -> str:
         """Return whose turn it is."""
-        is_first = phase % 2 == 0
-        is_challengers = is_first == (phase // 2 % 2 == 1)
+        is_turned = (phase // 2 + 1 & self.number + 1).bit_count() % 2 == 1
+        is_challengers = (phase % 2 == 0) == is_turned
         return self.challenger if is_challengers and not self.is_hopeless else self.incumbent
 
     def add(self, phase: int, seconds: Mapping[str, Sequence[float]], is_blocking: bool) -> None:
         """Note what operations of the cell took in a turn, by carrier."""
         self.is_blocking &= is_blocking
-        for carrier in (self.incumbent, self.challenger):
-            times = seconds.get(carrier, ())
-            if len(times) >= _MIN_TIMES:
-                self._medians[phase // 2, carrier] = max(_LEAST_SECONDS, median(times))
+        carrier = self.carrier(phase)
+        times = seconds.get(carrier, ())
+        if len(times) >= _MIN_TIMES:
+            self._medians[phase // 2, carrier] = max(_LEAST_SECONDS, median(times))
 
     @property
     def is_hopeless(self) -> bool:

@@ -16,6 +16,7 @@ _EVENT = np.dtype([(name, "<" + code) for name, code in EVENT_FIELDS])
 _COMPLETED = 3
 _MISSING = -np.inf
 _ASYNC = 1
+_NAMED = 2
 _MESSAGES = ("send", "recv")
 # On every rank such an operation waits for the one that comes last, so the shortest time is that without waiting. Of
 # the others some ranks return at once, so the longest time is what it took.
@@ -58,6 +59,11 @@ class Kind:
     carrier: str
 
     @property
+    def key(self) -> tuple[str, str, str, int, str]:
+        """By which kinds are put in order."""
+        return self.op, self.dtype, self.reduction or "", self.nbytes, self.carrier
+
+    @property
     def cell(self) -> Cell:
         return Cell(self.op, dtype_class(self.op, self.dtype), self.nbytes.bit_length())
 
@@ -87,6 +93,7 @@ class Window:
         # The events hold the lowest 32 bits of numbers; messages are numbered for themselves.
         place = (records["seq"] - np.uint32((first + 1) & 0xFFFFFFFF)).astype(np.int64)
         is_here = (place < length) & ~np.isin(records["kind"], [_native.OP_NAMES.index(name) for name in _MESSAGES])
+        is_here &= (records["flags"] & _NAMED) == 0  # no choice was made
         records, place = records[is_here], place[is_here]
         is_async = (records["flags"] & _ASYNC) != 0
         seconds = np.where(
@@ -113,9 +120,9 @@ class Window:
 
     def agreed(self) -> dict[Kind, tuple[NDArray[np.float64], bool]]:
         """Return of every kind the seconds of its operations that all ranks have times of, and whether all of them were
-        blocking; once `times` is the smallest of all ranks, the same on all."""
+        blocking; once `times` is the smallest of all ranks, the same on all, and in the same order."""
         found = {}
-        for kind, places in self._places.items():
+        for kind, places in sorted(self._places.items(), key=lambda item: item[0].key):
             seconds, blocking = self.times[:, places]
             is_there = np.isfinite(seconds)
             if is_there.any():
