@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from lab import NUM_HOSTS, Lab, find_obstacle
-from libraries import job, openmpi_lab_job, size_name
+from libraries import job, lab_job, openmpi_lab_job, size_name
 
 from hocket.collectives import Link, algorithms
 from hocket.collectives.simulate import simulate
@@ -24,9 +24,7 @@ from hocket.errors import BackendUnavailable
 from hocket.measure import (
     Comparison,
     Coordinator,
-    Job,
     Measurement,
-    Process,
     Row,
     Settings,
     finish,
@@ -80,13 +78,7 @@ def two_hosts(settings: Settings, ranks_per_host: int) -> tuple[list[Row], Measu
     where = f"two hosts, {num_ranks} ranks{' (oversubscribed)' * (ranks_per_host > 1)}, {RATE_GBIT_S:g} Gbit/s"
     argv = (sys.executable, str(RANK_SCRIPT), "hocket", "mpi,gloo", *sizes)
     with Lab(RATE_GBIT_S) as lab:
-        commands = lab.rank_commands(argv, ranks_per_host)
-        env = {"OMP_NUM_THREADS": "1"}
-        ranks = Job(
-            "hocket",
-            num_ranks,
-            tuple(Process(tuple(each), {**env, **world}) for each, world in commands),
-        )
+        ranks = lab_job("hocket", lab, argv, ranks_per_host)
         rival = openmpi_lab_job(
             lab, (sys.executable, str(RIVAL_SCRIPT), "openmpi", "broadcast", *sizes), ranks_per_host
         )

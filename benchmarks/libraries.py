@@ -38,6 +38,13 @@ def openmpi_job(argv: Sequence[str], num_ranks: int) -> Job:
     return Job("openmpi", num_ranks, (Process((*command, *argv), {**_ENVIRONMENT, **library}),))
 
 
+def lab_job(name: str, lab: Lab, argv: Sequence[str], ranks_per_host: int) -> Job:
+    """Ranks on the laboratory's hosts, without a launcher."""
+    commands = lab.rank_commands(argv, ranks_per_host)
+    env = {"OMP_NUM_THREADS": "1"}
+    return Job(name, len(commands), tuple(Process(tuple(each), {**env, **world}) for each, world in commands))
+
+
 def openmpi_lab_job(lab: Lab, argv: Sequence[str], ranks_per_host: int) -> Job:
     """Ranks under Open MPI's launcher on the laboratory's hosts."""
     num_ranks = ranks_per_host * len(lab.hosts)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lab import NUM_HOSTS, Lab, find_obstacle
+from libraries import lab_job
 
 from hocket.errors import BackendUnavailable
 from hocket.measure import (
@@ -25,7 +26,6 @@ from hocket.measure import (
     Coordinator,
     Job,
     Measurement,
-    Process,
     Row,
     Settings,
     direct_job,
@@ -80,11 +80,9 @@ LEAST, PREDICTED_GAIN, LEAST_WHERE_PREDICTED = 0.97, 1.15, 1.15
 
 def job_of(name: str, table: Path, lab: Lab | None) -> Job:
     argv = (sys.executable, str(RANK_SCRIPT), name, str(table))
-    env = {"OMP_NUM_THREADS": "1"}
     if lab is None:
-        return direct_job(name, argv, NUM_RANKS, env)
-    commands = lab.rank_commands(argv, NUM_RANKS // NUM_HOSTS)
-    return Job(name, NUM_RANKS, tuple(Process(tuple(each), {**env, **world}) for each, world in commands))
+        return direct_job(name, argv, NUM_RANKS, {"OMP_NUM_THREADS": "1"})
+    return lab_job(name, lab, argv, NUM_RANKS // NUM_HOSTS)
 
 
 def measured(name: str, settings: Settings, folder: Path) -> tuple[Measurement, Table]:

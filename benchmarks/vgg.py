@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median
 
 from lab import NUM_HOSTS, Lab, find_obstacle
+from libraries import lab_job
 from vgg_rank import RANKS_PER_HOST
 
 from hocket.collectives import Algorithm, Link, algorithms, find_algorithm
@@ -29,9 +30,7 @@ from hocket.errors import BackendUnavailable
 from hocket.measure import (
     Comparison,
     Coordinator,
-    Job,
     Measurement,
-    Process,
     Row,
     Settings,
     finish,
@@ -92,9 +91,7 @@ def simulated_s(name: str, link: Link, fabric: Fabric, num_ranks: int, nbytes: i
 
 
 def run_in_lab(lab: Lab, what: Mapping[str, object], settings: Settings, label: str) -> Measurement:
-    commands = lab.rank_commands((sys.executable, str(RANK_SCRIPT), "hocket", json.dumps(what)), RANKS_PER_HOST)
-    processes = tuple(Process(tuple(each), {"OMP_NUM_THREADS": "1", **world}) for each, world in commands)
-    job = Job("hocket", NUM_RANKS, processes)
+    job = lab_job("hocket", lab, (sys.executable, str(RANK_SCRIPT), "hocket", json.dumps(what)), RANKS_PER_HOST)
     with Coordinator([job], start_timeout_s=300.0) as coordinator, progress(label) as on_round:
         return measure(coordinator, settings, on_round=on_round)
 

@@ -190,8 +190,6 @@ void set_carrier(PyObject* self, PyCommunicator& communicator, const Options& op
   if (has_algorithm) [[unlikely]]
     op.program = read_algorithm(self, communicator.core(), options.algorithm, op);
   op.is_named = has_algorithm || (options.backend && options.backend != Py_None);
-  const ProgressGuard guard;  // another thread may close the communicator meanwhile, and with it the lanes
-  if (communicator.core().closed) throw Failure(communicator.core().closed_error());
   const Carrier carrier = communicator.choose(options.backend, op);
   op.backend = carrier.backend;
   if (!has_algorithm) op.program = carrier.program;

@@ -24,6 +24,8 @@ class Entry {
     }
   }
   ~Entry() { leave(); }
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
   PyCommunicator& communicator() const { return self_; }
   Communicator& core() const { return self_.core(); }
 
@@ -31,6 +33,11 @@ class Entry {
   void leave() { self_.core().entered.store(false, std::memory_order_release); }
   PyCommunicator& self_;
 };
+
+inline Entry enter_for_collective(PyObject* communicator) {
+  nb::inst_ptr<PyCommunicator>(nb::handle(communicator))->take_turn_if_due(communicator);
+  return Entry(communicator);
+}
 
 // Communicator._reduce_by_function, with the arguments of a vectorcall method.
 PyObject* reduce_by_function(const char* method, PyObject* self, PyObject* const* args, Py_ssize_t nargs,
@@ -65,8 +72,7 @@ PyObject* collective(const Signature<N>& signature, PyObject* self, PyObject* co
   return guarded([&]() -> PyObject* {
     try {
       const auto v = signature.read(args, nargs, kwnames);
-      nb::inst_ptr<PyCommunicator>(nb::handle(self))->take_turn_if_due(self);
-      const Entry entry(self);
+      const Entry entry = enter_for_collective(self);
       return body(v, entry, read_options(entry, v[N - 5], v[N - 4], v[N - 3], v[N - 2], v[N - 1]));
     } catch (const UnknownReduction&) {
       return reduce_by_function(signature.method, self, args, nargs, kwnames);

@@ -70,10 +70,11 @@ void PyCommunicator::set_allowed(const std::vector<std::string>& names) {
 }
 
 Carrier PyCommunicator::choose(PyObject* object, const Operation& op) const {
-  if (!object || object == Py_None) {
-    if (core_->num_backends() == 1 && core_->choices().is_empty()) return {0, op.program};
-    return core_->choose(op);
-  }
+  const bool is_named = object && object != Py_None;
+  if (!is_named && names_.size() == 1 && core_->choices().is_empty()) return {0, op.program};
+  const ProgressGuard guard;  // another thread may close the communicator meanwhile, and with it the lanes
+  if (core_->closed) throw Failure(core_->closed_error());
+  if (!is_named) return core_->choose(op);
   std::string names;
   for (size_t backend = 0; backend < names_.size(); ++backend) {
     if (!core_->allows(backend)) continue;
@@ -172,7 +173,6 @@ Operation operation_of(const std::string& kind, const std::string& dtype, const 
 
 std::pair<std::string, std::string> choose(PyCommunicator& self, const std::string& kind, const std::string& dtype,
                                            const std::optional<std::string>& reduction, uint64_t nbytes) {
-  if (self.core().closed) throw Failure(self.core().closed_error());
   const Carrier carrier = self.choose(nullptr, operation_of(kind, dtype, reduction, nbytes));
   return {self.core().backend_name(carrier.backend), carrier.program ? carrier.program->name : ""};
 }

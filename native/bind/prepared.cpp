@@ -26,11 +26,6 @@ void check_not_started(const PyPrepared& prepared) {
                   "this " + describe(prepared.op) + " was started; wait() for it before it is started again");
 }
 
-void take_turn_if_due(const PyPrepared& prepared) {
-  PyObject* communicator = prepared.communicator.ptr();
-  nb::inst_ptr<PyCommunicator>(nb::handle(communicator))->take_turn_if_due(communicator);
-}
-
 void start_as(PyPrepared& prepared, const Entry& entry, bool is_async) {
   check_not_started(prepared);
   note_written(*prepared.arrays);
@@ -55,8 +50,7 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
     if (PyTuple_GET_SIZE(args) != 0 || (kwargs && PyDict_GET_SIZE(kwargs) != 0))
       throw Failure(ErrorCode::invalid_type, "a prepared operation takes no arguments; it has those of prepare()");
     PyPrepared& prepared = prepared_of(self);
-    take_turn_if_due(prepared);
-    const Entry entry(prepared.communicator.ptr());
+    const Entry entry = enter_for_collective(prepared.communicator.ptr());
     start_as(prepared, entry, false);
     if (const WorkPtr work = std::exchange(prepared.work, nullptr))
       wait_for_work(prepared.communicator, work, prepared.timeout_s);
@@ -67,8 +61,7 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
 PyObject* start(PyObject* self, PyObject*) {
   return guarded([&]() -> PyObject* {
     PyPrepared& prepared = prepared_of(self);
-    take_turn_if_due(prepared);
-    const Entry entry(prepared.communicator.ptr());
+    const Entry entry = enter_for_collective(prepared.communicator.ptr());
     start_as(prepared, entry, true);
     Py_RETURN_NONE;
   });

@@ -17,9 +17,12 @@ EVENT_FIELDS = (
 )  # fmt: skip
 """Names and types (as in `struct`) of the native Event (native/core/event.hpp)."""
 _EVENT = struct.Struct("<" + "".join(code for _, code in EVENT_FIELDS))
-_STATES = ("issued", "started", "waited", "completed", "failed")
+STATES = ("issued", "started", "waited", "completed", "failed")
+"""Names of the native EventState, by its numbers."""
+ASYNC = 1
+NAMED = 2
+"""Flags of the native Event."""
 _NO_REDUCTION = 0xFF
-_ASYNC = 1
 assert _EVENT.size == 64
 
 
@@ -112,7 +115,7 @@ def _decode(
     kind: int, algorithm: int, backend: int, dtype: int, state: int, flags: int, blocked_ns: int, reduction: int,
 ) -> Record:  # fmt: skip
     seconds = (t_end - t_begin) * clock.ns_per_tick * 1e-9 if t_end else None
-    is_async = bool(flags & _ASYNC)
+    is_async = bool(flags & ASYNC)
     return Record(
         op=_native.OP_NAMES[kind],
         seq=seq,
@@ -122,7 +125,7 @@ def _decode(
         peer=None if peer < 0 else peer,
         tag=0 if algorithm else aux,
         backend=backends[backend],
-        state=_STATES[state],
+        state=STATES[state],
         is_async=is_async,
         begin_ns=clock.to_ns(t_begin),
         seconds=seconds,

@@ -32,7 +32,7 @@ from hocket.tune.find import default_path, table_of
 from hocket.tune.fit import Fit
 from hocket.tune.machine import this_machine
 from hocket.tune.model import typical_link
-from hocket.tune.policy import TablePolicy, timed_as
+from hocket.tune.policy import TablePolicy, ranking_for, timed_as
 from hocket.tune.table import Row, Table, load_table, save_table
 from hocket.tune.trial import Lesson, Trial, cut, format_speed
 from hocket.tune.window import Cell, Kind, Window
@@ -124,10 +124,10 @@ class Learner:
     """Finds out while a program runs what carries its operations faster, and changes the choice where something does.
 
     Made by all members of a communicator; nothing has to be called afterwards. In a window of so many collectives it
-    sees where time goes; then the present carrier of the slowest operations and another one take
-    turns, window by window. All ranks agree on the times, by an asynchronous all_reduce that has the length of a window
-    to arrive, and so on every change, which comes before the same collective everywhere. Where nothing is left to try
-    it rests, for longer and longer.
+    sees where time goes; then the present carrier of the slowest operations and another one take turns, window by
+    window. All ranks agree on the times, by an asynchronous all_reduce that has the length of a window to arrive, and
+    so on every change, which comes before the same collective everywhere. Where nothing is left to try it rests, for
+    longer and longer.
 
     What a time is: that of the rank that waits for no other one; of an asynchronous operation, what its callers lost to
     it (not in `synchronize`). Learned are blocking and asynchronous collectives that name no backend and no algorithm;
@@ -220,7 +220,7 @@ class Learner:
             for lesson in self.lessons:
                 if lesson.changed:
                     about = lesson.cell.op, lesson.cell.dtypes
-                    ranges = _change(TablePolicy(table).ranges(group, *about), lesson, group.backends)
+                    ranges = _change(TablePolicy(table).ranges(group, *about), lesson, group)
                     table = table.with_ranges((*about, group.size), ranges)
         save_table(table, path)
         return path
@@ -364,7 +364,7 @@ class Learner:
             lesson = trial.conclude(self._first + self._window)
             if lesson.changed:
                 self._tried[cell].add(trial.incumbent)
-                ranges[about] = _change(ranges[about], lesson, self._group.backends)
+                ranges[about] = _change(ranges[about], lesson, self._group)
             self._learned = _with_times(self._learned, trial, self._group.size)
             self.lessons.append(lesson)
             logger.info("%s learned at %s", self._comm._label, lesson)
@@ -385,7 +385,7 @@ class Learner:
             for trial in of_round.trials:
                 if phase is not None and (trial.cell.op, trial.cell.dtypes) == about:
                     first, second = trial.carrier(phase), trial.incumbent
-                    ranges = cut(ranges, trial.cell, _ranking(first, second, self._group.backends))
+                    ranges = cut(ranges, trial.cell, ranking_for(self._group, (first, second)))
             self._comm._set_ranges(*about, ranges)
 
 
@@ -403,14 +403,10 @@ def _find_problem(comm: Communicator, window: int, num_pairs: int) -> str | None
     return None
 
 
-def _ranking(first: str, second: str, backends: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((first, second, *backends)))
-
-
-def _change(ranges: Sequence[Range], lesson: Lesson, backends: Sequence[str]) -> Sequence[Range]:
+def _change(ranges: Sequence[Range], lesson: Lesson, group: Group) -> Sequence[Range]:
     """Return what is chosen once the challenger carries the operations of its cell."""
     speed = "" if lesson.speed is None else f": {format_speed(lesson.speed)} as {lesson.incumbent}"
-    ranking = _ranking(lesson.challenger, lesson.incumbent, backends)
+    ranking = ranking_for(group, (lesson.challenger, lesson.incumbent))
     return cut(ranges, lesson.cell, ranking, f"learned while running{speed}")
 
 

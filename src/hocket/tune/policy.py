@@ -145,7 +145,7 @@ class TablePolicy(Policy):
         """The rules of the table, and without any what follows from its times."""
         rules = self.table.ranges.get((op, dtypes, group.size))
         if rules and group.num_hosts == self.table.machine.num_hosts:
-            return [replace(each, ranking=_ranking_for(group, each.ranking)) for each in rules]
+            return [replace(each, ranking=ranking_for(group, each.ranking)) for each in rules]
         _, sizes = self._rows_for(group, op, dtypes)
         if not sizes:
             order = tuple(each.backend for each in rank_by_model(group, op, 1))
@@ -256,10 +256,10 @@ def _range_of(ranges: Sequence[Range], nbytes: int) -> Range:
     return next(each for each in ranges if nbytes <= each.most_nbytes)
 
 
-def _ranking_for(group: Group, ranking: Sequence[str]) -> tuple[str, ...]:
-    """What this group has of a ranking, and what else it has."""
+def ranking_for(group: Group, ranking: Sequence[str]) -> tuple[str, ...]:
+    """Return what this group has of a ranking, and what else it has."""
     there = [each for each in ranking if split_carrier(each)[0] in group.backends]
-    return (*there, *(name for name in group.backends if name not in there))
+    return tuple(dict.fromkeys((*there, *group.backends)))
 
 
 def _unmeasured(carrier: str) -> Candidate:

@@ -9,14 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket import _native
-from hocket.comm.policy import WITH_COUNTS, dtype_class, join_carrier
-from hocket.trace.record import EVENT_FIELDS, seconds_per_tick
+from hocket.comm.policy import dtype_class, join_carrier
+from hocket.trace.record import ASYNC, EVENT_FIELDS, NAMED, STATES, seconds_per_tick
 
 _EVENT = np.dtype([(name, "<" + code) for name, code in EVENT_FIELDS])
-_COMPLETED = 3
 _MISSING = -np.inf
-_ASYNC = 1
-_NAMED = 2
 _MESSAGES = ("send", "recv")
 # On every rank such an operation waits for the one that comes last, so the shortest time is that without waiting. Of
 # the others some ranks return at once, so the longest time is what it took.
@@ -93,13 +90,13 @@ class Window:
         # The events hold the lowest 32 bits of numbers; messages are numbered for themselves.
         place = (records["seq"] - np.uint32((first + 1) & 0xFFFFFFFF)).astype(np.int64)
         is_here = (place < length) & ~np.isin(records["kind"], [_native.OP_NAMES.index(name) for name in _MESSAGES])
-        is_here &= (records["flags"] & _NAMED) == 0  # no choice was made
+        is_here &= (records["flags"] & NAMED) == 0  # no choice was made
         records, place = records[is_here], place[is_here]
-        is_async = (records["flags"] & _ASYNC) != 0
+        is_async = (records["flags"] & ASYNC) != 0
         seconds = np.where(
             is_async, records["blocked_ns"] * 1e-9, (records["t_end"] - records["t_begin"]) * seconds_per_tick()
         )
-        seconds[records["state"] != _COMPLETED] = np.inf
+        seconds[records["state"] != STATES.index("completed")] = np.inf
         known = np.zeros(length, bool)
         facts = ("kind", "dtype", "reduce", "nbytes", "backend", "algorithm")
         columns = (records[each].tolist() for each in facts)
@@ -133,7 +130,7 @@ class Window:
 def _kind(row: tuple[int, ...], backends: Sequence[str], algorithms: Sequence[str]) -> Kind | None:
     kind, dtype, reduction, nbytes, backend, algorithm = row
     op = _native.OP_NAMES[kind]
-    if op not in LEARNABLE or op in WITH_COUNTS:
+    if op not in LEARNABLE:
         return None
     carrier = join_carrier(backends[backend], algorithms[algorithm - 1] if algorithm else "")
     reduces = op in _native.REDUCING_OPS
