@@ -46,6 +46,7 @@ bench: install
 	$(BIN)/python benchmarks/collectives_cpu.py
 	$(BIN)/python benchmarks/ddp_step.py
 	$(BIN)/python benchmarks/dispatch.py
+	$(BIN)/python benchmarks/hierarchy.py
 	$(BIN)/python benchmarks/learning.py
 	$(BIN)/python benchmarks/mixing.py
 	$(BIN)/python benchmarks/vgg.py

@@ -1,5 +1,8 @@
 """all_reduce between processes of this machine, from Python: hocket against gloo, Open MPI and MPICH.
 
+Of hocket on arrays of any kind, and on arrays in the memory that the ranks share (`comm.empty`); the latter also
+against what the memory allows: the additions and writes alone, on memory of every rank's own.
+
 Every library has its own job of the same number of ranks, all of them live at once, and in every round each form of
 each library has its turn in random order while the others sleep. One time is the slowest rank's.
 """
@@ -42,6 +45,9 @@ TARGETS = {
     16 * MIB: ((("gloo", *MPIS), 1.2),),
     64 * MIB: ((("gloo", *MPIS), 1.2),),
 }
+SYMMETRIC = "hocket comm.all_reduce(comm.empty(...))"
+SYMMETRIC_TARGETS = {MIB: 4.0, 16 * MIB: 3.0}
+MOST_OVER_BOUND = 1.5
 OVERSUBSCRIBED_RANKS = (4, 8)
 OVERSUBSCRIBED_TARGET = 1.0
 
@@ -78,6 +84,13 @@ def two_rank_rows(measurement: Measurement, sizes: list[int]) -> list[Row]:
         for rivals, target in TARGETS.get(nbytes, ((("gloo", *MPIS), None),)):
             names = forms(measurement, case, rivals)
             rows.append(judge(measurement, Comparison(case, OURS, names, target, label=f"{case}, NumPy")))
+        every = forms(measurement, case, ("gloo", *MPIS))
+        label = f"{case}, symmetric memory"
+        target = SYMMETRIC_TARGETS.get(nbytes)
+        rows.append(judge(measurement, Comparison(case, SYMMETRIC, every, target, label=label)))
+        if target is not None:
+            bound = forms(measurement, case, ("bound:",))
+            rows.append(judge(measurement, Comparison(case, SYMMETRIC, bound, 1 / MOST_OVER_BOUND, label=label)))
         for ours, label in (
             ("hocket comm.all_reduce(tensor)", "torch tensor"),
             ("hocket dist.all_reduce(tensor)", "torch.distributed"),

@@ -19,6 +19,7 @@ from libraries import size_name
 from hocket.measure import Contender, pin, serve
 
 Call = Callable[[], object]
+BOUND = "bound: half of two arrays added into both"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,25 @@ def zeros(count: int) -> np.ndarray:
     return x
 
 
+def what_memory_allows(count: int) -> Callable[[int], None]:
+    """The least that an all_reduce between two ranks has to do, with none of what they have to say to each other.
+
+    Every rank adds half of two arrays and writes the result into both. All of it is memory of its own, which no other
+    processor touches.
+    """
+    from hocket import _native
+
+    x, y = zeros(count), zeros(count)
+    half = count // 2 * 4
+    first, second = x.ctypes.data, y.ctypes.data
+
+    def run(iterations: int) -> None:
+        for _ in repeat(None, iterations):
+            _native.reduce_memory("float32", "sum", first, [first, second], half, second)
+
+    return run
+
+
 def hocket() -> Library:
     """hocket on NumPy arrays."""
     import hocket as hk
@@ -56,14 +76,17 @@ def hocket() -> Library:
     comm = hk.init()
 
     def forms(count: int) -> Iterator[Form]:
-        x = zeros(count)
         all_reduce = comm.all_reduce
 
-        def run(iterations: int) -> None:
-            for _ in repeat(None, iterations):
-                all_reduce(x)
+        def form(name: str, x: np.ndarray) -> Form:
+            def run(iterations: int) -> None:
+                for _ in repeat(None, iterations):
+                    all_reduce(x)
 
-        yield Form("hocket comm.all_reduce(array)", run, x, x)
+            return Form(f"hocket {name}", run, x, x)
+
+        yield form("comm.all_reduce(array)", zeros(count))
+        yield form("comm.all_reduce(comm.empty(...))", comm.empty(count))
 
     return Library(comm.rank, comm.size, comm.barrier, forms, comm.finalize)
 
@@ -185,6 +208,8 @@ def main() -> None:
     for nbytes in map(int, sizes):
         for form in library.forms(nbytes // 4):
             contenders.append(Contender(size_name(nbytes), checked(form, library).name, form.run))
+        if name == "hocket" and library.size == 2:
+            contenders.append(Contender(size_name(nbytes), BOUND, what_memory_allows(nbytes // 4)))
     serve(contenders, library.rank, library.barrier)
     library.finalize()
 

@@ -20,6 +20,7 @@ from libraries import job, lab_job, openmpi_lab_job, size_name
 from hocket.collectives import Link, algorithms
 from hocket.collectives.simulate import simulate
 from hocket.collectives.source import parse_algorithm
+from hocket.comm.policy import Group
 from hocket.errors import BackendUnavailable
 from hocket.measure import (
     Comparison,
@@ -104,7 +105,7 @@ def simulated() -> list[Row]:
     rows = []
     for num_ranks in SIMULATED_RANKS:
         for nbytes in SIMULATED_SIZES:
-            first = candidates(("broadcast", "moved", nbytes), num_ranks, 1, fits)[0]
+            first = candidates(("broadcast", "moved", nbytes), Group(num_ranks, ["mpi"]), fits)[0]
             algorithm, parameters = parse_algorithm("broadcast", first.partition("/")[2])
             chosen = simulate(algorithm.schedule(num_ranks, **parameters), nbytes, LINK).seconds
             times = {}

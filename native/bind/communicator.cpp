@@ -10,8 +10,10 @@
 #include "bind/gil.hpp"
 #include "bind/methods.hpp"
 #include "bind/names.hpp"
+#include "bind/shared_memory.hpp"
 #include "core/process.hpp"
 #include "hosts/remote_lane.hpp"
+#include "hosts/routed_messages.hpp"
 #include "schedule/scheduled_lane.hpp"
 #include "shm/agreed_lane.hpp"
 #include "shm/collective_lane.hpp"
@@ -35,9 +37,11 @@ PyCommunicator::PyCommunicator(const PyHost& host, std::vector<int> members, int
   Engine::instance().attach(core_);
 }
 
-PyCommunicator::PyCommunicator(const PyControl& control, std::vector<int> members, int rank, uint64_t key,
-                               std::string label, std::vector<std::string> backends, double timeout)
+PyCommunicator::PyCommunicator(const PyControl& control, const PyHost& host, std::vector<int> members,
+                               std::vector<int> host_numbers, int rank, uint64_t key, std::string label,
+                               std::vector<std::string> backends, double timeout, double open_timeout_s)
     : timeout_s(timeout), names_(backends) {
+  open_host(host, host_numbers, rank, key, open_timeout_s);
   remote_peers_ = std::make_shared<RemotePeers>(control.control, std::move(members), rank, key, std::move(backends));
   core_ = std::make_shared<Communicator>(rank, remote_peers_->size, static_cast<uint32_t>(key), std::move(label));
   core_->set_issue_log([peers = remote_peers_](const Operation& op) { peers->note_issued(op); });
@@ -45,12 +49,31 @@ PyCommunicator::PyCommunicator(const PyControl& control, std::vector<int> member
   Engine::instance().attach(core_);
 }
 
+void PyCommunicator::open_host(const PyHost& host, const std::vector<int>& host_numbers, int rank, uint64_t key,
+                               double open_timeout_s) {
+  std::vector<int> members;
+  for (const int number : host_numbers) {
+    numbers_.push_back(number < 0 ? -1 : static_cast<int>(members.size()));
+    if (number >= 0) members.push_back(number);
+  }
+  if (members.size() < 2) return;
+  {
+    ReleasedGil hooks;
+    region_ = Region::open(host.host, std::move(members), numbers_[static_cast<size_t>(rank)], key, {"shm"},
+                           open_timeout_s, hooks);
+  }
+  region_->need_controls(Channel::schedules);
+  host_messages_ = std::make_shared<PointToPointLane>(region_, Channel::schedules);
+}
+
 void PyCommunicator::add_backend(PyLane& collective, PyLane& point_to_point, PyLane& schedules) {
-  auto scheduled =
-      std::make_unique<ScheduledLane>(std::move(collective.lane), std::move(schedules.lane), core_->rank, core_->size);
+  if (host_messages_)
+    schedules.lane = std::make_unique<RoutedMessages>(std::move(schedules.lane), host_messages_, numbers_);
+  auto scheduled = std::make_unique<ScheduledLane>(std::move(collective.lane), std::move(schedules.lane), core_->rank,
+                                                   core_->size, static_cast<int>(core_->num_backends()));
   std::unique_ptr<Lane> collectives;
   std::unique_ptr<Lane> messages;
-  if (region_) {
+  if (!remote_peers_) {
     collectives = std::make_unique<AgreedLane>(region_, core_->num_backends(), std::move(scheduled));
     messages = std::make_unique<WatchedLane>(region_, std::move(point_to_point.lane));
   } else {
@@ -145,6 +168,7 @@ void PyCommunicator::close(double drain_timeout_s) {
                      " finalized the communicator while operations were in flight",
                  {}});
   core_->close();
+  host_messages_.reset();
   region_.reset();
   remote_peers_.reset();
   engine.detach(*core_);
@@ -203,6 +227,16 @@ void bind_communicator(nb::module_& module) {
       .def_prop_ro("rank", [](const PyHost& self) { return self.host->rank; })
       .def_prop_ro("size", [](const PyHost& self) { return self.host->size; })
       .def_prop_ro("num_cpus", [](const PyHost& self) { return self.host->num_cpus(); })
+      .def(
+          "allocate",
+          [](const PyHost& self, uint64_t nbytes) {
+            check_not_forked();
+            const ProgressGuard guard;
+            return new PySharedMemory(self.host->heap(), nbytes);  // Python's
+          },
+          nb::arg("nbytes"), nb::rv_policy::take_ownership)
+      .def_prop_ro("num_allocated",
+                   [](const PyHost& self) { return self.host->has_heap() ? self.host->heap()->num_allocated() : 0; })
       .def("gone",
            [](const PyHost& self) {
              Host& host = *self.host;
@@ -225,9 +259,10 @@ void bind_communicator(nb::module_& module) {
                     double>(),
            nb::arg("host"), nb::arg("members"), nb::arg("rank"), nb::arg("key"), nb::arg("label"), nb::arg("backends"),
            nb::arg("timeout"), nb::arg("open_timeout"))
-      .def(nb::init<const PyControl&, std::vector<int>, int, uint64_t, std::string, std::vector<std::string>, double>(),
-           nb::arg("control"), nb::arg("members"), nb::arg("rank"), nb::arg("key"), nb::arg("label"),
-           nb::arg("backends"), nb::arg("timeout"))
+      .def(nb::init<const PyControl&, const PyHost&, std::vector<int>, std::vector<int>, int, uint64_t, std::string,
+                    std::vector<std::string>, double, double>(),
+           nb::arg("control"), nb::arg("host"), nb::arg("members"), nb::arg("host_numbers"), nb::arg("rank"),
+           nb::arg("key"), nb::arg("label"), nb::arg("backends"), nb::arg("timeout"), nb::arg("open_timeout"))
       .def("_add_backend", &PyCommunicator::add_backend, nb::arg("collective"), nb::arg("point_to_point"),
            nb::arg("schedules"))
       .def("_set_allowed", &PyCommunicator::set_allowed, nb::arg("backends"))

@@ -32,8 +32,10 @@ class PyCommunicator {
   // before the first operation.
   PyCommunicator(const PyHost& host, std::vector<int> members, int rank, uint64_t key, std::string label,
                  std::vector<std::string> backends, double timeout_s, double open_timeout_s);
-  PyCommunicator(const PyControl& control, std::vector<int> members, int rank, uint64_t key, std::string label,
-                 std::vector<std::string> backends, double timeout_s);
+  // host_numbers: of the latter's members their host ranks, or -1 of those on other hosts.
+  PyCommunicator(const PyControl& control, const PyHost& host, std::vector<int> members, std::vector<int> host_numbers,
+                 int rank, uint64_t key, std::string label, std::vector<std::string> backends, double timeout_s,
+                 double open_timeout_s);
   ~PyCommunicator();
   PyCommunicator(const PyCommunicator&) = delete;
   PyCommunicator& operator=(const PyCommunicator&) = delete;
@@ -80,12 +82,17 @@ class PyCommunicator {
 
  private:
   void take_turn(PyObject* self);
+  void open_host(const PyHost& host, const std::vector<int>& host_numbers, int rank, uint64_t key,
+                 double open_timeout_s);
 
   std::shared_ptr<Communicator> core_;
   uint64_t turn_at_ = UINT64_MAX;
-  // One of the two; null once closed: the last one to hold it tells the others that we left.
+  // Of a communicator of one host, or of those members of one that spans hosts that are on this host, if there are
+  // several. What the last one to hold it lets go of tells the others that we left, so these are null once closed.
   std::shared_ptr<Region> region_;
-  std::shared_ptr<RemotePeers> remote_peers_;
+  std::shared_ptr<RemotePeers> remote_peers_;  // only of one that spans hosts
+  std::shared_ptr<Lane> host_messages_;        // likewise: messages of schedules between the ranks of this host
+  std::vector<int> numbers_;                   // of the members in the region, or -1
   const std::vector<std::string> names_;
   std::map<std::string, std::string> left_out_;
 };

@@ -7,6 +7,7 @@
 #include "bind/gil.hpp"
 #include "bind/lanes.hpp"
 #include "bind/memory.hpp"
+#include "bind/shared_memory.hpp"
 #include "bind/sim.hpp"
 #include "core/choice.hpp"
 #include "core/process.hpp"
@@ -33,6 +34,7 @@ NB_MODULE(_native, module) {
   // Operations in flight at the end of the process keep their objects; that is no error of the binding.
   nb::set_leak_warnings(false);
   bind_control(module);
+  bind_shared_memory(module);
   bind_communicator(module);
   bind_work(module);
   bind_prepared(module);

@@ -13,9 +13,9 @@ namespace hocket {
 namespace {
 
 uint16_t add_program(PyCommunicator& self, const std::string& kind, std::string name, int num_blocks, int num_slots,
-                     int ports, const Numbers& rounds, const Numbers& sources, const Numbers& destinations,
-                     const Numbers& blocks, const Numbers& source_slots, const Numbers& destination_slots,
-                     const Column<bool>& reduces) {
+                     int ports, int group_size, const Numbers& rounds, const Numbers& sources,
+                     const Numbers& destinations, const Numbers& blocks, const Numbers& source_slots,
+                     const Numbers& destination_slots, const Column<bool>& reduces) {
   std::vector<Program::Row> rows(rounds.shape(0));
   for (const Numbers* column : {&sources, &destinations, &blocks, &source_slots, &destination_slots})
     need(column->shape(0) == rows.size(), "columns of a schedule have one length");
@@ -25,7 +25,7 @@ uint16_t add_program(PyCommunicator& self, const std::string& kind, std::string 
                source_slots.data()[i], destination_slots.data()[i], reduces.data()[i]};
   const auto op = static_cast<OpKind>(index_of(kOpNames, kind, "operation"));
   const ProgressGuard guard;
-  return self.core().add_program(op, std::move(name), num_blocks, num_slots, ports, std::move(rows));
+  return self.core().add_program(op, std::move(name), num_blocks, num_slots, ports, group_size, std::move(rows));
 }
 
 using Ranking = std::vector<std::pair<uint8_t, uint16_t>>;
@@ -53,8 +53,8 @@ void set_choice(PyCommunicator& self, const std::string& kind, const std::string
 void add_program_methods(nb::class_<PyCommunicator>& communicator) {
   communicator
       .def("_add_program", &add_program, nb::arg("kind"), nb::arg("name"), nb::arg("num_blocks"), nb::arg("num_slots"),
-           nb::arg("ports"), nb::arg("rounds"), nb::arg("sources"), nb::arg("destinations"), nb::arg("blocks"),
-           nb::arg("source_slots"), nb::arg("destination_slots"), nb::arg("reduces"))
+           nb::arg("ports"), nb::arg("group_size"), nb::arg("rounds"), nb::arg("sources"), nb::arg("destinations"),
+           nb::arg("blocks"), nb::arg("source_slots"), nb::arg("destination_slots"), nb::arg("reduces"))
       .def("_program_names", [](PyCommunicator& self) { return self.core().program_names(); })
       .def("_set_choice", &set_choice, nb::arg("kind"), nb::arg("dtype_class"), nb::arg("ranges"));
 }

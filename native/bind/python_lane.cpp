@@ -289,17 +289,18 @@ void bind_python_lane(nb::module_& module) {
   module.def(
       "reduce_memory",
       [](const std::string& dtype, const std::string& op, uintptr_t out, const std::vector<uintptr_t>& sources,
-         size_t nbytes) {
+         size_t nbytes, uintptr_t second_out) {
         const auto type = std::find(kDTypeNames.begin(), kDTypeNames.end(), dtype) - kDTypeNames.begin();
         const auto reduction = std::find(kReduceNames.begin(), kReduceNames.end(), op) - kReduceNames.begin();
         std::vector<const std::byte*> from;
         for (const uintptr_t each : sources) from.push_back(reinterpret_cast<const std::byte*>(each));
         const nb::gil_scoped_release released;
         reduce_kernel(static_cast<DType>(type), static_cast<ReduceOp>(reduction))(
-            reinterpret_cast<std::byte*>(out), nullptr, from.data(), static_cast<int>(from.size()),
-            nbytes / itemsize(static_cast<DType>(type)));
+            reinterpret_cast<std::byte*>(out), reinterpret_cast<std::byte*>(second_out), from.data(),
+            static_cast<int>(from.size()), nbytes / itemsize(static_cast<DType>(type)));
       },
       nb::arg("dtype"), nb::arg("op"), nb::arg("out_address"), nb::arg("source_addresses"), nb::arg("nbytes"),
+      nb::arg("second_out_address") = 0,
       "Reduce memory as shared memory does, in the order of the sources; for what a library cannot reduce itself.");
   module.def(
       "python_lane",

@@ -58,12 +58,12 @@ Carrier Communicator::choose(const Operation& op, std::optional<uint8_t> wanted)
 }
 
 uint16_t Communicator::add_program(OpKind kind, std::string name, int num_blocks, int num_slots, int ports,
-                                   std::vector<Program::Row> rows) {
+                                   int group_size, std::vector<Program::Row> rows) {
   if (programs_.size() == UINT16_MAX)
     throw Failure(ErrorCode::resource_exhausted, label + " has " + std::to_string(UINT16_MAX) + " schedules already");
   const auto number = static_cast<uint16_t>(programs_.size() + 1);
   programs_.push_back(std::make_unique<const Program>(kind, std::move(name), number, size, num_blocks, num_slots, ports,
-                                                      std::move(rows)));
+                                                      group_size, std::move(rows)));
   return number;
 }
 
@@ -237,6 +237,7 @@ void Communicator::finish(Work& work) {
     }
   }
   events_.end(work.event, EventState::completed);
+  if (work.op.is_in_place) events_.set_in_place(work.event);
   if (work.op.program) events_.set_aux(work.event, work.op.sent_nbytes);
   work.state.store(Work::State::done, std::memory_order_release);
   Engine::instance().note_finished(work);

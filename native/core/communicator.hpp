@@ -47,7 +47,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Carrier choose(const Operation& op, std::optional<uint8_t> backend = std::nullopt) const;
 
   // Schedules that operations may be executed by; they stay as long as the communicator. Numbers count from 1.
-  uint16_t add_program(OpKind kind, std::string name, int num_blocks, int num_slots, int ports,
+  uint16_t add_program(OpKind kind, std::string name, int num_blocks, int num_slots, int ports, int group_size,
                        std::vector<Program::Row> rows);
   const Program* program(uint16_t number) const { return number ? programs_.at(number - 1u).get() : nullptr; }
   std::vector<std::string> program_names() const;

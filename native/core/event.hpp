@@ -35,7 +35,8 @@ struct Event {
 static_assert(sizeof(Event) == 64);
 
 inline constexpr uint8_t kEventAsync = 1;
-inline constexpr uint8_t kEventNamed = 2;  // Operation.is_named
+inline constexpr uint8_t kEventNamed = 2;    // Operation.is_named
+inline constexpr uint8_t kEventInPlace = 4;  // Operation.is_in_place
 
 // Overwrites the oldest. Written under the progress lock only; readers copy it under the same lock.
 class EventRing {
@@ -71,6 +72,10 @@ class EventRing {
     Event& event = events_[index % kCapacity];
     event.t_end = ticks();
     event.state = state;
+  }
+
+  void set_in_place(uint64_t index) {
+    if (issued_ - index <= kCapacity) events_[index % kCapacity].flags |= kEventInPlace;
   }
 
   void set_aux(uint64_t index, uint64_t aux) {

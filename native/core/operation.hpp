@@ -26,6 +26,7 @@ struct Operation {
   const Blocks* blocks = nullptr;    // only with counts; belongs to the call or the work
   uint64_t sent_nbytes = 0;          // that this rank has sent by the program
   const Program* program = nullptr;  // by which it is executed; null: as its library does; belongs to the communicator
+  bool is_in_place = false;          // it was done on shared arrays, where they are
   bool is_named = false;             // the call named library or algorithm, or was prepared: no policy has a say
 
   size_t count() const { return nbytes / itemsize(dtype); }

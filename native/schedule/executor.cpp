@@ -18,8 +18,7 @@ void Executor::start(const Operation& op) {
   op_ = op;
   root_ = has_root(op.kind) ? op.root : 0;
   const Program& program = *op.program;
-  const int rank = (rank_ - root_ + size_) % size_;
-  program_ = &program.of(rank);
+  program_ = &program.of(program.place_of(rank_, root_));
   window_ = std::max(kLeastWindow, static_cast<size_t>(program.ports));
   // An average is a sum that is divided at the end.
   kernel_ =

@@ -23,7 +23,7 @@ namespace hocket {
 class Executor {
  public:
   // `tag` of its messages, which no others on that lane have.
-  Executor(std::unique_ptr<Lane> messages, int rank, int size, int tag = 0)
+  Executor(std::unique_ptr<Lane> messages, int rank, int size, int tag)
       : messages_(std::move(messages)), rank_(rank), size_(size), tag_(tag) {}
 
   // The operation, which has a program, is copied.
@@ -56,7 +56,7 @@ class Executor {
   }
   bool may_run(const Step& step) const;
   uint64_t nbytes_of(const Step& step) const;
-  int peer_of(const Step& step) const { return (step.peer + root_) % size_; }
+  int peer_of(const Step& step) const { return op_.program->rank_at(step.peer, root_); }
   bool test(Flights& flights);
   bool write_what_came();
   bool post_sends();

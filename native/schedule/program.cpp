@@ -10,9 +10,10 @@ namespace hocket {
 
 namespace {
 
-uint64_t hash_of(OpKind kind, int num_ranks, int num_blocks, const std::vector<Program::Row>& rows) {
+uint64_t hash_of(OpKind kind, int num_ranks, int num_blocks, int group_size, const std::vector<Program::Row>& rows) {
   uint64_t h = mix_bits(static_cast<uint64_t>(kind) << 48 ^ static_cast<uint64_t>(num_ranks) << 24 ^
                         static_cast<uint64_t>(num_blocks));
+  if (group_size != num_ranks) h = mix_bits(h ^ static_cast<uint64_t>(group_size));
   for (const Program::Row& row : rows)
     for (const int32_t value : {row.round, row.source, row.destination, row.block, row.source_slot,
                                 row.destination_slot, static_cast<int32_t>(row.reduces)})
@@ -35,7 +36,7 @@ void add_unique(std::vector<uint32_t>& values, uint32_t value) {
 }  // namespace
 
 Program::Program(OpKind kind_, std::string name_, uint16_t number_, int num_ranks_, int num_blocks_, int num_slots_,
-                 int ports_, std::vector<Row> rows)
+                 int ports_, int group_size_, std::vector<Row> rows)
     : kind(kind_),
       name(std::move(name_)),
       number(number_),
@@ -43,8 +44,11 @@ Program::Program(OpKind kind_, std::string name_, uint16_t number_, int num_rank
       num_blocks(num_blocks_),
       num_slots(num_slots_),
       ports(ports_),
-      hash(hash_of(kind_, num_ranks_, num_blocks_, rows)),
+      group_size(group_size_),
+      hash(hash_of(kind_, num_ranks_, num_blocks_, group_size_, rows)),
       rows_(std::move(rows)) {
+  if (group_size < 1 || num_ranks % group_size)
+    throw Failure(ErrorCode::invalid_argument, "the groups of " + name + " do not divide its ranks");
   int32_t round = 0;
   for (const Row& row : rows_) {
     const bool is_right = row.round >= round && row.source >= 0 && row.source < num_ranks && row.destination >= 0 &&

@@ -51,7 +51,7 @@ class Program {
 
   // Rows are sorted by round. Throws Failure if a number is out of range.
   Program(OpKind kind, std::string name, uint16_t number, int num_ranks, int num_blocks, int num_slots, int ports,
-          std::vector<Row> rows);
+          int group_size, std::vector<Row> rows);
 
   const OpKind kind;       // without counts
   const std::string name;  // "chain(num_blocks=8)"
@@ -60,10 +60,21 @@ class Program {
   const int num_blocks;
   const int num_slots;
   const int ports;
-  const uint64_t hash;  // of all that the members have to agree on
+  const int group_size;  // ranks in a row that stay together wherever the root is
+  const uint64_t hash;   // of all that the members have to agree on
 
   // Why an operation cannot be executed by it, nothing if it can; a function of the operation alone (rule R8).
   std::optional<std::string> refuses(const Operation& op) const;
+  // Ranks of the schedule count from the root, hosts (groups) and places within them each by themselves.
+  int place_of(int rank, int root) const {
+    const int num_groups = num_ranks / group_size;
+    return (rank / group_size - root / group_size + num_groups) % num_groups * group_size +
+           (rank % group_size - root % group_size + group_size) % group_size;
+  }
+  int rank_at(int place, int root) const {
+    return (place / group_size + root / group_size) % (num_ranks / group_size) * group_size +
+           (place % group_size + root % group_size) % group_size;
+  }
   // What a rank of the schedule has to do; made when it is asked for first. Under the progress lock.
   const RankProgram& of(int rank) const;
 

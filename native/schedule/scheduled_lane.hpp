@@ -12,9 +12,9 @@ namespace hocket {
 
 class ScheduledLane final : public LibraryLane {
  public:
-  // `messages`: in a match space of their own (rule R4).
-  ScheduledLane(std::unique_ptr<Lane> library, std::unique_ptr<Lane> messages, int rank, int size)
-      : LibraryLane(std::move(library)), executor_(std::move(messages), rank, size) {}
+  // `messages`: in a match space of their own (rule R4), or with a tag of their own.
+  ScheduledLane(std::unique_ptr<Lane> library, std::unique_ptr<Lane> messages, int rank, int size, int tag)
+      : LibraryLane(std::move(library)), executor_(std::move(messages), rank, size, tag) {}
 
   Progress post(Operation& op) override;
   Progress test(Operation& op) override;

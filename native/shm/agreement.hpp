@@ -29,6 +29,8 @@ class Agreement {
   bool is_open() const { return phase_ != Phase::closed; }
   uint64_t round() const { return round_; }
 
+  // Of operations that are not eager.
+  static constexpr size_t kMostPayload = kInlineBytes - sizeof(uint64_t);
   // Where a member's contribution to this round lies: in its line, or in its eager slot.
   std::byte* payload(int peer, uint64_t nbytes) const {
     return nbytes <= kInlineBytes ? region_->line(lane_, round_, peer).payload : region_->eager(round_, peer);
@@ -84,7 +86,7 @@ class Agreement {
  private:
   static constexpr uint64_t kRefused = 0;  // never a fingerprint
   // Where in its line's payload a member puts the balance of its all_to_allv, which is never eager.
-  static constexpr size_t kBalanceAt = kInlineBytes - sizeof(uint64_t);
+  static constexpr size_t kBalanceAt = kMostPayload;
   enum class Phase : uint8_t { closed, lines, publish_detail, details };
   bool is_balanced() const;
   Progress look_for_stray(const Operation& op);

@@ -40,7 +40,7 @@ Progress CollectiveLane::post(Operation& op) {
     } catch (const Failure& failure) {
       refusal = failure.error();
     }
-    offer_array(op);
+    offer_arrays(op);
   } else if (op.in) {
     copy_bytes(agreement_.payload(rank_, most), op.in, op.in_nbytes(size_));
   }
@@ -68,7 +68,9 @@ Progress CollectiveLane::test(Operation& op) {
     agreement_.finish();
     uint64_t largest = op.largest_block();
     for (const Offer& offer : offers_) largest = std::max(largest, offer.largest);
-    task_ = is_direct(op, largest) ? read_directly(op) : start(op, largest);
+    const Sharing sharing = find_sharing(op);
+    is_shared_ = op.is_in_place = sharing != Sharing::none;
+    task_ = is_shared_ ? start_shared(op, sharing) : is_direct(op, largest) ? read_directly(op) : start(op, largest);
   }
   try {
     const Progress progress = task_.drive();
@@ -83,7 +85,8 @@ Progress CollectiveLane::test(Operation& op) {
 void CollectiveLane::need_executor() {
   if (executor_) return;
   region_->need_controls(Channel::schedules);
-  executor_ = std::make_unique<Executor>(std::make_unique<PointToPointLane>(region_, Channel::schedules), rank_, size_);
+  executor_ =
+      std::make_unique<Executor>(std::make_unique<PointToPointLane>(region_, Channel::schedules), rank_, size_, 0);
 }
 
 Progress CollectiveLane::execute(Operation& op) {
@@ -98,15 +101,39 @@ Progress CollectiveLane::execute(Operation& op) {
   }
 }
 
-void CollectiveLane::offer_array(const Operation& op) const {
-  const Offer offer{reinterpret_cast<uint64_t>(op.in), reads_peers_,
-                    op.kind == OpKind::all_to_allv ? op.largest_block() : 0};
+void CollectiveLane::offer_arrays(const Operation& op) {
+  Offer offer{.address = reinterpret_cast<uint64_t>(op.in),
+              .largest = op.kind == OpKind::all_to_allv ? op.largest_block() : 0,
+              .in_place = kNotShared,
+              .out_place = kNotShared,
+              .reads_peers = reads_peers_,
+              .maps_heap = 0};
+  static_assert(sizeof offer <= Agreement::kMostPayload);
+  if (!heap_ && region_->host().has_heap()) heap_ = region_->host().heap();
+  if (heap_) {
+    offer.maps_heap = 1;
+    const auto place_of = [&](const std::byte* begin, uint64_t nbytes) {
+      return begin ? heap_->place_of(begin, nbytes).value_or(kNotShared) : kNotShared;
+    };
+    offer.in_place = place_of(op.in, op.in_nbytes(size_));
+    offer.out_place = place_of(op.out, op.out_nbytes(size_));
+  }
   std::memcpy(agreement_.payload(rank_, sizeof offer), &offer, sizeof offer);
 }
 
 void CollectiveLane::read_offers() {
   for (int peer = 0; peer < size_; ++peer)
     std::memcpy(&offers_[static_cast<size_t>(peer)], agreement_.payload(peer, sizeof(Offer)), sizeof(Offer));
+  // From the next operation on: all members have to have it.
+  const auto is_shared = [](const Offer& offer) {
+    return offer.in_place != kNotShared || offer.out_place != kNotShared;
+  };
+  if (heap_ || cannot_map_ || !std::any_of(offers_.begin(), offers_.end(), is_shared)) return;
+  try {
+    heap_ = region_->host().heap();
+  } catch (const Failure&) {
+    cannot_map_ = true;  // what is staged instead is right, too
+  }
 }
 
 void CollectiveLane::consume_eager(const Operation& op) {
@@ -178,7 +205,10 @@ std::vector<int> CollectiveLane::missing() const {
   return {};
 }
 
-bool CollectiveLane::cancel(Operation&) noexcept {
+bool CollectiveLane::cancel(Operation& op) noexcept {
+  if (task_ && is_shared_)
+    for (const std::byte* array : {op.in, static_cast<const std::byte*>(op.out)})
+      if (array) heap_->detach(array);
   task_ = Task();
   if (is_executing_) executor_->cancel();
   is_executing_ = false;

@@ -51,11 +51,15 @@ class CollectiveLane final : public Lane {
 
   // What a member says in its line of an operation that is not eager.
   struct Offer {
-    uint64_t address;  // of its input
-    uint64_t reads_peers;
-    uint64_t largest;  // the largest block that it knows, of all_to_allv; else 0
+    uint64_t address;    // of its input
+    uint64_t largest;    // the largest block that it knows, of all_to_allv; else 0
+    uint64_t in_place;   // of its input in its part of the heap, or kNotShared
+    uint64_t out_place;  // likewise, of its output
+    uint32_t reads_peers;
+    uint32_t maps_heap;
   };
-  void offer_array(const Operation& op) const;
+  static constexpr uint64_t kNotShared = UINT64_MAX;
+  void offer_arrays(const Operation& op);
   void read_offers();
   // Where the chunks of an operation lie in every member's areas: in slots of one size, one after the other, behind
   // those of the operation before.
@@ -65,6 +69,16 @@ class CollectiveLane final : public Lane {
     uint64_t count;
     uint64_t offset(uint64_t k) const { return (first + k) % count * nbytes; }
   };
+  // The algorithms for arrays in the host's heap, in shared_arrays.cpp: which arrays are used where they are.
+  enum class Sharing : uint8_t { none, in, out, both };
+  Sharing find_sharing(const Operation& op) const;
+  Task start_shared(const Operation& op, Sharing sharing);
+  Task reduce_in_place(Operation op);
+  Task reduce_scatter_in_place(Operation op);
+  Task scan_in_place(Operation op);
+  Task copy_in_place(Operation op, Sharing sharing);
+  std::byte* in_of(int peer) const;
+  std::byte* out_of(int peer) const;
   // The direct algorithms, in direct.cpp.
   bool is_direct(const Operation& op, uint64_t largest) const;
   Task read_directly(Operation op);
@@ -79,6 +93,7 @@ class CollectiveLane final : public Lane {
   Task scatter(Operation op);
   Reached staged_by(int peer, uint64_t epoch) const { return {region_->flags(peer).staged.value, epoch, peer}; }
   Reached finished_by(int peer, uint64_t epoch) const { return {region_->flags(peer).finished.value, epoch, peer}; }
+  Reached step() const { return finished_by(rank_, 0); }  // reached at once
   void publish_staged(uint64_t epoch) const;
   void publish_finished(uint64_t epoch) const;
   uint64_t take_epochs(uint64_t num_chunks);
@@ -104,8 +119,11 @@ class CollectiveLane final : public Lane {
   uint64_t position_ = 0;  // in the areas, equal on all members
   SharedWriter writer_;
   std::vector<const std::byte*> sources_;
-  bool reads_peers_;           // the memory of all other members
-  std::vector<Offer> offers_;  // of the members, for the operation at hand
+  bool reads_peers_;            // the memory of all other members
+  std::vector<Offer> offers_;   // of the members, for the operation at hand
+  std::shared_ptr<Heap> heap_;  // null: nobody has offered an array in it
+  bool cannot_map_ = false;
+  bool is_shared_ = false;  // others read and write the arrays of the operation at hand
 };
 
 }  // namespace hocket

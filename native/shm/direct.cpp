@@ -30,15 +30,15 @@ Task CollectiveLane::read_directly(Operation op) {
   const uint64_t epoch = take_epochs(1) + 1;
   const bool is_gather = without_counts(op.kind) == OpKind::gather;
   const std::vector<Offer> offers = offers_;
-  for (int step = 0; step < size_; ++step) {
-    const int peer = (rank_ + step) % size_;
+  for (int i = 0; i < size_; ++i) {
+    const int peer = (rank_ + i) % size_;
     if (peer == rank_ || (is_gather ? rank_ : peer) != op.root) continue;
     const Block part = is_gather ? op.out_block(peer) : op.in_block(rank_);
     std::byte* const to = op.out + (is_gather ? part.offset : 0);
     const uint64_t from = offers[static_cast<size_t>(peer)].address + (is_gather ? 0 : part.offset);
     for (uint64_t position = 0; position < part.nbytes; position += kPieceBytes) {
       const uint64_t nbytes = std::min(kPieceBytes, part.nbytes - position);
-      co_await finished_by(rank_, 0);  // a step, reached at once
+      co_await step();
       if (!read_memory(region_->pid(peer), from + position, to + position, nbytes))
         co_await finished_by(peer, UINT64_MAX);  // it has died, as health() is about to find
     }

@@ -9,14 +9,11 @@
 namespace hocket {
 
 namespace {
-constexpr uint64_t kSegmentBytes = 1ull << 42;  // sparse
 constexpr uint64_t kPage = 4096;
 constexpr int kNumRanges = 4096;
 constexpr int kMaxRanks = 4096;
 constexpr uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 }  // namespace
-
-uint64_t segment_bytes() { return kSegmentBytes; }
 
 // key: 0 = free, 1 = being made, else published (release) after offset and nbytes.
 struct Host::RangeEntry {
@@ -64,7 +61,7 @@ Host::Range Host::make_range(uint64_t key, uint64_t nbytes, uint64_t nbytes_allo
     entry.nbytes = nbytes;
     entry.members_left.store(num_members, std::memory_order_relaxed);
     try {
-      if (entry.offset + nbytes > kSegmentBytes)
+      if (entry.offset + nbytes > kHeapBegin)
         throw Failure(ErrorCode::resource_exhausted, "the job's shared segment has no address space left");
       allocate_pages(segment(), entry.offset, nbytes_allocated);
     } catch (...) {
@@ -89,6 +86,11 @@ void Host::leave_range(uint64_t key) {
   if (!entry || entry->members_left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
   release_pages(segment(), entry->offset, entry->nbytes);
   entry->key.store(0, std::memory_order_release);
+}
+
+const std::shared_ptr<Heap>& Host::heap() {
+  if (!heap_) heap_ = std::make_shared<Heap>(segment(), rank, size);
+  return heap_;
 }
 
 void Host::set_finalized() {

@@ -11,6 +11,7 @@
 #include "core/bell.hpp"
 #include "core/engine.hpp"
 #include "core/error.hpp"
+#include "shm/heap.hpp"
 #include "shm/segment.hpp"
 
 namespace hocket {
@@ -31,8 +32,11 @@ struct Meeting {
 // Throws CommTimeout naming who never arrived, BootstrapMismatch, ResourceExhausted.
 Meeting meet(const std::string& name, int rank, int size, double timeout_s, WaitHooks& hooks);
 
-// Address space of the segment of a job; pages are allocated as they are needed.
-uint64_t segment_bytes();
+// Address space of the segment of a job, of which the second half is for arrays of programs (heap.hpp); pages are
+// allocated as they are needed.
+inline constexpr uint64_t kSegmentBytes = 1ull << 42;
+inline constexpr uint64_t kHeapBegin = kSegmentBytes / 2;
+inline constexpr uint64_t kHeapBytes = kSegmentBytes - kHeapBegin;
 
 class Host {
  public:
@@ -57,6 +61,11 @@ class Host {
   // The last of the members gives the pages back.
   void leave_range(uint64_t key);
 
+  // Where programs keep arrays that all ranks of the host can read; mapped when it is asked for first. Under the
+  // progress lock. Throws ResourceExhausted.
+  const std::shared_ptr<Heap>& heap();
+  bool has_heap() const { return heap_ != nullptr; }
+
   // This rank will not take part in anything any more.
   void set_finalized();
   enum class Life : uint8_t { alive, finalized, dead };
@@ -74,6 +83,7 @@ class Host {
 
   Meeting meeting_;
   Mapping mapping_;
+  std::shared_ptr<Heap> heap_;
   std::vector<std::atomic<Life>> lives_;  // written under the progress lock, read anywhere
   int64_t looked_ns_ = 0;
 };

@@ -146,7 +146,9 @@ class Region final : public Peers {
   void need_controls(Channel channel);
   void need_pipe(Channel channel, int receiver);
 
-  int pid(int peer) const { return host_->pid(members_[static_cast<size_t>(peer)]); }
+  int host_rank(int peer) const { return members_[static_cast<size_t>(peer)]; }
+  Host& host() const { return *host_; }
+  int pid(int peer) const { return host_->pid(host_rank(peer)); }
   void ring_peer(int peer) const { ring(*bells_[peer]); }
   void ring_peers() const {
     for (int peer = 0; peer < size; ++peer)

@@ -220,7 +220,7 @@ class Leader {
   Meeting welcome() {
     Fd segment;
     try {
-      segment = create_segment(segment_bytes());
+      segment = create_segment(kSegmentBytes);
     } catch (const Failure& failure) {
       refuse(failure.error());
     }

@@ -25,7 +25,14 @@ def chunk_bytes(num_ranks: int) -> int: ...
 def is_forked_child() -> bool: ...
 def has_single_copy() -> bool: ...
 def progress() -> None: ...
-def reduce_memory(dtype: str, op: str, out_address: int, source_addresses: Sequence[int], nbytes: int) -> None: ...
+def reduce_memory(
+    dtype: str,
+    op: str,
+    out_address: int,
+    source_addresses: Sequence[int],
+    nbytes: int,
+    second_out_address: int = 0,
+) -> None: ...
 def use_memory_driver(driver: object | None) -> None: ...
 def forget_buffer(address: int) -> None: ...
 def pointer_cache_counters() -> dict[str, int]: ...
@@ -120,6 +127,11 @@ class MpiLibrary:
     def collective_lane(self, communicator: int, rank: int, size: int) -> Lane: ...
     def point_to_point_lane(self, communicator: int, rank: int, size: int) -> Lane: ...
 
+class SharedMemory:
+    """Bytes that all ranks of the host can reach; given back when nothing refers to it. Has the buffer protocol."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
 class Host:
     """The ranks of a job that share a host."""
 
@@ -130,6 +142,11 @@ class Host:
     def size(self) -> int: ...
     @property
     def num_cpus(self) -> int: ...
+    def allocate(self, nbytes: int) -> SharedMemory:
+        """Return fresh memory that all ranks of the host can reach; zeros."""
+    @property
+    def num_allocated(self) -> int:
+        """Bytes of it that this rank has."""
     def gone(self) -> list[int]:
         """Return the ranks of this host that have died or left the job."""
     def set_finalized(self) -> None: ...
@@ -196,7 +213,17 @@ class Communicator:
     ) -> None: ...
     @overload
     def __init__(
-        self, control: Control, members: list[int], rank: int, key: int, label: str, backends: list[str], timeout: float
+        self,
+        control: Control,
+        host: Host,
+        members: list[int],
+        host_numbers: list[int],
+        rank: int,
+        key: int,
+        label: str,
+        backends: list[str],
+        timeout: float,
+        open_timeout: float,
     ) -> None: ...
     @property
     def rank(self) -> int: ...
@@ -384,6 +411,7 @@ class Communicator:
         num_blocks: int,
         num_slots: int,
         ports: int,
+        group_size: int,
         rounds: NDArray[np.int32],
         sources: NDArray[np.int32],
         destinations: NDArray[np.int32],

@@ -22,6 +22,7 @@ KINDS = (
     "all_gatherv", "reduce_scatterv", "all_to_allv", "gatherv", "scatterv", "scan",
 )  # fmt: skip
 DTYPES = ("float32", "float64", "int64", "int32")
+MEMORY = ("own", "own", "shared", "mixed")
 COUNTS = (0, 1, 3, 64, 1000, 5000, 40_000, 300_000)  # up to beyond every library's eager limit
 
 
@@ -36,6 +37,8 @@ class Step:
             that: the two have to keep their order.
         deps: indices of earlier collectives of this communicator that it has to follow.
         algorithm: the schedule by which it is executed; None: the policy's choice.
+        memory: where its arrays lie: in memory of every rank's own, in memory that the ranks of a host share, or with
+            every second rank in the one and in the other.
     """
 
     kind: str
@@ -49,6 +52,14 @@ class Step:
     chained: bool = False
     deps: tuple[int, ...] = ()
     algorithm: str | None = None
+    memory: str = "own"
+
+    def placed(self, comm: hk.Communicator, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the array, or what it holds in shared memory."""
+        if self.memory == "own" or (self.memory == "mixed" and comm.rank % 2):
+            return array
+        shared: np.ndarray[Any, Any] = comm.symmetric_like(array)
+        return shared
 
 
 def random_program(seed: int, backends: list[str], communicators: list[list[int]], num_steps: int) -> list[Step]:
@@ -71,13 +82,24 @@ def random_program(seed: int, backends: list[str], communicators: list[list[int]
         dtype = rng.choice(DTYPES)
         if size > 1 and rng.random() < 0.2:
             source, root = rng.sample(range(size), 2)
-            steps.append(Step("message", communicator, backend, dtype, count, root, source, tag=rng.randrange(3)))
+            memory = rng.choice(MEMORY)
+            steps.append(
+                Step("message", communicator, backend, dtype, count, root, source, rng.randrange(3), memory=memory)
+            )
             continue
         kind = rng.choice(KINDS)
         earlier = [i for i, step in enumerate(steps) if step.communicator == communicator and step.kind != "message"]
         deps = tuple(rng.sample(earlier, min(len(earlier), rng.choice((0, 0, 0, 1, 2)))))
         step = Step(
-            kind, communicator, backend, dtype, count, rng.randrange(size), deps=deps, algorithm=_draw(rng, kind, size)
+            kind,
+            communicator,
+            backend,
+            dtype,
+            count,
+            rng.randrange(size),
+            deps=deps,
+            algorithm=_draw(rng, kind, size),
+            memory=rng.choice(MEMORY),
         )
         if kind in ("all_reduce", "broadcast"):
             last = in_place.get(communicator)
@@ -95,7 +117,10 @@ def _draw(rng: random.Random, kind: str, size: int) -> str | None:
     if kind == "all_to_allv":  # others go by way of ranks that do not know the sizes
         return rng.choice(("pairwise", "windowed(window=2)", "native"))
     found = algorithms(_native.WITH_COUNTS.get(kind, kind))
-    return rng.choice([each.name for each in found if each.restriction(size) is None] + ["native"])
+    names = [each.name for each in found if each.restriction(size) is None]
+    if size % 2 == 0 and "hierarchical" in names:
+        names.append("hierarchical(ranks_per_host=2)")
+    return rng.choice([*names, "native"])
 
 
 @dataclass
@@ -175,10 +200,11 @@ class Runner:
         if step.kind == "message":
             given = data.integers(-50, 50, step.count).astype(step.dtype)
             if rank == step.source:
-                arrays.append(given)
-                return comm.isend(given, step.root, step.tag, backend=step.backend)
+                sent = step.placed(comm, given)
+                arrays.append(sent)
+                return comm.isend(sent, step.root, step.tag, backend=step.backend)
             if rank == step.root:
-                out = np.empty_like(given)
+                out = step.placed(comm, np.zeros_like(given))
                 checks.append((number, out, given))
                 return comm.irecv(out, step.source, step.tag, backend=step.backend)
             return None
@@ -199,14 +225,14 @@ class Runner:
             if mirror is None or not step.chained:
                 if mirror is not None:  # nothing touches it any more
                     checks.append((number, mirror.array, mirror.expected[rank]))
-                mirror = mirrors[step.communicator] = Mirror(given[rank].copy(), given)
+                mirror = mirrors[step.communicator] = Mirror(step.placed(comm, given[rank].copy()), given)
             if step.kind == "broadcast":
                 mirror.expected = [mirror.expected[step.root]] * size
                 return comm.broadcast(mirror.array, step.root, **how)
             # max keeps the numbers exact however long the chain is
             mirror.expected = [np.max(mirror.expected, axis=0)] * size
             return comm.all_reduce(mirror.array, "max", **how)
-        x = given[rank].copy()
+        x = step.placed(comm, given[rank].copy())
         arrays.append(x)
         total = np.sum(given, axis=0).astype(step.dtype)
         if step.kind == "reduce":
@@ -216,20 +242,20 @@ class Runner:
             checks.append((number, x, np.sum(given[: rank + 1], axis=0).astype(step.dtype)))
             return comm.scan(x, **how)
         if step.kind == "all_gather":
-            out = np.empty(size * step.count, step.dtype)
+            out = step.placed(comm, np.empty(size * step.count, step.dtype))
             checks.append((number, out, np.concatenate(given)))
             return comm.all_gather(out, x, **how)
         if step.kind == "gather":
-            out = np.empty(size * step.count, step.dtype) if rank == step.root else None
+            out = step.placed(comm, np.empty(size * step.count, step.dtype)) if rank == step.root else None
             if out is not None:
                 checks.append((number, out, np.concatenate(given)))
             return comm.gather(out, x, step.root, **how)
         mine = slice(rank * step.count, (rank + 1) * step.count)
         if step.kind == "scatter":
-            out = np.empty(step.count, step.dtype)
+            out = step.placed(comm, np.empty(step.count, step.dtype))
             checks.append((number, out, given[step.root][mine]))
             return comm.scatter(out, x if rank == step.root else None, step.root, **how)
-        out = np.empty(step.count * (1 if step.kind == "reduce_scatter" else size), step.dtype)
+        out = step.placed(comm, np.empty(step.count * (1 if step.kind == "reduce_scatter" else size), step.dtype))
         if step.kind == "reduce_scatter":
             checks.append((number, out, total[mine]))
             return comm.reduce_scatter(out, x, **how)
@@ -254,7 +280,7 @@ class Runner:
         if step.kind in ("gatherv", "all_gatherv"):
             sent = list(counts)
         given = [data.integers(-50, 50, each).astype(step.dtype) for each in sent]
-        x = given[rank].copy()
+        x = step.placed(comm, given[rank].copy())
         ends = np.concatenate([np.zeros((size, 1), int), matrix.cumsum(1)], 1)
         row = 0 if step.kind != "all_to_allv" else None
         to_me = [given[each][slice(*ends[each if row is None else row][rank : rank + 2])] for each in range(size)]
@@ -268,7 +294,7 @@ class Runner:
                 expected = to_me[step.root]
             case _:
                 expected = np.sum(to_me, axis=0).astype(step.dtype)
-        out = np.empty(expected.size, step.dtype)
+        out = step.placed(comm, np.empty(expected.size, step.dtype))
         if step.kind != "gatherv" or is_root:
             checks.append((number, out, expected))
         match step.kind:

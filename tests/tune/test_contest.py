@@ -22,6 +22,7 @@ from .tables import MACHINE, row
 ALPHA_S, BETA_S = 20e-6, 1e-9
 FITS = [Fit("mpi", ALPHA_S, BETA_S, 0.0, 0.0), Fit("gloo", 10 * ALPHA_S, 3 * BETA_S, 0.0, 0.0)]
 NUM_RANKS = 8
+GROUP = Group(NUM_RANKS, ["mpi", "gloo"])
 
 
 class Machine:
@@ -50,7 +51,7 @@ class Machine:
 
 
 def contest(machine: Machine) -> Contest:
-    return Contest(NUM_RANKS, 1, ["mpi", "gloo"], 7, machine.measure, 0.0)
+    return Contest(Group(NUM_RANKS, ["mpi", "gloo"]), 7, machine.measure, 0.0)
 
 
 SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20]
@@ -84,22 +85,35 @@ def test_an_outlier_does_not_bend_the_line() -> None:
 def test_only_what_the_model_thinks_well_of_is_measured() -> None:
     for nbytes in SIZES:
         key = "broadcast", "moved", nbytes
-        found = candidates(key, NUM_RANKS, 1, FITS)
+        found = candidates(key, GROUP, FITS)
         assert 1 <= len(found) <= 3
         predicted = {
             f"{fit.backend}/{name}": seconds
             for fit in FITS
-            for name, seconds in predict_all("broadcast", nbytes, NUM_RANKS, 1, fit.link)
+            for name, seconds in predict_all("broadcast", nbytes, GROUP, fit.link)
         }
         assert found == sorted(predicted, key=lambda each: (predicted[each], each))[: len(found)]
         assert all(each.startswith("mpi/") for each in found)
 
 
 def test_hosts_of_several_ranks_have_a_hierarchy() -> None:
-    names = [name for name, _ in predict_all("all_reduce", 1 << 20, 8, 4, FITS[0].link)]
-    assert any("ranks_per_host=4" in name for name in names)
-    assert not any("hierarchical" in name for name, _ in predict_all("all_reduce", 1 << 20, 8, 1, FITS[0].link))
-    assert not any("hierarchical" in name for name, _ in predict_all("all_reduce", 1 << 20, 7, 3, FITS[0].link))
+    def names(num_ranks: int, *levels: int) -> list[str]:
+        group = Group(num_ranks, ["mpi"], *levels)
+        return [name for name, _ in predict_all("all_reduce", 1 << 20, group, FITS[0].link) if "hierarchical" in name]
+
+    assert all("ranks_per_host=4, ranks_per_domain=1" in name for name in names(8, 2, 4))
+    assert len(names(8, 2, 4)) == 3  # numbers of segments
+    assert all("ranks_per_host=4, ranks_per_domain=2" in name for name in names(8, 2, 4, 2)) and names(8, 2, 4, 2)
+    assert all("ranks_per_host=4, ranks_per_domain=1" in name for name in names(8, 1, 8, 4)) and names(8, 1, 8, 4)
+    assert not names(8) and not names(7, 3) and not names(2, 2, 1)
+
+
+def test_between_hosts_a_hierarchy_is_thought_best() -> None:
+    """Every byte crosses the link once, and no more than has to."""
+    for op in ("all_reduce", "all_gather", "reduce_scatter"):
+        group = Group(8, ["mpi"], 2, 4)
+        best = candidates((op, "full", 1 << 22), group, [Fit("mpi", 50e-6, 8e-9, 0.0, 0.0)])[0]
+        assert "hierarchical" in best, op
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.02])
@@ -117,7 +131,7 @@ def test_the_table_chooses_what_is_fastest(noise: float) -> None:
     for nbytes in (4 << 10, 10_000, 30_000, 64 << 10, 200_000, 1 << 20, 5_000_000, 16 << 20):
         key = "broadcast", "moved", nbytes
         chosen = next(each.ranking[0] for each in ranges if nbytes <= each.most_nbytes)
-        best = min(seconds for fit in FITS for _, seconds in predict_all("broadcast", nbytes, NUM_RANKS, 1, fit.link))
+        best = min(seconds for fit in FITS for _, seconds in predict_all("broadcast", nbytes, GROUP, fit.link))
         assert machine.seconds(key, chosen) <= 1.35 * best, (nbytes, chosen)
         reason, explained = policy.explain(group, "broadcast", "moved", nbytes)
         assert explained[0].carrier == chosen

@@ -73,7 +73,7 @@ def execute(
         raise InvalidArgument(f"the schedule is for {schedule.num_ranks} ranks, the communicator has {comm.size}")
     if op not in _REDUCTIONS:
         raise InvalidArgument(f"op must be one of {', '.join(_REDUCTIONS)}, not {op!r}")
-    rank = (comm.rank - root) % comm.size
+    rank = schedule.place_of(comm.rank, root)
     slots = _Slots(schedule, rank, x, out)
     mine = (schedule.sources == rank) | (schedule.destinations == rank)
     sent = 0
@@ -87,8 +87,8 @@ def execute(
         packed = {peer: slots.read(each) for peer, each in going.items()}
         moved = slots.read(moves)
         arrived = {peer: np.empty(slots.length(each), x.dtype) for peer, each in coming.items()}
-        handles = [comm.irecv(each, (peer + root) % comm.size, tag) for peer, each in arrived.items() if len(each)]
-        handles += [comm.isend(each, (peer + root) % comm.size, tag) for peer, each in packed.items() if len(each)]
+        handles = [comm.irecv(each, schedule.rank_at(peer, root), tag) for peer, each in arrived.items() if len(each)]
+        handles += [comm.isend(each, schedule.rank_at(peer, root), tag) for peer, each in packed.items() if len(each)]
         for handle in handles:
             handle.wait()
         sent += sum(each.nbytes for each in packed.values())

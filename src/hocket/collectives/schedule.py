@@ -58,6 +58,8 @@ class Schedule:
         num_slots: of every rank.
         rounds, sources, destinations, blocks, source_slots, destination_slots: int32, one entry a transfer.
         reduces: bool, one entry a transfer.
+        group_size: ranks in a row that stay together, as those of a host, wherever the root is; all, where it does not
+            matter.
         ports: messages that a rank may send, and as many that it may receive, in one round.
         algorithm: name of what built it.
         parameters: that it was built with.
@@ -74,6 +76,7 @@ class Schedule:
     source_slots: Column
     destination_slots: Column
     reduces: NDArray[np.bool_]
+    group_size: int
     ports: int = 1
     algorithm: str = "custom"
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -103,6 +106,16 @@ class Schedule:
             return np.zeros(0, np.int64)
         key = (self.rounds.astype(np.int64) * self.num_ranks + self.sources) * self.num_ranks + self.destinations
         return np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
+
+    def place_of(self, rank: int, root: int) -> int:
+        """Return the rank of the schedule that a rank of the communicator has."""
+        group = self.group_size
+        return (rank // group - root // group) % (self.num_ranks // group) * group + (rank - root) % group
+
+    def rank_at(self, place: int, root: int) -> int:
+        """Return the rank of the communicator that has a rank of the schedule."""
+        group = self.group_size
+        return (place // group + root // group) % (self.num_ranks // group) * group + (place + root) % group
 
     def __repr__(self) -> str:
         given = "".join(f", {name}={value}" for name, value in self.parameters.items())
@@ -153,12 +166,17 @@ def from_columns(
     columns: Mapping[str, Any],
     *,
     ports: int = 1,
+    group_size: int | None = None,
 ) -> Schedule:
     """Make a schedule out of whole columns, in any order of transfers.
 
     Raises:
-        InvalidSchedule: a column is missing, has another length than the others, or a number out of range.
+        InvalidSchedule: a column is missing, has another length than the others, or a number out of range; or groups do
+            not divide the ranks.
     """
+    group_size = num_ranks if group_size is None else group_size
+    if group_size < 1 or num_ranks % group_size:
+        raise InvalidSchedule(f"{num_ranks} ranks do not lie in groups of {group_size}")
     missing = [name for name in COLUMNS if name not in columns]
     if missing:
         raise InvalidSchedule(f"a schedule has the columns {', '.join(COLUMNS)}; there is no {missing[0]}")
@@ -180,7 +198,7 @@ def from_columns(
             raise InvalidSchedule(f"{name} are 0 to {limit - 1} here, not {row[name]}, in the transfer {row}")
     order = np.lexsort((arrays["destinations"], arrays["sources"], arrays["rounds"]))
     ordered: dict[str, Any] = {name: array[order] for name, array in arrays.items()}
-    return Schedule(collective, num_ranks, num_blocks, num_slots, **ordered, ports=ports)
+    return Schedule(collective, num_ranks, num_blocks, num_slots, **ordered, group_size=group_size, ports=ports)
 
 
 def _columns_of(part: Transfers, number: int) -> list[NDArray[Any]]:
@@ -193,6 +211,7 @@ def _columns_of(part: Transfers, number: int) -> list[NDArray[Any]]:
 def renumbered(schedule: Schedule, **changes: Any) -> Schedule:
     """Return the schedule with some columns replaced, sorted again."""
     columns = {name: changes.pop(name, getattr(schedule, name)) for name in COLUMNS}
+    group_size = schedule.group_size if "num_ranks" not in changes else None
     fresh = from_columns(
         changes.pop("collective", schedule.collective),
         changes.pop("num_ranks", schedule.num_ranks),
@@ -200,5 +219,6 @@ def renumbered(schedule: Schedule, **changes: Any) -> Schedule:
         changes.pop("num_slots", schedule.num_slots),
         columns,
         ports=changes.pop("ports", schedule.ports),
+        group_size=changes.pop("group_size", group_size),
     )
     return replace(fresh, algorithm=schedule.algorithm, parameters=schedule.parameters, **changes)

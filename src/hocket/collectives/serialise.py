@@ -11,7 +11,7 @@ from hocket.collectives.schedule import COLUMNS, Schedule, from_columns
 from hocket.errors import InvalidSchedule
 
 FORMAT = "hocket schedule, version 1"
-_HEAD = ("collective", "algorithm", "num_ranks", "num_blocks", "num_slots", "ports")
+_HEAD = ("collective", "algorithm", "num_ranks", "num_blocks", "num_slots", "ports", "group_size")
 
 
 def to_json(schedule: Schedule) -> str:
@@ -43,6 +43,7 @@ def from_json(text: str, place: str = "the schedule") -> Schedule:
         raise InvalidSchedule(f"{place}: {error}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InvalidSchedule(f"{place}: not a {FORMAT}")
+    content.setdefault("group_size", content.get("num_ranks"))  # which the first schedules that were written lack
     for name in _HEAD:
         value = content.get(name)
         if name in ("collective", "algorithm"):
@@ -72,6 +73,7 @@ def from_json(text: str, place: str = "the schedule") -> Schedule:
         content["num_slots"],
         dict(zip(COLUMNS, columns, strict=True)),
         ports=content["ports"],
+        group_size=content["group_size"],
     )
     return replace(schedule, algorithm=content["algorithm"], parameters=content["parameters"])
 

@@ -40,6 +40,10 @@ class Fabric(Protocol):
         """Add a task for every message and return their numbers."""
         ...
 
+    def connections(self, sources: NDArray[np.int32], destinations: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return over which of its connections, 0 or 1, a rank sends each message, and receives it."""
+        ...
+
     def reduce_s(self, nbytes: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the seconds of reductions."""
         ...
@@ -61,6 +65,9 @@ class Uniform:
             graph.cross(tasks[remote], links[ranks[remote]])
         return tasks
 
+    def connections(self, sources: NDArray[np.int32], destinations: NDArray[np.int32]) -> NDArray[np.int32]:
+        return np.zeros(len(sources), np.int32)
+
     def reduce_s(self, nbytes: NDArray[np.float64]) -> NDArray[np.float64]:
         return self.link.gamma_s * nbytes
 
@@ -68,6 +75,8 @@ class Uniform:
 @dataclass(frozen=True)
 class Hosts:
     """Hosts of as many ranks each, one after the other, each with one full-duplex uplink that its ranks share.
+
+    A rank sends to others of its host while it sends to another host.
 
     Args:
         inner: between two ranks of a host.
@@ -92,6 +101,10 @@ class Hosts:
             links = graph.add_links(np.full(num_hosts, 1 / self.outer.beta_s))
             graph.cross(tasks[crosses], links[hosts[crosses]])
         return tasks
+
+    def connections(self, sources: NDArray[np.int32], destinations: NDArray[np.int32]) -> NDArray[np.int32]:
+        crosses: NDArray[np.bool_] = sources // self.ranks_per_host != destinations // self.ranks_per_host
+        return crosses.astype(np.int32)
 
     def reduce_s(self, nbytes: NDArray[np.float64]) -> NDArray[np.float64]:
         return self.inner.gamma_s * nbytes
@@ -118,8 +131,8 @@ def simulate(schedule: Schedule, nbytes: int, fabric: Fabric | Link, *, itemsize
     """Run a schedule on a virtual clock.
 
     A message begins when what it carries is there, and all earlier messages of its sender have left and all those of
-    its receiver have come, as far as ports go; it takes alpha + beta * bytes. A rank reduces one message at a time,
-    while others come in.
+    its receiver have come, as far as ports of the connection go; it takes alpha + beta * bytes. A rank reduces one
+    message at a time, while others come in.
 
     Args:
         schedule: to run.
@@ -144,11 +157,15 @@ def simulate(schedule: Schedule, nbytes: int, fabric: Fabric | Link, *, itemsize
     reductions = graph.add_tasks(fabric.reduce_s(reduced))
     graph.add_order(dependencies.after, dependencies.before)
     num_ranks = schedule.num_ranks
-    out_ports, in_ports = (graph.add_resources(num_ranks, capacity=schedule.ports, in_order=True) for _ in range(2))
+    connections = fabric.connections(sources, destinations)
     processors = graph.add_resources(num_ranks)
     remote = sources != destinations
-    graph.use(messages[remote], out_ports[sources[remote]])
-    graph.use(messages[remote], in_ports[destinations[remote]])
+    for each in (0, 1):
+        over = remote & (connections == each)
+        for ranks in (sources[over], destinations[over]):
+            capacity = _most_at_a_time(schedule.rounds[starts[over]], ranks)
+            ports = graph.add_resources(num_ranks, capacity=capacity, in_order=True)
+            graph.use(messages[over], ports[ranks])
     graph.use(reductions, processors[destinations[dependencies.reducing]])
     timeline = graph.simulate()
 
@@ -162,6 +179,12 @@ def simulate(schedule: Schedule, nbytes: int, fabric: Fabric | Link, *, itemsize
         timeline.begin_s[: len(starts)],
         timeline.end_s[: len(starts)],
     )
+
+
+def _most_at_a_time(rounds: NDArray[np.int32], ranks: NDArray[np.int32]) -> int:
+    """The messages that a rank has in a round, at most."""
+    _, counts = np.unique(rounds.astype(np.int64) << 32 | ranks, return_counts=True)
+    return int(counts.max(initial=1))
 
 
 def _sums(groups: NDArray[Any], values: NDArray[np.float64], num_groups: int) -> NDArray[np.float64]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from hocket.collectives.schedule import COLUMNS, Schedule, from_columns, renumbered
@@ -71,15 +73,38 @@ def segmented(schedule: Schedule, num_segments: int) -> Schedule:
     )
 
 
+def overlapped(collective: str, phases: Sequence[Schedule], levels: Sequence[int], num_segments: int) -> Schedule:
+    """Do phases one after the other on every segment of the blocks, and those of different segments side by side.
+
+    Args:
+        collective: of the whole.
+        phases: of the same ranks and blocks.
+        levels: of every phase; those of one level do not run at the same time.
+        num_segments: of every block; with one it is a `sequence`.
+    """
+    if num_segments == 1:
+        return sequence(collective, *phases)
+    begins, lengths = [], dict.fromkeys(levels, 0)
+    for phase, level in zip(phases, levels, strict=True):
+        begins.append(lengths[level])
+        lengths[level] += phase.num_rounds
+    period = max(lengths.values())
+    cut = [segmented(phase, num_segments) for phase in phases]
+    whole = sequence(collective, *cut)
+    rounds = [
+        (number + phase.blocks % num_segments) * period + begin + phase.rounds // num_segments
+        for number, (phase, begin) in enumerate(zip(cut, begins, strict=True))
+    ]
+    # The transfers of a sequence stay in the order of its parts.
+    return renumbered(whole, rounds=np.concatenate(rounds), ports=len(lengths) * whole.ports)
+
+
 def rotated(schedule: Schedule, root: int) -> Schedule:
-    """Make another rank the root: rank r of the schedule becomes rank r + root."""
+    """Make another rank the root: rank 0 of the schedule becomes that one."""
     if root == 0:
         return schedule
-    return renumbered(
-        schedule,
-        sources=(schedule.sources + root) % schedule.num_ranks,
-        destinations=(schedule.destinations + root) % schedule.num_ranks,
-    )
+    ranks = np.array([schedule.rank_at(place, root) for place in range(schedule.num_ranks)])
+    return renumbered(schedule, sources=ranks[schedule.sources], destinations=ranks[schedule.destinations])
 
 
 def without_repeats(schedule: Schedule) -> Schedule:

@@ -36,6 +36,7 @@ class Table(Protocol):
     num_blocks: int
     num_slots: int
     ports: int
+    group_size: int
     rounds: Any
     sources: Any
     destinations: Any
@@ -66,6 +67,7 @@ class ChoosingOperations(ObjectOperations):
         def num_hosts(self) -> int: ...
 
     _names: list[str]
+    _levels: tuple[int, int]  # ranks per host and per domain
     _backends: Backends
     _policy: Policy  # in force
     _given_policy: Policy  # as it was set: what communicators made from this one take over
@@ -130,7 +132,7 @@ class ChoosingOperations(ObjectOperations):
 
     @property
     def _group(self) -> Group:
-        return Group(self.size, list(self._backends), self.num_hosts)
+        return Group(self.size, list(self._backends), self.num_hosts, *self._levels)
 
     def _carriers(self, kind: str, ranking: tuple[str, ...]) -> list[tuple[int, int]]:
         """Numbers of backends and schedules, for the native core."""
@@ -172,6 +174,6 @@ class ChoosingOperations(ObjectOperations):
 
 
 def _columns(table: Table) -> dict[str, Any]:
-    names = ("num_blocks", "num_slots", "ports", "rounds", "sources", "destinations", "blocks", "source_slots",
-             "destination_slots", "reduces")  # fmt: skip
+    names = ("num_blocks", "num_slots", "ports", "group_size", "rounds", "sources", "destinations", "blocks",
+             "source_slots", "destination_slots", "reduces")  # fmt: skip
     return {name: cast(Any, getattr(table, name)) for name in names}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from hocket import _native
@@ -38,10 +39,13 @@ class Layout:
     Args:
         hosts: by rank, the number of its host.
         local_ranks: by rank, its number among those of its host.
+        domains: by rank, a name of what it shares with some ranks of its host, as a cache or a memory node; empty where
+            it is not known.
     """
 
     hosts: Sequence[int]
     local_ranks: Sequence[int]
+    domains: Sequence[str] = ()
 
     @staticmethod
     def on_one_host(size: int) -> Layout:
@@ -49,6 +53,22 @@ class Layout:
 
     def num_hosts(self, ranks: Sequence[int]) -> int:
         return len({self.hosts[rank] for rank in ranks})
+
+    def ranks_per_host(self, ranks: Sequence[int]) -> int:
+        """Return how many of some ranks every host has, in a row; 1 if that is not so."""
+        return row_length([self.hosts[rank] for rank in ranks])
+
+    def ranks_per_domain(self, ranks: Sequence[int]) -> int:
+        """Return how many of some ranks every domain has, in a row; 1 if that is not so, or not known."""
+        if not self.domains or not all(self.domains[rank] for rank in ranks):
+            return 1
+        return row_length([(self.hosts[rank], self.domains[rank]) for rank in ranks])
+
+
+def row_length(places: Sequence[object]) -> int:
+    """Return how many equal items there are in each row of them; 1 if rows differ, or if items come back."""
+    rows = [len(list(row)) for _, row in groupby(places)]
+    return rows[0] if len(set(rows)) == 1 and len(rows) == len(set(places)) else 1
 
 
 @dataclass(frozen=True)

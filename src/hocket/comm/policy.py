@@ -158,11 +158,15 @@ class Group:
         size: its ranks.
         backends: names of those that operations may use.
         num_hosts: that its ranks are on.
+        ranks_per_host: of every host, in a row; 1 where hosts have different numbers of them, or another order.
+        ranks_per_domain: likewise of those that share a cache or a memory node; 1 where there is one domain a host.
     """
 
     size: int
     backends: Sequence[str]
     num_hosts: int = 1
+    ranks_per_host: int = 1
+    ranks_per_domain: int = 1
 
 
 Choices = Mapping[tuple[str, str], Sequence[Range]]

@@ -7,7 +7,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +18,7 @@ from hocket import _native
 from hocket.backends import Backend, Job, find_backends
 from hocket.boot.control import ControlConnection, connect, connect_to
 from hocket.boot.environment import World, derive_name, meeting_name, read_world
+from hocket.boot.topology import find_domain
 from hocket.comm import Communicator, Fabric, Layout, Policy
 from hocket.comm.communicator import derive_key
 from hocket.comm.policy import DefaultPolicy
@@ -147,11 +148,11 @@ def _join(
     meeting: _Meeting, world: World, wanted: Sequence[str] | None, policy: str | Policy, timeout: float, learns: bool
 ) -> Communicator:
     """Bring up what is wanted between ranks that have met, and make the communicator of all of them."""
-    libraries = _bring_up(meeting, world, wanted, policy, timeout)
+    libraries, domains = _bring_up(meeting, world, wanted, policy, timeout)
     failures = _FailureRecorder(world, libraries.up)
     fabric = Fabric(
         meeting.host,
-        meeting.layout,
+        replace(meeting.layout, domains=domains),
         None if meeting.control is None else meeting.control.native,
         libraries.up,
         allowed=[name for name in ("shm", *(each.name for each in libraries.up)) if wanted is None or name in wanted],
@@ -236,9 +237,9 @@ def _meet_on_hosts(control: ControlConnection, name: str, world: World, timeout:
 
 def _bring_up(
     meeting: _Meeting, world: World, wanted: Sequence[str] | None, policy: str | Policy, timeout: float
-) -> Libraries:
-    """Start libraries and settle the policy while the ranks agree: over a communicator of shared memory alone, or over
-    the control connection."""
+) -> tuple[Libraries, Sequence[str]]:
+    """Start libraries, settle the policy and find out which ranks are near each other, while the ranks agree: over a
+    communicator of shared memory alone, or over the control connection."""
     if meeting.control is not None:
         control = meeting.control
         own = control.members[world.rank].address
@@ -248,13 +249,13 @@ def _bring_up(
             if not libraries.up:
                 reasons = "; ".join(f"{name}: {reason}" for name, reason in libraries.left_out.items())
                 raise BackendUnavailable(f"this job spans several hosts, and no library connects them: {reasons}")
+            return libraries, job.exchange(find_domain())
         except BaseException:
             control.close()
             raise
-        return libraries
     if wanted == ["shm"]:
         left_out = dict.fromkeys(find_backends(), "not among the backends asked for")
-        return Libraries(left_out=left_out, policy=policy if isinstance(policy, Policy) else DefaultPolicy())
+        return Libraries(left_out=left_out, policy=policy if isinstance(policy, Policy) else DefaultPolicy()), ()
     start_up = Communicator(
         Fabric(meeting.host, meeting.layout),
         list(range(world.size)),
@@ -266,7 +267,7 @@ def _bring_up(
     )
     try:
         job = Job(*_place(world), "127.0.0.1", timeout, start_up.all_gather_object)
-        return _start_libraries(job, wanted, policy, 1)
+        return _start_libraries(job, wanted, policy, 1), job.exchange(find_domain())
     finally:
         start_up._leave(0.0)
 

@@ -21,6 +21,7 @@ STATES = ("issued", "started", "waited", "completed", "failed")
 """Names of the native EventState, by its numbers."""
 ASYNC = 1
 NAMED = 2
+IN_PLACE = 4
 """Flags of the native Event."""
 _NO_REDUCTION = 0xFF
 assert _EVENT.size == 64
@@ -48,6 +49,7 @@ class Record:
         sent_nbytes: bytes that this rank sent to others by that schedule; None without one.
         blocked_s: seconds that the program lost to it: all of `seconds` where it was blocking; else the time in the
             call that issued it and in waits for it. None while it is in flight.
+        in_place: whether it was done on arrays in shared memory (`Communicator.empty`) where they are.
     """
 
     op: str
@@ -65,6 +67,7 @@ class Record:
     algorithm: str = ""
     sent_nbytes: int | None = None
     blocked_s: float | None = None
+    in_place: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,4 +135,5 @@ def _decode(
         algorithm=algorithms[algorithm - 1] if algorithm else "",
         sent_nbytes=aux if algorithm else None,
         blocked_s=blocked_ns * 1e-9 if is_async and seconds is not None else seconds,
+        in_place=bool(flags & IN_PLACE),
     )

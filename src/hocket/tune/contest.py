@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 from hocket.collectives import algorithms
 from hocket.collectives.link import Link
+from hocket.collectives.registry import Algorithm
+from hocket.collectives.simulate import Hosts, simulate
 from hocket.collectives.source import format_algorithm, round_num_blocks
-from hocket.comm.policy import join_carrier, split_carrier, total_nbytes
+from hocket.comm.policy import Group, join_carrier, split_carrier, total_nbytes
 from hocket.tune.fit import Fit, fit_line
+from hocket.tune.model import typical_link
 from hocket.tune.table import Row
 
 OPS = ("all_reduce", "reduce", "scan", "broadcast", "all_gather", "reduce_scatter", "all_to_all")
@@ -22,6 +26,7 @@ _WORTH_A_TRY = 2.0  # times the time of the best by the model
 _LEFT_BEHIND = 1.25  # times the best median of the first stage: not measured any further
 _CLOSE_ENOUGH = 1.3  # sizes between which a crossing is not looked for any more
 _MOST_HALVINGS = 3
+_NUM_SEGMENTS = (1, 4, 16)  # of hierarchies, whose levels overlap in segments
 
 Key = tuple[str, str, int]  # operation, class of types, bytes
 Measure = Callable[[Sequence[tuple[Key, str]], int], Mapping[tuple[Key, str], Sequence[float]]]
@@ -33,16 +38,13 @@ class Contest:
     """What schedules are measured, and how.
 
     Args:
-        num_ranks, ranks_per_host: of the communicator.
-        backends: names.
+        group: the communicator.
         rounds: of the last stage.
         measure: times cells; the same answer on all ranks.
         gamma_s: seconds per byte of reducing.
     """
 
-    num_ranks: int
-    ranks_per_host: int
-    backends: Sequence[str]
+    group: Group
     rounds: int
     measure: Measure
     gamma_s: float
@@ -51,20 +53,27 @@ class Contest:
         """Fit each backend's link to the time of sending an array along all ranks, which a chain of one block does."""
         cells: list[tuple[Key, str]] = [
             (("broadcast", "moved", nbytes), join_carrier(backend, "chain(num_blocks=1)"))
-            for backend in self.backends
+            for backend in self.group.backends
             for nbytes in sizes
         ]
         times = self.measure(cells, 5)
         fits = []
-        for backend in self.backends:
+        for backend in self.group.backends:
             points = [
-                (float(key[2]), min(seconds) / max(1, self.num_ranks - 1))
+                (float(key[2]), self._crossing_s(min(seconds), key[2]))
                 for (key, carrier), seconds in times.items()
                 if split_carrier(carrier)[0] == backend
             ]
             alpha_s, beta_s, misfit = fit_line(points)
             fits.append(Fit(backend, alpha_s, beta_s, self.gamma_s, misfit))
         return fits
+
+    def _crossing_s(self, seconds: float, nbytes: int) -> float:
+        """The time of one message between hosts, out of that along a chain of all ranks; of any, on one host."""
+        group = self.group
+        within = group.size - group.num_hosts if 1 < group.num_hosts < group.size else 0
+        within_s = within * typical_link(1).message_s(nbytes)
+        return max(seconds - within_s, 0.1 * seconds) / max(1, group.size - 1 - within)
 
     def run(self, rows: Sequence[Row], fits: Sequence[Fit]) -> Iterator[Row]:
         """Measure the schedules that the model thinks well of, beside the best of the libraries' own ways.
@@ -81,7 +90,7 @@ class Contest:
         """
         cells = {key: each for key, each in _best_rows(rows).items() if key[0] in OPS and key[2] >= LEAST_NBYTES}
         contenders = {
-            key: [row.carrier, *candidates(key, self.num_ranks, self.ranks_per_host, fits)]
+            key: [row.carrier, *candidates(key, self.group, fits)]
             for key, row in cells.items()
             if key[1] != "half"  # schedules round to 16 bits at every step, the libraries here do not
         }
@@ -110,52 +119,72 @@ class Contest:
     def _row(self, pair: tuple[Key, str], seconds: Sequence[float]) -> Row:
         (op, dtypes, nbytes), carrier = pair
         backend, algorithm = split_carrier(carrier)
-        return Row.of_samples(op, dtypes, self.num_ranks, nbytes, backend, False, seconds, algorithm)
+        return Row.of_samples(op, dtypes, self.group.size, nbytes, backend, False, seconds, algorithm)
 
 
-def candidates(key: Key, num_ranks: int, ranks_per_host: int, fits: Sequence[Fit]) -> list[str]:
+def candidates(key: Key, group: Group, fits: Sequence[Fit]) -> list[str]:
     """Return the carriers of the best schedules by the model, over all backends, fastest first.
 
     Args:
         key: operation, class of types, bytes.
-        num_ranks, ranks_per_host: of the communicator; hosts with different numbers of ranks count as one rank a host.
+        group: the communicator.
         fits: links of the backends.
     """
     predicted = sorted(
         (seconds, join_carrier(fit.backend, name))
         for fit in fits
-        for name, seconds in predict_all(key[0], key[2], num_ranks, ranks_per_host, fit.link)
+        for name, seconds in predict_all(key[0], key[2], group, fit.link)
     )
     return [carrier for seconds, carrier in predicted[:_MOST_CANDIDATES] if seconds <= _WORTH_A_TRY * predicted[0][0]]
 
 
-def predict_all(op: str, nbytes: int, num_ranks: int, ranks_per_host: int, link: Link) -> Iterator[tuple[str, float]]:
+def predict_all(op: str, nbytes: int, group: Group, link: Link) -> Iterator[tuple[str, float]]:
     """Yield every algorithm of an operation with its best parameters, and its time by the model in seconds.
+
+    Between hosts with several ranks each the time is simulated, as links within and between differ; on one host, and
+    with one rank on each, it is that of the formula.
 
     Args:
         op: name of the operation.
         nbytes: as in `Record.nbytes`.
-        num_ranks, ranks_per_host: of the communicator.
-        link: between any two of the ranks.
+        group: the communicator.
+        link: between any two of the ranks, or between hosts.
     """
-    total = total_nbytes(op, nbytes, num_ranks)
+    total = total_nbytes(op, nbytes, group.size)
     seen = set()
     for algorithm in algorithms(op):
-        if algorithm.restriction(num_ranks) is not None:
+        if algorithm.restriction(group.size) is not None:
             continue
-        parameters = dict(algorithm.parameters)
-        if "ranks_per_host" in parameters:
-            if not 1 < ranks_per_host < num_ranks or num_ranks % ranks_per_host:
+        for parameters in _parameters_worth_a_try(algorithm, group):
+            if "num_blocks" in algorithm.parameters:
+                best = algorithm.best_num_blocks(link, group.size, total, **parameters)
+                parameters["num_blocks"] = round_num_blocks(best)
+            complete = {**algorithm.parameters, **parameters}
+            if 1 < group.ranks_per_host < group.size:
+                fabric = Hosts(typical_link(1), link, group.ranks_per_host)
+                seconds = simulate(algorithm.schedule(group.size, **complete), total, fabric).seconds
+            else:
+                seconds = algorithm.seconds(link, group.size, total, **complete)
+            if group.size == 2 and seconds in seen:  # between two ranks many algorithms are one
                 continue
-            parameters["ranks_per_host"] = ranks_per_host
-        if "num_blocks" in parameters:
-            del parameters["num_blocks"]
-            parameters["num_blocks"] = round_num_blocks(algorithm.best_num_blocks(link, num_ranks, total, **parameters))
-        seconds = algorithm.seconds(link, num_ranks, total, **parameters)
-        if num_ranks == 2 and seconds in seen:  # between two ranks many algorithms are one
-            continue
-        seen.add(seconds)
-        yield format_algorithm(algorithm.name, parameters), seconds
+            seen.add(seconds)
+            yield format_algorithm(algorithm.name, complete), seconds
+
+
+def _parameters_worth_a_try(algorithm: Algorithm, group: Group) -> Iterator[dict[str, Any]]:
+    """Yield what is not left to the defaults, or to the best number of blocks."""
+    if "ranks_per_host" not in algorithm.parameters:
+        yield {}
+        return
+    levels = {"ranks_per_host": group.ranks_per_host, "ranks_per_domain": group.ranks_per_domain}
+    if group.num_hosts == 1:  # the domains are all the levels there are
+        levels = {"ranks_per_host": group.ranks_per_domain}
+    elif "ranks_per_domain" not in algorithm.parameters or group.ranks_per_domain == group.ranks_per_host:
+        del levels["ranks_per_domain"]
+    if not 1 < levels["ranks_per_host"] < group.size:
+        return
+    for num_segments in _NUM_SEGMENTS if "num_segments" in algorithm.parameters else (1,):
+        yield levels if num_segments == 1 else {**levels, "num_segments": num_segments}
 
 
 def _fastest(key: Key, carriers: Sequence[str], found: Mapping[tuple[Key, str], Row]) -> str:

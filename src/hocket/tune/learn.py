@@ -174,7 +174,7 @@ class Learner:
         self._round: _Round | None = None
         self._tried: dict[Cell, set[str]] = {}
         self._repeats: Counter[tuple[Cell, str]] = Counter()
-        self._group = Group(comm.size, list(comm.backends), comm.num_hosts)
+        self._group = comm._group
         self._take_over(comm.policy)
         if comm.size > 1:
             comm._on_turn = self._take_turn
@@ -341,8 +341,7 @@ class Learner:
         found += [name for name in self._group.backends if not any(each.backend == name for each in ranked)]
         if cell.op in OPS and cell.dtypes != "half" and kind.nbytes >= LEAST_NBYTES:
             fits = self.table.fits or _typical_fits(self._group)
-            per_host = self._group.size // self._group.num_hosts
-            found += candidates((cell.op, cell.dtypes, kind.nbytes), self._group.size, per_host, fits)
+            found += candidates((cell.op, cell.dtypes, kind.nbytes), self._group, fits)
         for carrier in dict.fromkeys(found):
             backend, _ = split_carrier(carrier)
             if carrier == incumbent or carrier in tried or len(tried) >= _MOST_CHALLENGERS:

@@ -61,10 +61,10 @@ def recheck(comm: Communicator, table: Table, num_points: int, seed: int, sweep:
         sweep: how long and how often.
     """
     points = draw_points(table, comm.size, num_points, seed)
-    group = Group(comm.size, list(comm.backends), comm.num_hosts)
+    group = comm._group
     stage = Stage(comm, sweep)
     try:
-        contenders = {point: _ways(table, group, comm.size // comm.num_hosts, point) for point in points}
+        contenders = {point: _ways(table, group, point) for point in points}
         pairs = [(point, carrier) for point, carriers in contenders.items() for carrier in carriers]
         times = stage.measure_carriers(pairs, sweep.rounds)
     finally:
@@ -94,7 +94,7 @@ def draw_points(table: Table, num_ranks: int, num_points: int, seed: int) -> lis
     return list(dict.fromkeys(points))
 
 
-def _ways(table: Table, group: Group, ranks_per_host: int, point: CellKey) -> list[str]:
+def _ways(table: Table, group: Group, point: CellKey) -> list[str]:
     """The chosen way first, then what may be faster: not by the times of the table alone, which are what is checked.
 
     They are the own way of every library, the schedules that the table has times for near that size, and those that the
@@ -105,7 +105,7 @@ def _ways(table: Table, group: Group, ranks_per_host: int, point: CellKey) -> li
     measured = [each.carrier for each in ranked if each.algorithm][:_MOST_SCHEDULES]
     modelled = []
     if op in OPS and dtypes != "half" and nbytes >= LEAST_NBYTES and table.fits:
-        modelled = candidates(point, group.size, ranks_per_host, table.fits)
+        modelled = candidates(point, group, table.fits)
     return list(dict.fromkeys([ranked[0].carrier, *group.backends, *measured, *modelled]))
 
 

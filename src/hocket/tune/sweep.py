@@ -84,9 +84,7 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
     fits: list[Fit] = []
     if sweep.schedules and comm.size > 1:
         contest = Contest(
-            comm.size,
-            comm.size // comm.num_hosts,
-            list(comm.backends),
+            comm._group,
             sweep.rounds,
             stage.measure_carriers,
             max(stage.gather([measure_gamma_s()])[rank][0] for rank in range(comm.size)),

@@ -1,0 +1,47 @@
+#include "hosts/routed_messages.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+
+namespace hocket {
+
+// The host's lane knows its own numbers only, in operations and in what it says of them.
+template <typename Call>
+Progress RoutedMessages::call_host(Operation& op, const Call& call) {
+  const int32_t rank = std::exchange(op.root, number_of(op));
+  try {
+    const Progress progress = call();
+    op.root = rank;
+    return progress;
+  } catch (const Failure& failure) {
+    op.root = rank;
+    Error error = failure.error();
+    error.message = "between the ranks of one host, by their numbers there: " + error.message;
+    for (int& each : error.ranks)
+      each = static_cast<int>(std::distance(numbers_.begin(), std::find(numbers_.begin(), numbers_.end(), each)));
+    throw Failure(std::move(error));
+  }
+}
+
+Progress RoutedMessages::post(Operation& op) {
+  if (number_of(op) < 0) return library_->post(op);
+  return call_host(op, [&] { return host_->post(op); });
+}
+
+Progress RoutedMessages::test(Operation& op) {
+  if (number_of(op) < 0) return library_->test(op);
+  return call_host(op, [&] { return host_->test(op); });
+}
+
+bool RoutedMessages::cancel(Operation& op) noexcept {
+  const int number = number_of(op);
+  if (number < 0) return library_->cancel(op);
+  const int32_t rank = std::exchange(op.root, number);
+  const bool is_unnoticed = host_->cancel(op);
+  op.root = rank;
+  return is_unnoticed;
+}
+
+}  // namespace hocket

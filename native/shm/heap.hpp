@@ -1,0 +1,55 @@
+// Arrays of programs in the memory that the ranks of a host share: what lies here the others read and write where it
+// is, and nothing has to be handed over by copying.
+//
+// The second half of the host's segment is divided between its ranks. A rank alone hands out its own part, and keeps
+// the account of it in its own memory; all ranks map all parts, at one address each, when they are needed first. So
+// (rank, place) is all that another one has to know of an array. Places of a part are used again, but never moved.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "shm/segment.hpp"
+
+namespace hocket {
+
+class Heap {
+ public:
+  // Maps the memory; nothing is allocated. Throws ResourceExhausted.
+  Heap(int segment, int rank, int size);
+  ~Heap();
+
+  // Pages of this rank's own part, which read as zero. Throws ResourceExhausted.
+  std::byte* allocate(uint64_t nbytes);
+  void free(const std::byte* begin) noexcept;
+
+  // Gives a block memory that no other rank sees, with the content that it has, and for good. To be called where an
+  // operation was given up: a rank that had stopped in the middle of it may still go on writing.
+  void detach(const std::byte* begin) noexcept;
+
+  // Where an array of this rank lies in its part, if it lies there as a whole and others see it. Under the progress
+  // lock, as detach().
+  std::optional<uint64_t> place_of(const std::byte* begin, uint64_t nbytes) const;
+  std::byte* at(int rank, uint64_t place) const {
+    return mapping_.data() + static_cast<uint64_t>(rank) * part_bytes_ + place;
+  }
+  uint64_t num_allocated() const;  // bytes, of this rank
+
+ private:
+  std::byte* own() const { return at(rank_, 0); }
+  uint64_t take(uint64_t nbytes);
+
+  const Fd segment_;  // its own, as arrays outlive the job
+  const int rank_;
+  const uint64_t part_bytes_;
+  const Mapping mapping_;
+  mutable std::mutex mutex_;
+  std::map<uint64_t, uint64_t> used_;  // place -> bytes
+  std::map<uint64_t, uint64_t> free_;  // likewise; neighbours are one
+  std::map<uint64_t, uint64_t> detached_;  // likewise
+};
+
+}  // namespace hocket

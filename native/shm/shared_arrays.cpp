@@ -1,0 +1,218 @@
+// The algorithms for arrays that lie in the memory which the ranks of a host share (heap.hpp): who needs something reads
+// it where it is, who has a result writes it where it belongs, and nothing is staged. A rank says in its header line
+// where its arrays lie, and whether it has mapped the memory; all members see the same lines, so all of them take this
+// way or none. What has to be shared is said in find_sharing().
+//
+// The agreement is the barrier in front: who has put out its line has what it gives in its array. `finished` is the
+// barrier behind: nobody returns while others read or write its array.
+//
+// Two ranks never touch the same bytes at once, but for reading: of a reduction in place a rank reads and writes the
+// slice that it owns, in all arrays, and nobody else does. A scan is the exception, see there.
+#include <algorithm>
+#include <vector>
+
+#include "core/copy.hpp"
+#include "shm/collective_lane.hpp"
+#include "shm/slices.hpp"
+
+namespace hocket {
+
+namespace {
+
+// In one step: other lanes want their turn.
+constexpr uint64_t kPieceBytes = 256 << 10;
+// What is written to more than two arrays is read again, out of the processor's own cache.
+constexpr uint64_t kCachedPieceBytes = 32 << 10;
+
+}  // namespace
+
+CollectiveLane::Sharing CollectiveLane::find_sharing(const Operation& op) const {
+  const auto all = [&](auto&& has) { return std::all_of(offers_.begin(), offers_.end(), has); };
+  const auto has_in = [](const Offer& offer) { return offer.in_place != kNotShared; };
+  const auto has_out = [](const Offer& offer) { return offer.out_place != kNotShared; };
+  if (!all([](const Offer& offer) { return offer.maps_heap != 0; })) return Sharing::none;
+  const Offer& root = offers_[static_cast<size_t>(std::max(op.root, 0))];
+  switch (op.kind) {
+    case OpKind::all_reduce:
+    case OpKind::scan:
+      return all(has_in) && all(has_out) ? Sharing::in : Sharing::none;
+    case OpKind::reduce:
+      return all(has_in) && has_out(root) ? Sharing::in : Sharing::none;
+    case OpKind::broadcast:
+      if (!has_in(root)) return Sharing::none;
+      return all(has_out) ? Sharing::both : Sharing::in;
+    case OpKind::gather:
+    case OpKind::gatherv:
+      return has_out(root) ? Sharing::out : all(has_in) ? Sharing::in : Sharing::none;
+    case OpKind::scatter:
+    case OpKind::scatterv:
+      return has_in(root) ? Sharing::in : all(has_out) ? Sharing::out : Sharing::none;
+    case OpKind::reduce_scatter:
+    case OpKind::reduce_scatterv:
+      return all(has_in) ? Sharing::in : Sharing::none;
+    case OpKind::all_gather:
+    case OpKind::all_gatherv:
+    case OpKind::all_to_all:
+      return all(has_in) ? Sharing::in : all(has_out) ? Sharing::out : Sharing::none;
+    default:  // of all_to_allv only two ranks know where a block lies
+      return Sharing::none;
+  }
+}
+
+Task CollectiveLane::start_shared(const Operation& op, Sharing sharing) {
+  switch (without_counts(op.kind)) {
+    case OpKind::all_reduce:
+    case OpKind::reduce:
+      return reduce_in_place(op);
+    case OpKind::scan:
+      return scan_in_place(op);
+    case OpKind::reduce_scatter:
+      return reduce_scatter_in_place(op);
+    default:
+      return copy_in_place(op, sharing);
+  }
+}
+
+std::byte* CollectiveLane::in_of(int peer) const {
+  return heap_->at(region_->host_rank(peer), offers_[static_cast<size_t>(peer)].in_place);
+}
+
+std::byte* CollectiveLane::out_of(int peer) const {
+  return heap_->at(region_->host_rank(peer), offers_[static_cast<size_t>(peer)].out_place);
+}
+
+// Every rank reduces its slice over all arrays, in rank order, and writes the result into all of them; of reduce into
+// that of the root.
+Task CollectiveLane::reduce_in_place(Operation op) {
+  const uint64_t epoch = take_epochs(1) + 1;
+  const ReduceKernel kernel = reduce_kernel(op.dtype, op.reduce);
+  const Slice own = slice_of(op.nbytes, rank_, size_);
+  std::vector<std::byte*> ins, outs;
+  for (int peer = 0; peer < size_; ++peer) ins.push_back((peer == rank_ ? const_cast<std::byte*>(op.in) : in_of(peer)) + own.begin);
+  for (int step = 0; step < size_; ++step) {
+    const int peer = (rank_ + step) % size_;
+    if (op.kind == OpKind::all_reduce || peer == op.root)
+      outs.push_back((peer == rank_ ? op.out : out_of(peer)) + own.begin);
+  }
+  std::vector<const std::byte*> sources(ins.size());
+  const uint64_t piece = outs.size() > 2 ? kCachedPieceBytes : kPieceBytes;
+  for (uint64_t position = 0; position < own.nbytes; position += piece) {
+    co_await step();
+    const uint64_t nbytes = std::min(piece, own.nbytes - position);
+    for (size_t i = 0; i < ins.size(); ++i) sources[i] = ins[i] + position;
+    kernel(outs[0] + position, outs.size() > 1 ? outs[1] + position : nullptr, sources.data(), size_,
+           nbytes / itemsize(op.dtype));
+    for (size_t i = 2; i < outs.size(); ++i) copy_bytes(outs[i] + position, outs[0] + position, nbytes);
+  }
+  publish_staged(epoch);
+  publish_finished(epoch);
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer != rank_) co_await finished_by(peer, epoch);
+}
+
+Task CollectiveLane::reduce_scatter_in_place(Operation op) {
+  const uint64_t epoch = take_epochs(1) + 1;
+  const ReduceKernel kernel = reduce_kernel(op.dtype, op.reduce);
+  const Block own = op.in_block(rank_);
+  std::vector<const std::byte*> ins, sources(static_cast<size_t>(size_));
+  for (int peer = 0; peer < size_; ++peer) ins.push_back((peer == rank_ ? op.in : in_of(peer)) + own.offset);
+  for (uint64_t position = 0; position < own.nbytes; position += kPieceBytes) {
+    co_await step();
+    for (size_t i = 0; i < ins.size(); ++i) sources[i] = ins[i] + position;
+    kernel(op.out + position, nullptr, sources.data(), size_,
+           std::min(kPieceBytes, own.nbytes - position) / itemsize(op.dtype));
+  }
+  publish_staged(epoch);
+  publish_finished(epoch);
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer != rank_) co_await finished_by(peer, epoch);
+}
+
+// Arrays are read by the ranks behind and overwritten by their own: chunk by chunk, every rank makes its result apart,
+// and puts it in its place when those behind have made theirs.
+Task CollectiveLane::scan_in_place(Operation op) {
+  const ReduceKernel kernel = reduce_kernel(op.dtype, op.reduce);
+  const uint64_t num_chunks = div_up(op.nbytes, kCachedPieceBytes);
+  const uint64_t base = take_epochs(num_chunks);
+  std::vector<const std::byte*> ins, sources(static_cast<size_t>(rank_ + 1));
+  for (int peer = 0; peer <= rank_; ++peer) ins.push_back(peer == rank_ ? op.in : in_of(peer));
+  std::vector<std::byte> result(std::min(op.nbytes, kCachedPieceBytes));
+  for (uint64_t k = 0; k < num_chunks; ++k) {
+    const Block part = piece_of({0, op.nbytes}, k, kCachedPieceBytes);
+    for (size_t i = 0; i < ins.size(); ++i) sources[i] = ins[i] + part.offset;
+    kernel(result.data(), nullptr, sources.data(), rank_ + 1, part.nbytes / itemsize(op.dtype));
+    publish_staged(base + k + 1);
+    publish_finished(base + k + 1);
+    for (int peer = rank_ + 1; peer < size_; ++peer) co_await finished_by(peer, base + k + 1);
+    co_await step();
+    copy_bytes(op.out + part.offset, result.data(), part.nbytes);
+  }
+}
+
+// What is copied, and by whom: with Sharing::in by who needs it, with Sharing::out by who has it. A broadcast within
+// shared arrays is divided: the root copies as much as each of the others.
+Task CollectiveLane::copy_in_place(Operation op, Sharing sharing) {
+  const uint64_t epoch = take_epochs(1) + 1;
+  const OpKind kind = without_counts(op.kind);
+  struct Copy {
+    std::byte* to;
+    const std::byte* from;
+    uint64_t nbytes;
+  };
+  std::vector<Copy> copies;
+  const auto add = [&](std::byte* to, const std::byte* from, uint64_t nbytes) {
+    if (to != from && nbytes) copies.push_back({to, from, nbytes});
+  };
+  const bool reads = sharing != Sharing::out;
+  for (int step = 0; step < size_; ++step) {
+    const int peer = (rank_ + step) % size_;
+    const bool is_own = peer == rank_;
+    const std::byte* const their_in = is_own ? op.in : reads ? in_of(peer) : nullptr;
+    std::byte* const their_out = is_own ? op.out : sharing != Sharing::in ? out_of(peer) : nullptr;
+    switch (kind) {
+      case OpKind::all_gather:
+        if (is_own || reads)
+          add(op.out + op.out_block(peer).offset, their_in, op.out_block(peer).nbytes);
+        else
+          add(their_out + op.out_block(rank_).offset, op.in, op.out_block(rank_).nbytes);
+        break;
+      case OpKind::all_to_all:
+        if (is_own || reads)
+          add(op.out + op.out_block(peer).offset, their_in + op.in_block(rank_).offset, op.nbytes);
+        else
+          add(their_out + op.out_block(rank_).offset, op.in + op.in_block(peer).offset, op.nbytes);
+        break;
+      case OpKind::gather:
+        if (reads ? rank_ == op.root : peer == op.root)
+          add((reads ? op.out : their_out) + op.out_block(reads ? peer : rank_).offset, reads ? their_in : op.in,
+              op.out_block(reads ? peer : rank_).nbytes);
+        break;
+      case OpKind::scatter:
+        if (reads ? peer == op.root : rank_ == op.root)
+          add(reads ? op.out : their_out, (reads ? their_in : op.in) + op.in_block(reads ? rank_ : peer).offset,
+              op.in_block(reads ? rank_ : peer).nbytes);
+        break;
+      default: {  // broadcast
+        const Slice of_root = sharing == Sharing::both ? slice_of(op.nbytes, op.root, size_) : Slice{0, 0};
+        if (rank_ == op.root && !is_own) add(their_out + of_root.begin, op.in + of_root.begin, of_root.nbytes);
+        if (rank_ != op.root && peer == op.root) {
+          add(op.out, their_in, of_root.begin);
+          add(op.out + of_root.end(), their_in + of_root.end(), op.nbytes - of_root.end());
+        }
+      }
+    }
+  }
+  for (const Copy& copy : copies) {
+    for (uint64_t position = 0; position < copy.nbytes; position += kPieceBytes) {
+      co_await step();
+      copy_into_array(copy.to + position, copy.from + position, std::min(kPieceBytes, copy.nbytes - position),
+                      op.out_nbytes(size_));
+    }
+  }
+  publish_staged(epoch);
+  publish_finished(epoch);
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer != rank_) co_await finished_by(peer, epoch);
+}
+
+}  // namespace hocket

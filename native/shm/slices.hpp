@@ -1,0 +1,37 @@
+// How arrays and blocks are divided: into slices, one of every rank, and into pieces, one after the other.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/blocks.hpp"
+
+namespace hocket {
+
+constexpr uint64_t div_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
+
+struct Slice {
+  size_t begin;
+  size_t nbytes;
+  size_t end() const { return begin + nbytes; }
+};
+
+// The part of an array that rank `owner` reduces; borders on cache lines, so that no line has two writers.
+inline Slice slice_of(size_t nbytes, int owner, int size) {
+  constexpr size_t kLine = 64;
+  const size_t lines = (nbytes + kLine - 1) / kLine;
+  const size_t n = static_cast<size_t>(size);
+  const size_t o = static_cast<size_t>(owner);
+  const size_t begin = std::min(nbytes, lines * o / n * kLine);
+  const size_t end = std::min(nbytes, lines * (o + 1) / n * kLine);
+  return {begin, end - begin};
+}
+
+// Part k of a block that goes in pieces; nothing of one that has ended before.
+inline Block piece_of(Block block, uint64_t k, uint64_t piece) {
+  const uint64_t begin = std::min(block.nbytes, k * piece);
+  return {block.offset + begin, std::min(piece, block.nbytes - begin)};
+}
+
+}  // namespace hocket

@@ -1,0 +1,176 @@
+"""Arrays in shared memory: how they are made, how long they live, and what they cannot be."""
+
+from __future__ import annotations
+
+import gc
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hocket as hk
+
+
+def _made(comm: hk.Communicator) -> bool:
+    host = comm._fabric.host
+    x = comm.empty((3, 5), "int64")
+    assert x.shape == (3, 5) and x.dtype == np.int64 and (x == 0).all() and x.flags.writeable and x.flags.c_contiguous
+    assert comm.zeros(7).dtype == np.float32 and comm.empty(()).shape == ()
+    assert comm.empty((0, 3)).shape == (0, 3)
+    assert comm.empty(np.int64(4), np.dtype("float16")).shape == (4,)
+    big = comm.empty(1 << 20)
+    before = host.num_allocated
+    assert before >= big.nbytes
+    view = big[100:200].reshape(10, 10)
+    del big
+    gc.collect()
+    assert host.num_allocated == before  # a view keeps it
+    view[...] = 3
+    del view
+    gc.collect()
+    assert host.num_allocated <= before - (4 << 20)
+    again = comm.empty(1 << 20)
+    assert (again == 0).all()  # whatever was there before
+    like = comm.symmetric_like(np.arange(6.0).reshape(2, 3)[:, ::-1])
+    np.testing.assert_array_equal(like, [[2, 1, 0], [5, 4, 3]])
+    return True
+
+
+def _rejected(comm: hk.Communicator) -> bool:
+    with pytest.raises(hk.InvalidArgument, match=r"shape \(3, -1\) has a negative length"):
+        comm.empty((3, -1))
+    with pytest.raises(hk.InvalidType, match="shape must be an int or a sequence of ints, not 'ab'"):
+        comm.empty("ab")
+    with pytest.raises(hk.InvalidType, match="dtype must be a type of NumPy or torch, as 'float32', not 'nonsense'"):
+        comm.empty(3, "nonsense")
+    with pytest.raises(hk.InvalidArgument, match="operations know no type str"):
+        comm.empty(3, "U5")
+    with pytest.raises(hk.InvalidType, match="takes a torch module, a tensor or a NumPy array, not list"):
+        comm.symmetric_like([1, 2])
+    with pytest.raises(hk.ResourceExhausted, match="address space for shared arrays"):
+        comm.empty(1 << 45, "uint8")
+    comm.finalize()
+    with pytest.raises(hk.InvalidState, match="was finalized; it has no memory to share"):
+        comm.empty(3)
+    return True
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("fn", [_made, _rejected])
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_on_ranks(fn: Any, num_ranks: int) -> None:
+    assert all(hk.spawn(fn, num_ranks, timeout=50))
+
+
+def _outlives(comm: hk.Communicator) -> bool:
+    """An array is used after its communicator, its job and in the next job, where it is memory like any other."""
+    x = comm.empty(50_000)
+    x[...] = comm.rank
+    comm.all_reduce(x)
+    comm.finalize()
+    gc.collect()
+    assert (x == 1).all()
+    x += 1
+    second = hk.init(backends=["shm"], timeout=30)
+    second.all_reduce(x)
+    assert (x == 4).all() and not second.records()[-1].in_place
+    y = second.empty(50_000)
+    for _ in range(2):
+        y[...] = second.rank
+        second.all_reduce(y)
+    assert (y == 1).all() and second.records()[-1].in_place
+    second.finalize()
+    del comm, second
+    gc.collect()
+    y += x
+    assert (y == 5).all()
+    return True
+
+
+@pytest.mark.timeout(60)
+def test_arrays_outlive_their_communicator() -> None:
+    assert all(hk.spawn(_outlives, 2, timeout=50))
+
+
+def _after_fork(comm: hk.Communicator) -> bool:
+    """A child sees the array, and giving its own reference back takes nothing from the parent."""
+    x = comm.empty(100_000)
+    x[...] = 7
+    pid = os.fork()
+    if pid == 0:
+        is_right = bool((x == 7).all())
+        try:
+            comm.empty(3)
+        except hk.InvalidState:
+            del x
+            gc.collect()
+            os._exit(0 if is_right else 1)
+        os._exit(2)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert (x == 7).all()
+    comm.all_reduce(x)
+    assert (x == 7 * comm.size).all()
+    return True
+
+
+@pytest.mark.timeout(60)
+def test_a_forked_child() -> None:
+    assert all(hk.spawn(_after_fork, 2, timeout=50))
+
+
+def _after_failure(comm: hk.Communicator) -> bool:
+    """What was given up keeps its content, and is no array that others could still write to."""
+    if comm.rank == 0:
+        x = comm.empty(1 << 20)
+        x[...] = 1
+        with pytest.raises(hk.HocketError):
+            comm.all_reduce(x, timeout=0.5)
+        x[...] = 2
+        return bool((x == 2).all())
+    comm.all_reduce(comm.empty(1 << 18))  # another size: a mismatch, on both
+    return True
+
+
+@pytest.mark.timeout(60)
+def test_a_mismatch_of_shared_arrays() -> None:
+    with pytest.raises(hk.CollectiveMismatch):
+        hk.spawn(_after_failure, 2, timeout=50)
+
+
+def _module(comm: hk.Communicator) -> bool:
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(comm.rank)
+    model = torch.nn.Sequential(torch.nn.Linear(300, 200), torch.nn.BatchNorm1d(200), torch.nn.Linear(200, 300))
+    model[2].weight = torch.nn.Parameter(model[0].weight.data.T)  # a view of the same memory
+    before = [each.detach().clone() for each in model.state_dict().values()]
+    model(torch.ones(4, 300)).sum().backward()
+    assert comm.symmetric_like(model) is model
+    assert all(torch.equal(was, now) or "running" in name or "num_batches" in name
+               for was, (name, now) in zip(before, model.state_dict().items(), strict=True))  # fmt: skip
+    assert model[2].weight.untyped_storage().data_ptr() == model[0].weight.untyped_storage().data_ptr()
+    for _ in range(2):
+        with torch.no_grad():
+            comm.broadcast(model[0].weight, 0)
+        comm.all_reduce(model[0].weight.grad)
+    used = [each.in_place for each in comm.records() if each.op in ("broadcast", "all_reduce")]
+    assert used[2:] == [True, True], used
+    tensor = comm.empty((100, 50), torch.bfloat16)
+    assert tensor.shape == (100, 50) and tensor.dtype == torch.bfloat16 and not tensor.any()
+    assert comm.empty((0, 4), torch.float32).shape == (0, 4)
+    tensor.fill_(comm.rank + 1)
+    comm.all_reduce(tensor)
+    assert (tensor == 3).all() and comm.records()[-1].in_place
+    like = comm.symmetric_like(torch.arange(5.0, requires_grad=True))
+    assert torch.equal(like, torch.arange(5.0)) and not like.requires_grad
+    with pytest.raises(hk.InvalidType, match="only strided tensors on the CPU can be shared"):
+        comm.symmetric_like(torch.nn.Linear(2, 2, device="meta"))
+    return True
+
+
+@pytest.mark.timeout(90)
+def test_torch_modules_and_tensors() -> None:
+    assert all(hk.spawn(_module, 2, timeout=80))

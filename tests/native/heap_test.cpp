@@ -1,0 +1,116 @@
+// The heap that the ranks of a host share: what is handed out, given back, and taken out of the others' reach.
+#include "shm/heap.hpp"
+
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "check.hpp"
+#include "core/error.hpp"
+#include "shm/host.hpp"
+
+using namespace hocket;
+
+namespace {
+
+bool is_filled(const std::byte* begin, uint64_t nbytes, int value) {
+  for (uint64_t i = 0; i < nbytes; ++i)
+    if (begin[i] != static_cast<std::byte>(value)) return false;
+  return true;
+}
+
+void ranks_see_each_other() {
+  const Fd segment = create_segment(kSegmentBytes);
+  Heap first(segment.get(), 0, 2), second(segment.get(), 1, 2);
+  std::byte* const x = first.allocate(10000);
+  std::byte* const y = second.allocate(10000);
+  CHECK(is_filled(x, 10000, 0));
+  std::memset(x, 1, 10000);
+  std::memset(y, 2, 10000);
+  const auto place = first.place_of(x + 100, 9900);
+  CHECK(place.has_value());
+  CHECK(is_filled(second.at(0, *place), 9900, 1));
+  CHECK(is_filled(first.at(1, *second.place_of(y, 10000)), 10000, 2));
+  std::memset(second.at(0, *place), 3, 5);
+  CHECK(x[100] == std::byte{3} && x[105] == std::byte{1});
+  CHECK(!first.place_of(y, 1) && !second.place_of(x, 1));
+  CHECK(!first.place_of(reinterpret_cast<const std::byte*>(&segment), 1));
+  CHECK(!first.place_of(x, 1ull << 43));
+}
+
+void memory_is_used_again() {
+  const Fd segment = create_segment(kSegmentBytes);
+  Heap heap(segment.get(), 0, 1);
+  std::vector<std::byte*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(heap.allocate(5000));
+  const uint64_t held = heap.num_allocated();
+  CHECK(held == 8 * 8192);
+  for (const int i : {3, 1, 2}) {  // neighbours become one
+    std::memset(blocks[static_cast<size_t>(i)], 9, 5000);
+    heap.free(blocks[static_cast<size_t>(i)]);
+  }
+  std::byte* const large = heap.allocate(3 * 8192);
+  CHECK(large == blocks[1]);
+  CHECK(is_filled(large, 3 * 8192, 0));
+  CHECK(heap.num_allocated() == held);
+  heap.free(large);
+  heap.free(large);  // no block any more
+  for (const int i : {0, 4, 5, 6, 7}) heap.free(blocks[static_cast<size_t>(i)]);
+  CHECK(heap.num_allocated() == 0);
+  std::byte* const huge = heap.allocate(4 << 20);
+  CHECK(reinterpret_cast<uintptr_t>(huge - heap.at(0, 0)) % (2 << 20) == 0);
+  bool has_thrown = false;
+  try {
+    heap.allocate(kHeapBytes + 1);
+  } catch (const Failure& failure) {
+    has_thrown = failure.error().code == ErrorCode::resource_exhausted;
+  }
+  CHECK(has_thrown);
+}
+
+void detached_memory_is_out_of_reach() {
+  const Fd segment = create_segment(kSegmentBytes);
+  Heap heap(segment.get(), 0, 2), other(segment.get(), 1, 2);
+  std::byte* const x = heap.allocate(20000);
+  std::byte* const y = heap.allocate(20000);
+  std::memset(x, 5, 20000);
+  std::memset(y, 6, 20000);
+  const uint64_t place = *heap.place_of(x, 20000);
+  heap.detach(x + 7000);
+  CHECK(is_filled(x, 20000, 5));
+  CHECK(!heap.place_of(x, 20000) && !heap.place_of(x + 19999, 1) && heap.place_of(y, 20000));
+  std::memset(other.at(0, place), 8, 20000);  // by a rank that knows nothing of it
+  CHECK(is_filled(x, 20000, 5) && is_filled(y, 20000, 6));
+  heap.detach(x);
+  heap.free(x);
+  CHECK(is_filled(x, 20000, 5));
+  CHECK(heap.allocate(20000) != x);
+}
+
+void threads_allocate_at_once() {
+  const Fd segment = create_segment(kSegmentBytes);
+  Heap heap(segment.get(), 0, 1);
+  std::vector<std::thread> threads;
+  for (int number = 1; number <= 4; ++number)
+    threads.emplace_back([&heap, number] {
+      for (int i = 0; i < 200; ++i) {
+        const uint64_t nbytes = static_cast<uint64_t>(1 + (number * 37 + i * 101) % 30000);
+        std::byte* const block = heap.allocate(nbytes);
+        std::memset(block, number, nbytes);
+        CHECK(is_filled(block, nbytes, number));
+        heap.free(block);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(heap.num_allocated() == 0);
+}
+
+}  // namespace
+
+int main() {
+  ranks_see_each_other();
+  memory_is_used_again();
+  detached_memory_is_out_of_reach();
+  threads_allocate_at_once();
+  return 0;
+}
