@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from ddp_rank import BATCH, SEQUENCE, SmallTransformer, text
-from models import VARIANTS
+from models import OURS, SYMMETRIC, VARIANTS
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -39,6 +39,19 @@ TUNED = Sweep(
     busy_sizes=(),
 )
 Step = Callable[[], torch.Tensor]
+
+
+class OwnMemory:
+    """A communicator whose arrays lie in memory of every rank's own."""
+
+    def __init__(self, comm: hk.Communicator) -> None:
+        self._comm = comm
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._comm, name)
+
+    def zeros(self, shape: int | tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.zeros(shape, dtype=dtype)
 
 
 def gpt_step(comm: hk.Communicator) -> Step:
@@ -116,11 +129,20 @@ def transformer_step(wrap: Callable[[torch.nn.Module], torch.nn.Module]) -> Step
     return step
 
 
-def sharded(model: torch.nn.Module, group: dist.ProcessGroup) -> torch.nn.Module:
+def replicated(model: torch.nn.Module, group: dist.ProcessGroup, is_symmetric: bool) -> torch.nn.Module:
+    wrapped = DistributedDataParallel(model, process_group=group)
+    if is_symmetric:
+        hocket.torch.use_symmetric_buckets(wrapped)
+    return wrapped
+
+
+def sharded(model: torch.nn.Module, group: dist.ProcessGroup, is_symmetric: bool) -> torch.nn.Module:
     mesh = DeviceMesh.from_group(group, "cpu")
-    for layer in model.layers.layers:
+    for layer in [*model.layers.layers, model]:
         fully_shard(layer, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+        if is_symmetric:
+            layer.set_allocate_memory_from_process_group_for_comm(True)
+    return model
 
 
 def looped(step: Step) -> Callable[[int], None]:
@@ -151,32 +173,37 @@ def main() -> None:
     table = measure_table(world, TUNED)
     if world.rank == 0:
         save_table(table, sys.argv[1])
-    policies = {name: TablePolicy(table) if name == "mix" else hk.Policy.fixed({"*": name}) for name in VARIANTS}
+    tuned = TablePolicy(table)
+    policies = {name: tuned if name in (OURS, SYMMETRIC) else hk.Policy.fixed({"*": name}) for name in VARIANTS}
     comms = {}
     for name, policy in policies.items():
-        comms[name] = world.dup()
-        comms[name].policy = policy
+        comm = world.dup()
+        comm.policy = policy
+        comms[name] = comm if name == SYMMETRIC else OwnMemory(comm)
     contenders: list[Contender] = []
     for case, make in {"gpt": gpt_step, "moe": moe_step, "dlrm": dlrm_step}.items():
         contenders += offered(case, {name: lambda comm=comm, make=make: make(comm) for name, comm in comms.items()})
 
     dist.init_process_group("gloo")
     groups: dict[str, dist.ProcessGroup] = {"gloo": dist.new_group(backend="gloo")}
-    for name in ("shm", "mpi", "mix"):
-        backends = ("shm", "gloo", "mpi") if name == "mix" else name
+    for name in ("shm", "mpi", OURS, SYMMETRIC):
+        backends = ("shm", "gloo", "mpi") if name in (OURS, SYMMETRIC) else name
         options = hocket.torch.Options(backends, policies[name])
         groups[name] = dist.new_group(backend="hocket", pg_options=options, timeout=timedelta(seconds=300))
     ordered = {name: groups[name] for name in VARIANTS}
     contenders += offered(
         "transformer, DDP",
         {
-            name: lambda group=group: transformer_step(lambda m: DistributedDataParallel(m, process_group=group))
+            name: lambda name=name, group=group: transformer_step(lambda m: replicated(m, group, name == SYMMETRIC))
             for name, group in ordered.items()
         },
     )
     contenders += offered(
         "transformer, FSDP2",
-        {name: lambda group=group: transformer_step(lambda m: sharded(m, group)) for name, group in ordered.items()},
+        {
+            name: lambda name=name, group=group: transformer_step(lambda m: sharded(m, group, name == SYMMETRIC))
+            for name, group in ordered.items()
+        },
     )
     serve(contenders, world.rank, world.barrier)
     del contenders

@@ -123,7 +123,8 @@ class Gradients:
 
     def __init__(self, model: DLRM, network: nn.Module) -> None:
         self.model, sizes = model, [each.numel() for each in network.parameters()]
-        self.flat, self.num_missing, self.num_parameters = torch.zeros(sum(sizes)), len(sizes), len(sizes)
+        self.flat = model.step.comm.zeros(sum(sizes), torch.float32)  # shared by the ranks of a host: no copies
+        self.num_missing = self.num_parameters = len(sizes)
         for each, part in zip(network.parameters(), self.flat.split(sizes), strict=True):
             each.grad = part.view_as(each)
             each.register_post_accumulate_grad_hook(self.on_gradient)

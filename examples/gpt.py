@@ -89,12 +89,15 @@ class Step:
 
 
 class Bucket:
-    """The parameters of one layer in one buffer, a row a rank; this rank updates its own row."""
+    """The parameters of one layer in one buffer, a row a rank; this rank updates its own row.
+
+    It lies in memory that the ranks of a host share, where they gather and reduce without copies.
+    """
 
     def __init__(self, comm: hk.Communicator, layer: nn.Module) -> None:
         self.comm, parameters = comm, list(layer.parameters())
         width = math.ceil(sum(each.numel() for each in parameters) / comm.size)
-        self.values, self.gradients = torch.zeros(2, comm.size, width)
+        self.values, self.gradients = comm.zeros((2, comm.size, width), torch.float32)
         begin = 0
         for each in parameters:
             part = slice(begin, begin := begin + each.numel())

@@ -17,17 +17,16 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kHugePage = 2 << 20;
+constexpr uint64_t kMostKeptBytes = 256 << 20;
 
 constexpr uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
-constexpr uint64_t part_bytes_for(int size) { return kHeapBytes / static_cast<uint64_t>(size) / kHugePage * kHugePage; }
-
 }  // namespace
 
-Heap::Heap(int segment, int rank, int size)
+Heap::Heap(int segment, int rank, int size, uint64_t nbytes)
     : segment_(fcntl(segment, F_DUPFD_CLOEXEC, 0)),
       rank_(rank),
-      part_bytes_(part_bytes_for(size)),
+      part_bytes_(nbytes / static_cast<uint64_t>(size) / kHugePage * kHugePage),
       mapping_(segment_.get(), kHeapBegin, part_bytes_ * static_cast<uint64_t>(size)) {
   madvise(mapping_.data(), mapping_.nbytes(), MADV_DONTDUMP);
   madvise(mapping_.data(), mapping_.nbytes(), MADV_HUGEPAGE);  // where the system has them for shared memory
@@ -57,16 +56,29 @@ uint64_t Heap::take(uint64_t nbytes) {
 std::byte* Heap::allocate(uint64_t nbytes) {
   nbytes = round_up(std::max<uint64_t>(nbytes, 1), kPage);
   const std::lock_guard guard(mutex_);
+  if (const auto kept = kept_.find(nbytes); kept != kept_.end()) {
+    const uint64_t place = kept->second;
+    kept_.erase(kept);
+    num_kept_ -= nbytes;
+    used_.emplace(place, nbytes);
+    return at(rank_, place);
+  }
   const uint64_t place = take(nbytes);
-  std::byte* const begin = at(rank_, place);
+  const uint64_t offset = kHeapBegin + static_cast<uint64_t>(rank_) * part_bytes_ + place;
   try {
-    allocate_pages(segment_.get(), kHeapBegin + static_cast<uint64_t>(begin - mapping_.data()), nbytes);
+    try {
+      allocate_pages(segment_.get(), offset, nbytes);
+    } catch (const Failure&) {
+      if (kept_.empty()) throw;
+      give_back_kept();
+      allocate_pages(segment_.get(), offset, nbytes);
+    }
   } catch (...) {
     used_.erase(place);
-    free_.emplace(place, nbytes);
+    give_back(place, nbytes);
     throw;
   }
-  return begin;
+  return at(rank_, place);
 }
 
 void Heap::free(const std::byte* begin) noexcept {
@@ -74,9 +86,21 @@ void Heap::free(const std::byte* begin) noexcept {
   const std::lock_guard guard(mutex_);
   const auto found = used_.find(static_cast<uint64_t>(begin - own()));
   if (found == used_.end()) return;
-  auto [place, nbytes] = *found;
+  const auto [place, nbytes] = *found;
   used_.erase(found);
-  release_pages(segment_.get(), kHeapBegin + static_cast<uint64_t>(begin - mapping_.data()), nbytes);
+  if (num_kept_ + nbytes > kMostKeptBytes) return give_back(place, nbytes);
+  kept_.emplace(nbytes, place);
+  num_kept_ += nbytes;
+}
+
+void Heap::give_back_kept() noexcept {
+  for (const auto& [nbytes, place] : kept_) give_back(place, nbytes);
+  kept_.clear();
+  num_kept_ = 0;
+}
+
+void Heap::give_back(uint64_t place, uint64_t nbytes) noexcept {
+  release_pages(segment_.get(), kHeapBegin + static_cast<uint64_t>(rank_) * part_bytes_ + place, nbytes);
   auto next = free_.lower_bound(place);
   if (next != free_.end() && place + nbytes == next->first) {
     nbytes += next->second;

@@ -18,12 +18,14 @@ namespace hocket {
 
 class Heap {
  public:
-  // Maps the memory; nothing is allocated. Throws ResourceExhausted.
-  Heap(int segment, int rank, int size);
+  // Maps the memory, `nbytes` of all ranks together; nothing is allocated. Throws ResourceExhausted.
+  Heap(int segment, int rank, int size, uint64_t nbytes);
   ~Heap();
 
-  // Pages of this rank's own part, which read as zero. Throws ResourceExhausted.
+  // Pages of this rank's own part. Throws ResourceExhausted.
   std::byte* allocate(uint64_t nbytes);
+  // A block of that size may be asked for again soon, as by programs that make the same arrays in every step: it keeps
+  // its pages, as long as all such blocks do not have too many.
   void free(const std::byte* begin) noexcept;
 
   // Gives a block memory that no other rank sees, with the content that it has, and for good. To be called where an
@@ -41,15 +43,19 @@ class Heap {
  private:
   std::byte* own() const { return at(rank_, 0); }
   uint64_t take(uint64_t nbytes);
+  void give_back(uint64_t place, uint64_t nbytes) noexcept;
+  void give_back_kept() noexcept;
 
   const Fd segment_;  // its own, as arrays outlive the job
   const int rank_;
   const uint64_t part_bytes_;
   const Mapping mapping_;
   mutable std::mutex mutex_;
-  std::map<uint64_t, uint64_t> used_;  // place -> bytes
-  std::map<uint64_t, uint64_t> free_;  // likewise; neighbours are one
-  std::map<uint64_t, uint64_t> detached_;  // likewise
+  std::map<uint64_t, uint64_t> used_;       // place -> bytes
+  std::map<uint64_t, uint64_t> free_;       // likewise; neighbours are one
+  std::map<uint64_t, uint64_t> detached_;   // likewise
+  std::multimap<uint64_t, uint64_t> kept_;  // bytes -> place
+  uint64_t num_kept_ = 0;                   // bytes
 };
 
 }  // namespace hocket

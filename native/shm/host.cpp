@@ -89,7 +89,7 @@ void Host::leave_range(uint64_t key) {
 }
 
 const std::shared_ptr<Heap>& Host::heap() {
-  if (!heap_) heap_ = std::make_shared<Heap>(segment(), rank, size);
+  if (!heap_) heap_ = std::make_shared<Heap>(segment(), rank, size, kHeapBytes);
   return heap_;
 }
 

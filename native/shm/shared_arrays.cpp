@@ -1,7 +1,7 @@
-// The algorithms for arrays that lie in the memory which the ranks of a host share (heap.hpp): who needs something reads
-// it where it is, who has a result writes it where it belongs, and nothing is staged. A rank says in its header line
-// where its arrays lie, and whether it has mapped the memory; all members see the same lines, so all of them take this
-// way or none. What has to be shared is said in find_sharing().
+// The algorithms for arrays that lie in the memory which the ranks of a host share (heap.hpp): who needs something
+// reads it where it is, who has a result writes it where it belongs, and nothing is staged. A rank says in its header
+// line where its arrays lie, and whether it has mapped the memory; all members see the same lines, so all of them take
+// this way or none. What has to be shared is said in find_sharing().
 //
 // The agreement is the barrier in front: who has put out its line has what it gives in its array. `finished` is the
 // barrier behind: nobody returns while others read or write its array.
@@ -88,7 +88,8 @@ Task CollectiveLane::reduce_in_place(Operation op) {
   const ReduceKernel kernel = reduce_kernel(op.dtype, op.reduce);
   const Slice own = slice_of(op.nbytes, rank_, size_);
   std::vector<std::byte*> ins, outs;
-  for (int peer = 0; peer < size_; ++peer) ins.push_back((peer == rank_ ? const_cast<std::byte*>(op.in) : in_of(peer)) + own.begin);
+  for (int peer = 0; peer < size_; ++peer)
+    ins.push_back((peer == rank_ ? const_cast<std::byte*>(op.in) : in_of(peer)) + own.begin);
   for (int step = 0; step < size_; ++step) {
     const int peer = (rank_ + step) % size_;
     if (op.kind == OpKind::all_reduce || peer == op.root)

@@ -143,7 +143,7 @@ class Host:
     @property
     def num_cpus(self) -> int: ...
     def allocate(self, nbytes: int) -> SharedMemory:
-        """Return fresh memory that all ranks of the host can reach; zeros."""
+        """Return memory that all ranks of the host can reach."""
     @property
     def num_allocated(self) -> int:
         """Bytes of it that this rank has."""

@@ -15,7 +15,7 @@ import hocket as hk
 def _made(comm: hk.Communicator) -> bool:
     host = comm._fabric.host
     x = comm.empty((3, 5), "int64")
-    assert x.shape == (3, 5) and x.dtype == np.int64 and (x == 0).all() and x.flags.writeable and x.flags.c_contiguous
+    assert x.shape == (3, 5) and x.dtype == np.int64 and x.flags.writeable and x.flags.c_contiguous
     assert comm.zeros(7).dtype == np.float32 and comm.empty(()).shape == ()
     assert comm.empty((0, 3)).shape == (0, 3)
     assert comm.empty(np.int64(4), np.dtype("float16")).shape == (4,)
@@ -30,8 +30,8 @@ def _made(comm: hk.Communicator) -> bool:
     del view
     gc.collect()
     assert host.num_allocated <= before - (4 << 20)
-    again = comm.empty(1 << 20)
-    assert (again == 0).all()  # whatever was there before
+    assert (comm.empty(1 << 20) == 3).any()  # the same memory
+    assert not comm.zeros(1 << 20).any()
     like = comm.symmetric_like(np.arange(6.0).reshape(2, 3)[:, ::-1])
     np.testing.assert_array_equal(like, [[2, 1, 0], [5, 4, 3]])
     return True
@@ -159,7 +159,7 @@ def _module(comm: hk.Communicator) -> bool:
     used = [each.in_place for each in comm.records() if each.op in ("broadcast", "all_reduce")]
     assert used[2:] == [True, True], used
     tensor = comm.empty((100, 50), torch.bfloat16)
-    assert tensor.shape == (100, 50) and tensor.dtype == torch.bfloat16 and not tensor.any()
+    assert tensor.shape == (100, 50) and tensor.dtype == torch.bfloat16
     assert comm.empty((0, 4), torch.float32).shape == (0, 4)
     tensor.fill_(comm.rank + 1)
     comm.all_reduce(tensor)

@@ -53,7 +53,7 @@ Rows swap_and_swap_back() {
 }
 
 std::unique_ptr<Program> program(OpKind kind, int num_ranks, int num_blocks, Rows rows) {
-  return std::make_unique<Program>(kind, "test", 1, num_ranks, num_blocks, num_blocks, 1, std::move(rows));
+  return std::make_unique<Program>(kind, "test", 1, num_ranks, num_blocks, num_blocks, 1, num_ranks, std::move(rows));
 }
 
 Operation operation(OpKind kind, const Program& by, std::vector<int32_t>& x, int root = -1) {
@@ -120,7 +120,7 @@ void test_given_up() {
   ThreadJob job(2);
   Rank& rank = *job.ranks[0];
   rank.region().need_controls(Channel::schedules);
-  Executor executor(std::make_unique<PointToPointLane>(rank.shared_region(), Channel::schedules), 0, 2);
+  Executor executor(std::make_unique<PointToPointLane>(rank.shared_region(), Channel::schedules), 0, 2, 0);
   const auto by = program(OpKind::all_reduce, 2, 2, ring(2));
   std::vector<int32_t> x = numbers(50'000, 0);
   for (int turn = 0; turn < 2; ++turn) {
@@ -142,9 +142,30 @@ void test_wrong_rows() {
   CHECK(error_with({{1, 0, 1, 0, 0, 0, false}, {0, 0, 1, 0, 0, 0, false}}));
 }
 
+// Hosts stay together wherever the root is.
+void test_groups() {
+  const Program by(OpKind::broadcast, "test", 1, 6, 1, 1, 1, 3, {});
+  for (int root = 0; root < 6; ++root) {
+    CHECK(by.place_of(root, root) == 0);
+    for (int place = 0; place < 6; ++place) {
+      const int rank = by.rank_at(place, root);
+      CHECK(by.place_of(rank, root) == place);
+      CHECK((rank / 3 == root / 3) == (place < 3));
+    }
+  }
+  bool has_thrown = false;
+  try {
+    Program(OpKind::broadcast, "test", 1, 6, 1, 1, 1, 4, {});
+  } catch (const Failure&) {
+    has_thrown = true;
+  }
+  CHECK(has_thrown);
+}
+
 }  // namespace
 
 int main() {
+  test_groups();
   for (const int num_ranks : {2, 3, 4}) test_broadcast(num_ranks);
   for (const int num_ranks : {2, 3, 4}) test_all_reduce(num_ranks, num_ranks, ring(num_ranks));
   for (const int num_ranks : {2, 4}) test_all_reduce(num_ranks, 1, doubling(num_ranks));

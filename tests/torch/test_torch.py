@@ -111,6 +111,12 @@ def test_a_transformer_has_the_losses_of_gloo(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(200)
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_buffers_in_shared_memory(num_ranks: int) -> None:
+    assert run(num_ranks, "symmetric.py").count("done") == num_ranks
+
+
+@pytest.mark.timeout(200)
 def test_elastic_restart_under_torchrun(tmp_path: Path) -> None:
     """A rank dies in the middle; torchrun starts all of them again, and they go on from their checkpoint."""
     plain = run(2, "elastic.py", "gloo", str(tmp_path / "gloo"), launcher="torchrun")

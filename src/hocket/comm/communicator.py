@@ -15,22 +15,21 @@ from types import TracebackType
 from typing import Any, SupportsIndex, cast
 
 from hocket import _native
-from hocket.comm.choosing import ChoosingOperations
 from hocket.comm.fabric import Backends, Fabric
 from hocket.comm.fusion import Bucket, Fused
 from hocket.comm.messages import Recv, Send
 from hocket.comm.policy import CHOOSABLE
 from hocket.comm.reductions import reduce_by_function
+from hocket.comm.sharing import SharingOperations
 from hocket.comm.shrink import Lineage, shrink
 from hocket.errors import CommTimeout, HocketError, InvalidArgument, InvalidState, InvalidType
-from hocket.memory.symmetric import make_array, symmetric_like
 from hocket.trace import GroupRecords, Record, decode_events, logger, write_flight_record
 
 _NO_COLOR = -1
 _LARGEST_INT64 = 2**63 - 1
 
 
-class Communicator(ChoosingOperations):
+class Communicator(SharingOperations):
     """A group of ranks with an issue order of its own.
 
     Operations work in place or write into `out`, on NumPy arrays, torch tensors on the CPU and anything else with the
@@ -85,7 +84,7 @@ class Communicator(ChoosingOperations):
                 fabric.control, fabric.host, members, local, rank, key, label, self._names, timeout, open_timeout
             )
         self._levels = layout.ranks_per_host(members), layout.ranks_per_domain(members)
-        self._fabric = fabric
+        self._fabric, self._host = fabric, fabric.host
         self._members = members
         self._key = key
         self._on_failure = fabric.on_failure
@@ -125,51 +124,6 @@ class Communicator(ChoosingOperations):
         Its attribute `left_out` says of the others why they are not there.
         """
         return Backends(self._backends, self._backends.left_out)
-
-    def empty(self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: Any = "float32") -> Any:
-        """Make an array in memory that the ranks of this host share, so that operations on it skip copies.
-
-        Not collective. Operations use arrays where they are if those of all members are shared, or as far as they are:
-        a broadcast from a shared array, a gather into one. The memory is given back with the last reference to it,
-        also after the communicator was finalized. A forked child shares it with its parent; both see what one writes.
-
-        Args:
-            shape: an int, or a sequence of ints.
-            dtype: what NumPy understands for a NumPy array, or one of torch's types for a tensor.
-
-        Raises:
-            InvalidArgument: the shape has a negative length, or operations know no such type.
-            InvalidType: shape or dtype is none.
-            InvalidState: the communicator was finalized.
-            ResourceExhausted: there is not so much memory.
-        """
-        self._check_open()
-        return make_array(self._fabric.host, shape, dtype)
-
-    zeros = empty  # fresh memory is zero
-
-    def symmetric_like(self, x: Any) -> Any:
-        """Move a torch module into memory that the ranks of this host share, or copy an array there.
-
-        Args:
-            x: a module, whose parameters, their gradients and buffers are moved, views of their memory with them; or a
-                tensor or NumPy array.
-
-        Returns:
-            The module itself, or a shared array with the shape, type and content of x.
-
-        Raises:
-            InvalidArgument: operations know no such type.
-            InvalidType: it is neither, or has tensors that are not strided ones on the CPU.
-            InvalidState: the communicator was finalized.
-            ResourceExhausted: there is not so much memory.
-        """
-        self._check_open()
-        return symmetric_like(self._fabric.host, x)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise InvalidState(f"{self._label} was finalized; it has no memory to share any more")
 
     def records(self) -> list[Record]:
         """Return the latest operations (at most 4096), oldest first, those in flight included."""

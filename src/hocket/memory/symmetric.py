@@ -19,7 +19,7 @@ _SUPPORTED = ", ".join(_native.DTYPE_NAMES)
 
 
 def make_array(host: _native.Host, shape: SupportsIndex | Sequence[SupportsIndex], dtype: Any) -> Any:
-    """Make an array of zeros in memory that the ranks of a host share.
+    """Make an array in memory that the ranks of a host share; what it holds is arbitrary.
 
     Args:
         host: whose.

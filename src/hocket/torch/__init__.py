@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hocket.comm import Communicator
     from hocket.torch.options import Options
+    from hocket.torch.symmetric import use_symmetric_buckets
 
-__all__ = ["Options", "autoload", "communicator"]
+__all__ = ["Options", "autoload", "communicator", "use_symmetric_buckets"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,6 +22,10 @@ def __getattr__(name: str) -> Any:
         from hocket.torch.options import Options
 
         return Options
+    if name == "use_symmetric_buckets":
+        from hocket.torch.symmetric import use_symmetric_buckets
+
+        return use_symmetric_buckets
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -60,6 +60,19 @@ class HocketProcessGroup(dist.ProcessGroup):
     def getBackendName(self) -> str:
         return "hocket"
 
+    # What FSDP2 asks of a group's backend for the device, to have its buffers where collectives skip copies.
+    def _get_backend(self, device: torch.device) -> Any:
+        return self if device.type == "cpu" else super()._get_backend(device)
+
+    supports_time_estimate = False
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        return device.type == "cpu"
+
+    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        tensor: torch.Tensor = self.communicator.empty(size, dtype)
+        return tensor
+
     # torch keeps these in the C++ backends of a group, and a Python one has none.
     def getGroupName(self) -> str:
         return self._group_name
