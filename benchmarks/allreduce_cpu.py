@@ -1,7 +1,9 @@
 """all_reduce between processes of this machine, from Python: hocket against gloo, Open MPI and MPICH.
 
 Of hocket on arrays of any kind, and on arrays in the memory that the ranks share (`comm.empty`); the latter also
-against what the memory allows: the additions and writes alone, on memory of every rank's own.
+against what the memory allows: the additions and writes alone, on memory of every rank's own. Where nobody writes to
+shared arrays in between, each rank's slice stays in its own caches; in rows "written before" every rank fills its array
+before each all_reduce, and the time of that counts, of hocket as of its rivals.
 
 Every library has its own job of the same number of ranks, all of them live at once, and in every round each form of
 each library has its turn in random order while the others sleep. One time is the slowest rank's.
@@ -89,6 +91,9 @@ def two_rank_rows(measurement: Measurement, sizes: list[int]) -> list[Row]:
         target = SYMMETRIC_TARGETS.get(nbytes)
         rows.append(judge(measurement, Comparison(case, SYMMETRIC, every, target, label=label)))
         if target is not None:
+            again = f"{case}, written"
+            rivals = forms(measurement, again, ("gloo", *MPIS))
+            rows.append(judge(measurement, Comparison(again, SYMMETRIC, rivals, label=f"{label}, written before")))
             bound = forms(measurement, case, ("bound:",))
             rows.append(judge(measurement, Comparison(case, SYMMETRIC, bound, 1 / MOST_OVER_BOUND, label=label)))
         for ours, label in (

@@ -19,6 +19,7 @@ from libraries import size_name
 from hocket.measure import Contender, pin, serve
 
 Call = Callable[[], object]
+LEAST_WRITTEN = 1 << 20
 BOUND = "bound: half of two arrays added into both"
 
 
@@ -60,9 +61,9 @@ def what_memory_allows(count: int) -> Callable[[int], None]:
 
     x, y = zeros(count), zeros(count)
     half = count // 2 * 4
-    first, second = x.ctypes.data, y.ctypes.data
 
     def run(iterations: int) -> None:
+        first, second = x.ctypes.data, y.ctypes.data
         for _ in repeat(None, iterations):
             _native.reduce_memory("float32", "sum", first, [first, second], half, second)
 
@@ -186,6 +187,19 @@ def mpi() -> Library:
 LIBRARIES = {"hocket": hocket, "hocket_torch": hocket_torch, "gloo": gloo, "openmpi": mpi, "mpich": mpi}
 
 
+def written_before(form: Form) -> Callable[[int], None]:
+    """The same with an array that its rank writes before each time, as programs do: its lines are in that rank's own
+    caches, from where the others have to fetch them."""
+
+    def run(iterations: int) -> None:
+        fill, once = form.x.fill, form.run
+        for _ in repeat(None, iterations):
+            fill(0)
+            once(1)
+
+    return run
+
+
 def checked(form: Form, library: Library) -> Form:
     """Reduces twice and compares; later repetitions are on zeros, all else would overflow in place."""
     for value in (1, 5):
@@ -208,6 +222,8 @@ def main() -> None:
     for nbytes in map(int, sizes):
         for form in library.forms(nbytes // 4):
             contenders.append(Contender(size_name(nbytes), checked(form, library).name, form.run))
+            if nbytes >= LEAST_WRITTEN:
+                contenders.append(Contender(f"{size_name(nbytes)}, written", form.name, written_before(form)))
         if name == "hocket" and library.size == 2:
             contenders.append(Contender(size_name(nbytes), BOUND, what_memory_allows(nbytes // 4)))
     serve(contenders, library.rank, library.barrier)

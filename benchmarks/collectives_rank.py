@@ -1,6 +1,6 @@
 """One rank of one library in collectives_cpu.py: sets its operations up, checks each, and serves them.
 
-    collectives_rank.py LIBRARY OPERATION NBYTES...
+    collectives_rank.py LIBRARY OPERATION[,OPERATION...] NBYTES...
 
 NBYTES is the size of the larger array of a rank, as in nccl-tests: of all_gather the gathered one.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import product, repeat
 from typing import Any
 
 import numpy as np
@@ -232,11 +232,11 @@ def check(library: Library, op: str, name: str, run: Loop, given: Arrays) -> Non
 
 
 def main() -> None:
-    name, op, *sizes = sys.argv[1:]
+    name, ops, *sizes = sys.argv[1:]
     library = {"hocket": Hocket, "gloo": Gloo, "memory": Memory}.get(name, lambda: Mpi(name))()
     pin(library.rank)
     contenders = []
-    for nbytes in map(int, sizes):
+    for op, nbytes in product(ops.split(","), map(int, sizes)):
         given = arrays(op, nbytes, library.size)
         for form, run in library.forms(op, given):
             check(library, op, form, run, given)

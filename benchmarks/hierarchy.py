@@ -2,8 +2,8 @@
 
 Two ranks on each of two hosts of the laboratory (lab.py), joined by links of 1 and of 10 Gbit/s. Rivals are MPICH's own
 and gloo's own ways, called through hocket in the same job, and Open MPI in a job of its own, whose ranks spin while
-they wait, which four of them on two processors pay for. Of ours the best number of segments counts, as the tuner would
-have it. What crosses the link is counted by the kernel, headers included, and compared with the least that has to.
+they wait, which four of them on two processors pay for. Of ours the best schedule counts, as the tuner would have it.
+What crosses the link is counted by the kernel, headers included, and compared with the least that has to.
 """
 
 from __future__ import annotations
@@ -59,63 +59,52 @@ def least_nbytes(op: str, nbytes: int) -> float:
     }[op]
 
 
-def measured(rate_gbit_s: float, settings: Settings) -> tuple[list[Row], Measurement]:
+def measured(rate_gbit_s: float, ops: list[str], settings: Settings) -> tuple[list[Row], Measurement]:
     where = f"{NUM_HOSTS} hosts, {NUM_HOSTS * RANKS_PER_HOST} ranks (oversubscribed), {rate_gbit_s:g} Gbit/s"
-    sizes = [str(nbytes) for nbytes in SIZES]
+    rest = [",".join(ops), *(str(nbytes) for nbytes in SIZES)]
     with Lab(rate_gbit_s) as lab, tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "counted.json"
-        jobs = [lab_job("hocket", lab, (sys.executable, str(RANK_SCRIPT), "hocket", str(file), *sizes), RANKS_PER_HOST)]
-        jobs += [
-            openmpi_lab_job(lab, (sys.executable, str(RIVAL_SCRIPT), "openmpi", op, *sizes), RANKS_PER_HOST)
-            for op in OPS
+        jobs = [
+            lab_job("hocket", lab, (sys.executable, str(RANK_SCRIPT), "hocket", str(file), *rest), RANKS_PER_HOST),
+            openmpi_lab_job(lab, (sys.executable, str(RIVAL_SCRIPT), "openmpi", *rest), RANKS_PER_HOST),
         ]
         with Coordinator(jobs, start_timeout_s=240.0) as coordinator, progress(where) as on_round:
             measurement = measure(coordinator, settings, on_round=on_round)
         counted = {(case, name): value for case, name, value in json.loads(file.read_text())}
     rows = []
-    for op in OPS:
+    for op in ops:
         for nbytes in SIZES:
-            case = f"{op} {size_name(nbytes)}"
-            names = [key.name for key in measurement.iterations if key.case == case]
-            openmpi = tuple(name for name in names if name.startswith("openmpi "))
-            own = [name for name in names if name.startswith("hierarchical/") and name.endswith(" over mpi")]
-            rivals = ("mpi", "gloo", *openmpi)
-            target = LEAST_GAIN if nbytes >= LEAST_GAIN_FROM else None
-            found = [
-                judge(
-                    measurement,
-                    Comparison(
-                        case,
-                        name,
-                        rivals,
-                        target=target,
-                        needs_cores=False,
-                        label=f"{where}: {op} {size_name(nbytes)}, {name}",
-                    ),
-                )
-                for name in own
-            ]
-            best = max(found, key=lambda row: row.ratio)
-            rows.append(best)
-            for name in ("mpi", "gloo", *openmpi):
-                label = f"{where}: {case}, {own[found.index(best)]}"
-                rows.append(
-                    judge(
-                        measurement, Comparison(case, own[found.index(best)], (name,), needs_cores=False, label=label)
-                    )
-                )
-            rows.append(crossing(where, case, own[found.index(best)], counted, least_nbytes(op, nbytes)))
-            rows.append(crossing(where, case, "mpi", counted, least_nbytes(op, nbytes), is_ours=False))
+            rows += rows_of(measurement, counted, where, op, nbytes)
     return rows, measurement
 
 
-def crossing(
-    where: str, case: str, name: str, counted: dict[tuple[str, str], float], least: float, *, is_ours: bool = True
-) -> Row:
+def rows_of(
+    measurement: Measurement, counted: dict[tuple[str, str], float], where: str, op: str, nbytes: int
+) -> list[Row]:
+    """The best of ours against the best flat one, and against each; what they send."""
+    case = f"{op} {size_name(nbytes)}"
+    names = [key.name for key in measurement.iterations if key.case == case]
+    flat = tuple(name for name in names if name in ("mpi", "gloo") or name.startswith("openmpi "))
+    ours = [name for name in names if name.startswith("mpi/")]
+    target = LEAST_GAIN if nbytes >= LEAST_GAIN_FROM else None
+
+    def compare(name: str, rivals: tuple[str, ...], target: float | None = None) -> Row:
+        label = f"{where}: {case}, {name}"
+        return judge(measurement, Comparison(case, name, rivals, target=target, needs_cores=False, label=label))
+
+    best = max(ours, key=lambda name: compare(name, flat).ratio)
+    rows = [compare(best, flat, target), *(compare(best, (name,)) for name in flat)]
+    rows += [
+        crossing(f"{where}: {case}, {name}", counted[case, name], least_nbytes(op, nbytes), is_ours=name == best)
+        for name in (best, "mpi", "gloo")
+    ]
+    return rows
+
+
+def crossing(label: str, sent: float, least: float, *, is_ours: bool) -> Row:
     """What one operation sends over the link, against the bound."""
-    sent = counted[case, name]
     return Row(
-        case=f"{where}: {case}, {name}: bytes from a host",
+        case=f"{label}: bytes from a host",
         rival="the least",
         ours=sent / KIB,
         theirs=least / KIB,
@@ -130,6 +119,7 @@ def crossing(
 def main() -> int:
     parser = script_parser(__doc__.split("\n\n")[0])
     parser.add_argument("--rate", action="append", type=float, metavar="GBIT_S", help="of the link; may be repeated")
+    parser.add_argument("--op", action="append", choices=OPS, help="may be repeated; by default all")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of the laboratory's end
     if (reason := find_obstacle()) is not None:
@@ -137,7 +127,7 @@ def main() -> int:
     rows: list[Row] = []
     measurements: list[Measurement] = []
     for rate in options.rate or RATES_GBIT_S:
-        found, measurement = measured(rate, settings_of(options))
+        found, measurement = measured(rate, options.op or list(OPS), settings_of(options))
         rows += found
         measurements.append(measurement)
     for measurement in measurements:

@@ -1,6 +1,8 @@
 """One rank of hocket in hierarchy.py: collectives over every library and by levels, checked, counted, then served.
 
-hierarchy_rank.py hocket FILE NBYTES...: FILE gets what one operation sends over the link, by case and name.
+hierarchy_rank.py hocket FILE OPERATION[,OPERATION...] NBYTES...
+
+FILE gets what one operation sends over the link, by case and name.
 """
 
 from __future__ import annotations
@@ -18,7 +20,13 @@ import hocket as hk
 from hocket.measure import Contender, pin, serve
 
 OPS = ("all_reduce", "all_gather", "all_to_all")
-LEVELS = {"all_reduce": (1, 4), "all_gather": (1, 4), "all_to_all": (0,)}  # numbers of segments; 0: has none
+# Ours, by operation; {} is the number of ranks of a host. Large blocks of all_to_all go straight to their rank, over
+# shared memory within a host.
+LEVELS = {
+    "all_reduce": ("hierarchical(ranks_per_host={})", "hierarchical(ranks_per_host={}, num_segments=4)"),
+    "all_gather": ("hierarchical(ranks_per_host={})", "hierarchical(ranks_per_host={}, num_segments=4)"),
+    "all_to_all": ("hierarchical(ranks_per_host={})", "windowed(window=3)"),
+}
 COUNTED = 5
 
 
@@ -26,13 +34,9 @@ def ways(op: str, ranks_per_host: int) -> Iterator[tuple[str, str, str]]:
     """(name, backend, algorithm)."""
     for backend in ("mpi", "gloo"):
         yield backend, backend, "native"
-        for num_segments in LEVELS[op]:
-            segments = f", num_segments={num_segments}" * (num_segments > 0)
-            yield (
-                f"hierarchical/{num_segments} over {backend}",
-                backend,
-                (f"hierarchical(ranks_per_host={ranks_per_host}{segments})"),
-            )
+        for algorithm in LEVELS[op]:
+            complete = algorithm.format(ranks_per_host)
+            yield f"{backend}/{complete}", backend, complete
 
 
 def looped(call: Callable[..., object], arrays: list[np.ndarray], **how: str) -> Callable[[int], None]:
@@ -61,12 +65,12 @@ def arrays_of(op: str, nbytes: int, comm: hk.Communicator) -> tuple[list[np.ndar
 
 
 def main() -> None:
-    _, file, *sizes = sys.argv[1:]
+    _, file, ops, *sizes = sys.argv[1:]
     comm = hk.init(backends=["mpi", "gloo"], policy=hk.Policy.fixed({"*": "mpi"}))
     pin(comm.local_rank)
     contenders = []
     counted = {}
-    for op in OPS:
+    for op in ops.split(","):
         for nbytes in map(int, sizes):
             for name, backend, algorithm in ways(op, comm.local_size):
                 arrays, expected = arrays_of(op, nbytes, comm)
