@@ -78,9 +78,9 @@ def one_host(settings: Settings, folder: Path) -> tuple[list[Row], Measurement]:
 
 
 def hidden(measurement: Measurement, case: str, where: str, target: float | None) -> Row:
-    """The share of the all_reduce's time that does not come on top of the product's."""
+    """The share of the all_reduce's time (of the shorter one's, if they differ) that does not come on top."""
     reduce, multiply, together = ([each.seconds[Key(case, part)] for each in measurement.rounds] for part in PARTS)
-    shares = [(r + m - t) / r for r, m, t in zip(reduce, multiply, together, strict=True)]
+    shares = [(r + m - t) / min(r, m) for r, m, t in zip(reduce, multiply, together, strict=True)]
     interval = median_interval(shares) if len(shares) >= 6 else None
     is_judged = target is not None and len(shares) >= MIN_ROUNDS and interval is not None
     return Row(

@@ -19,14 +19,15 @@ import numpy as np
 from libraries import size_name
 
 import hocket as hk
-from hocket.measure import Contender, serve
+from hocket.measure import Contender, pin, serve
 
 PARTS = ("all_reduce", "product", "together")
 WIDTH = 192  # of the matrices: one product is short beside an all_reduce, and in the processor's caches
+SOME = 100  # products that are timed
 Loop = Callable[[int], None]
 
 
-def seconds_of(call: Callable[[], object], clock: Callable[[], float], times: int = 5) -> float:
+def seconds_of(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter, times: int = 7) -> float:
     taken = []
     for _ in range(times):
         begin = clock()
@@ -44,28 +45,23 @@ def parts_of(comm: hk.Communicator, backend: str, nbytes: int) -> dict[str, Call
     def reduce() -> None:
         comm.all_reduce(x, **how)
 
-    reduce()
-    comm.barrier()
-    times = np.array(
-        [seconds_of(reduce, time.perf_counter), seconds_of(lambda: np.matmul(a, b, out), time.perf_counter)]
-    )
-    comm.all_reduce(times, "max", backend=comm_backend(comm))
-    num_products = max(1, round(times[0] / times[1]))
-
-    def multiply() -> None:
-        for _ in repeat(None, num_products):
+    def multiply(times: int) -> None:
+        for _ in repeat(None, times):
             np.matmul(a, b, out)
+
+    reduce()
+    multiply(SOME)
+    comm.barrier()
+    times = np.array([seconds_of(reduce), seconds_of(lambda: multiply(SOME)) / SOME])
+    comm.all_reduce(times, "max", backend=next(iter(comm.backends)))
+    num_products = max(1, round(times[0] / times[1]))
 
     def together() -> None:
         work = comm.all_reduce(x, async_op=True, **how)
-        multiply()
+        multiply(num_products)
         work.wait()
 
-    return dict(zip(PARTS, (reduce, multiply, together), strict=True))
-
-
-def comm_backend(comm: hk.Communicator) -> str:
-    return next(iter(comm.backends))
+    return dict(zip(PARTS, (reduce, lambda: multiply(num_products), together), strict=True))
 
 
 def looped(call: Callable[[], None]) -> Loop:
@@ -80,6 +76,7 @@ def main() -> None:
     _, file, backends, *sizes = sys.argv[1:]
     names = backends.split(",")
     comm = hk.init(backends=list(dict.fromkeys("shm" if name == "symmetric" else name for name in names)))
+    pin(comm.rank)  # of two hosts as well: each has a processor of its own here
     contenders = []
     spent = []
     for backend, nbytes in product(names, map(int, sizes)):
