@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_MESSAGES = 4000
 _MOST_LABELLED = 150
+_TITLE_WIDTH = 76  # characters
 
 
 def draw_schedule(schedule: Schedule, path: str | Path, simulation: Simulation | None = None) -> None:
@@ -76,7 +78,7 @@ def draw_schedule(schedule: Schedule, path: str | Path, simulation: Simulation |
     title = f"{schedule.collective} by {schedule.algorithm}{f' ({given})' if given else ''}, {schedule.num_ranks} ranks"
     note = "simulated" if simulation is not None else f"{schedule.num_rounds} rounds"
     reduced = "; dashed: reduced where it arrives" if dashed.any() else ""
-    axes.set_title(f"{title}\n{note}; colour: block{reduced}", fontsize=9)
+    axes.set_title(f"{fill(title, _TITLE_WIDTH)}\n{note}; colour: block{reduced}", fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)
     plt.close(figure)
