@@ -51,7 +51,7 @@ ALLOWED = {
     "cloudpickle": {"session"},
     "typer": {"cli"},
     "rich": {"cli", "measure"},
-    "mpi4py": {"backends/mpi.py"},
+    "mpi4py": {"backends/_mpi.py"},
     "keras": {"keras"},
     "dask": {"dask"},
     "distributed": {"dask"},

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import hocket as hk
-from hocket.backends.mpi import find_library
+from hocket.backends._mpi import find_library
 from hocket.boot import pmi
 
 NUM_SEEDS = 1000

@@ -90,6 +90,9 @@ class Backend(ABC):
     name: ClassVar[str]
     """By which calls and tables name it."""
 
+    is_optional: ClassVar[bool] = False
+    """Whether only who asks for it by name hears of it."""
+
     @classmethod
     def find_reason_against(cls, job: Job) -> str | None:
         """Return why the library is not worth starting where nobody asked for it by name, or None."""
@@ -99,6 +102,14 @@ class Backend(ABC):
     @abstractmethod
     def find_obstacle(cls) -> str | None:
         """Return why the library cannot be had in this process, or None. Called on every rank, before `start`."""
+
+    @classmethod  # noqa: B027
+    def prepare(cls) -> None:
+        """Set up what has to be before any library is loaded; called where this one is about to be started.
+
+        Raises:
+            BackendUnavailable: it is too late for that.
+        """
 
     @classmethod
     @abstractmethod

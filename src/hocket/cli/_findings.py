@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from hocket import _native
-from hocket.backends.mpi import find_library
+from hocket.backends._mpi import find_library
 from hocket.errors import TableError
 from hocket.tune.find import find_table
 from hocket.tune.machine import this_machine

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.backends import find_backends
+from hocket.backends import backends_among
 from hocket.comm import Communicator
 from hocket.comm.policy import DefaultPolicy
 from hocket.measure import Comparison, Measurement, Settings, Team, judge, measure, progress
@@ -25,7 +25,7 @@ from hocket.tune.table import Table
 
 def main(options: dict[str, Any]) -> None:
     """Measure a table, replay the traffic, and write the result on rank 0."""
-    installed = [name for name, adapter in find_backends().items() if adapter.find_obstacle() is None]
+    installed = [name for name, adapter in backends_among(None).items() if adapter.find_obstacle() is None]
     comm = init(backends=options["backends"] or ["shm", *installed], policy=DefaultPolicy(), timeout=120.0)
     traffics = [Traffic.load(path) for path in options["traffics"]]
     show = progress("table") if comm.rank == 0 else contextlib.nullcontext()

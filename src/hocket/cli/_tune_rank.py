@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hocket.backends import find_backends
+from hocket.backends import backends_among
 from hocket.comm import Communicator
 from hocket.comm.policy import DefaultPolicy
 from hocket.measure import progress
@@ -23,7 +23,7 @@ from hocket.tune.table import load_table, save_table
 
 def main(options: dict[str, Any]) -> None:
     """Measure, and write the table on every host."""
-    installed = [name for name, adapter in find_backends().items() if adapter.find_obstacle() is None]
+    installed = [name for name, adapter in backends_among(None).items() if adapter.find_obstacle() is None]
     # Not by the table that is about to be replaced.
     names = options["backends"] or ["shm", *installed]
     comm = init(backends=names, policy=DefaultPolicy(), timeout=120.0)

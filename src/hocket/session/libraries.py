@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hocket.backends import Backend, Job, find_backends
+from hocket.backends import Backend, Job, backends_among
 from hocket.comm import Policy
 from hocket.comm.fabric import describe_shared_memory
 from hocket.comm.policy import DefaultPolicy
@@ -35,7 +35,7 @@ def bring_up(job: Job, wanted: Sequence[str] | None) -> Libraries:
     Raises:
         BackendUnavailable: one asked for by name cannot be had on some rank; raised on all of them.
     """
-    adapters = find_backends()
+    adapters = backends_among(wanted)
     obstacles = _exchange_reasons(
         job, {name: _find_obstacle(adapter, job, wanted) for name, adapter in adapters.items()}
     )
@@ -97,7 +97,14 @@ def _find_obstacle(adapter: type[Backend], job: Job, wanted: Sequence[str] | Non
         reason = adapter.find_reason_against(job)
         if reason is not None:
             return reason
-    return adapter.find_obstacle()
+    reason = adapter.find_obstacle()
+    if reason is not None:
+        return reason
+    try:
+        adapter.prepare()
+    except BackendUnavailable as error:
+        return str(error)
+    return None
 
 
 def _start(adapter: type[Backend], job: Job, libraries: Libraries) -> str | None:

