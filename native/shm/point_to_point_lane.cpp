@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/clock.hpp"
 #include "core/copy.hpp"
@@ -126,7 +127,7 @@ bool PointToPointLane::take_in(int peer) {
     message.taking_in = std::make_unique<Transfer>();
     message.taking_in->op.nbytes = message.envelope.nbytes;
     message.taking_in->op.out = message.payload.data();
-    in.to_grant.push_back({message.envelope.id, message.taking_in.get()});
+    in.to_grant.push_back({message.envelope.id, message.taking_in.get(), message.place});
     moved = true;
   }
   return receive(peer, in) || moved;
@@ -188,6 +189,12 @@ bool PointToPointLane::enter_ring(int peer, Outgoing& out, Transfer& transfer) {
   head.envelope = envelope;
   write_ring(writer_, ring, region_->ring_bytes, out.head + sizeof(Head), site,
              std::min(std::strlen(site) + 1, kSiteBytes));
+  if (is_long) {
+    if (!heap_ && region_->host().has_heap()) heap_ = region_->host().heap();
+    const uint64_t place = heap_ ? heap_->place_of(op.in, op.nbytes).value_or(kNotShared) : kNotShared;
+    std::memcpy(head.payload, &place, sizeof place);
+    transfer.is_shared = place != kNotShared;
+  }
   const uint64_t nbytes = is_long ? 0 : op.nbytes;
   const bool in_pieces = nbytes > kLeastPieceBytes;
   if (nbytes <= Head::kPayloadBytes)
@@ -219,21 +226,23 @@ bool PointToPointLane::stream(int peer, Outgoing& out) {
   if (!out.streaming) {
     const uint64_t grant = control.granted.value.load(std::memory_order_acquire);
     if (grant == out.last_grant) return false;
-    const uint64_t id = grant & ~kRefused;
+    const uint64_t id = grant & ~(kRefused | kTaken);
     const auto found = std::find_if(out.transfers.begin(), out.transfers.end(),
                                     [&](const Transfer& transfer) { return transfer.id == id; });
     if (found == out.transfers.end()) return false;
     out.last_grant = grant;
     out.streaming = &*found;
     out.streaming->refused = grant & kRefused;
+    out.streaming->is_taken = grant & kTaken;
   }
   Transfer& transfer = *out.streaming;
   bool moved = false;
   for (size_t slots = 0; slots < kMostSlots; ++slots) {
     if (out.produced - control.consumed.value.load(std::memory_order_acquire) == region_->num_bulk_slots) break;
     const uint64_t nbytes = std::min<uint64_t>(kBulkBytes, transfer.op.nbytes - transfer.position);
-    // A refused message ends with one empty slot, so that the receiver knows that the refusal was read.
-    if (!transfer.refused) {
+    // A message that does not flow ends with one empty slot, so that the receiver knows that this was read.
+    const bool flows = !transfer.refused && !transfer.is_taken;
+    if (flows) {
       writer_.write(region_->bulk_slot(channel_, rank_, peer, out.produced), transfer.op.in + transfer.position,
                     nbytes);
       transfer.position += nbytes;
@@ -247,7 +256,7 @@ bool PointToPointLane::stream(int peer, Outgoing& out) {
                                  (transfer.op.site ? transfer.op.site : "?") + "; rank " + std::to_string(peer) +
                                  " expected another size or type and raises as well",
                              {peer}};
-    if (transfer.refused || transfer.position == transfer.op.nbytes) {
+    if (!flows || transfer.position == transfer.op.nbytes) {
       transfer.done = true;
       out.streaming = nullptr;
       break;
@@ -299,7 +308,10 @@ bool PointToPointLane::match_ring(int peer, Incoming& in, bool take_all) {
     if (num_there(peer, in.tail, nbytes) < nbytes) break;
     char site[kSiteBytes];
     read_ring(region_->ring_of(channel_, peer, rank_), region_->ring_bytes, in.tail + sizeof(Head), site, sizeof site);
-    Message message{envelope, {site, strnlen(site, sizeof site)}, std::vector<std::byte>(nbytes), nullptr, nullptr};
+    uint64_t place = kNotShared;
+    if (envelope.id) std::memcpy(&place, head.payload, sizeof place);
+    Message message{envelope, place,  {site, strnlen(site, sizeof site)}, std::vector<std::byte>(nbytes),
+                    nullptr,  nullptr};
     read_payload(peer, in.tail, nbytes, 0, nbytes, message.payload.data());
     go_past(peer, in, envelope);
     if (transfer)
@@ -357,11 +369,41 @@ void PointToPointLane::accept(int peer, Incoming& in, Transfer& transfer, const 
   const bool is_good = fits(transfer, envelope);
   if (!is_good) transfer.error = mismatch(peer, transfer, message);
   if (envelope.id) {
-    in.to_grant.push_back({envelope.id, is_good ? &transfer : nullptr});
+    in.to_grant.push_back({envelope.id, is_good ? &transfer : nullptr, message.place});
   } else if (is_good) {
     copy_bytes(transfer.op.out, message.payload.data(), envelope.nbytes);
     transfer.done = true;
   }
+}
+
+Heap* PointToPointLane::heap() {
+  if (!heap_ && !cannot_map_) {
+    try {
+      heap_ = region_->host().heap();
+    } catch (const Failure&) {
+      cannot_map_ = true;  // messages flow, as any others
+    }
+  }
+  return heap_.get();
+}
+
+// Goes on reading a message out of its sender's array; true once it is here.
+bool PointToPointLane::read_shared(int peer, const Incoming::Grant& grant, size_t& slots) const {
+  Transfer& transfer = *grant.transfer;
+  const std::byte* const from = heap_->at(region_->host_rank(peer), grant.place);
+  while (transfer.position < transfer.op.nbytes && slots++ < kMostSlots) {
+    const uint64_t nbytes = std::min<uint64_t>(kBulkBytes, transfer.op.nbytes - transfer.position);
+    copy_into_array(transfer.op.out + transfer.position, from + transfer.position, nbytes, transfer.op.nbytes);
+    transfer.position += nbytes;
+  }
+  return transfer.position == transfer.op.nbytes;
+}
+
+void PointToPointLane::complete(int peer, Incoming& in, Transfer& transfer) {
+  transfer.done = true;
+  const auto taken = std::find_if(in.unexpected.begin(), in.unexpected.end(),
+                                  [&](const Message& message) { return message.taking_in.get() == &transfer; });
+  if (taken != in.unexpected.end() && taken->receive) hand_over(peer, in, *taken->receive, taken);
 }
 
 bool PointToPointLane::receive(int peer, Incoming& in) {
@@ -369,16 +411,20 @@ bool PointToPointLane::receive(int peer, Incoming& in) {
   bool moved = false;
   size_t slots = 0;
   while (!in.to_grant.empty()) {
-    const Incoming::Grant& grant = in.to_grant.front();
-    const auto& [id, transfer] = grant;
+    Incoming::Grant& grant = in.to_grant.front();
     if (!in.granted) {
-      control.granted.value.store(transfer ? id : id | kRefused, std::memory_order_release);
+      moved = true;
+      const bool is_shared = grant.transfer && grant.place != kNotShared && heap();
+      if (is_shared && !read_shared(peer, grant, slots)) break;
+      const uint64_t how = !grant.transfer ? kRefused : is_shared ? kTaken : 0;
+      control.granted.value.store(grant.id | how, std::memory_order_release);
       region_->ring_peer(peer);
       in.granted = true;
-      moved = true;
+      if (is_shared) complete(peer, in, *std::exchange(grant.transfer, nullptr));
     }
-    bool complete = false;
-    while (!complete && slots < kMostSlots && control.produced.value.load(std::memory_order_acquire) > in.consumed) {
+    Transfer* const transfer = grant.transfer;
+    bool is_over = false;
+    while (!is_over && slots < kMostSlots && control.produced.value.load(std::memory_order_acquire) > in.consumed) {
       ++slots;
       if (transfer) {
         const uint64_t nbytes = std::min<uint64_t>(kBulkBytes, transfer->op.nbytes - transfer->position);
@@ -389,16 +435,12 @@ bool PointToPointLane::receive(int peer, Incoming& in) {
       control.consumed.value.store(++in.consumed, std::memory_order_release);
       region_->ring_peer(peer);
       moved = true;
-      complete = !transfer || transfer->position == transfer->op.nbytes;
+      is_over = !transfer || transfer->position == transfer->op.nbytes;
     }
-    if (!complete) break;
-    Transfer* const over = transfer;
-    if (over) over->done = true;
+    if (!is_over) break;
     in.to_grant.pop_front();
     in.granted = false;
-    const auto taken = std::find_if(in.unexpected.begin(), in.unexpected.end(),
-                                    [&](const Message& message) { return over && message.taking_in.get() == over; });
-    if (taken != in.unexpected.end() && taken->receive) hand_over(peer, in, *taken->receive, taken);
+    if (transfer) complete(peer, in, *transfer);
   }
   return moved;
 }
@@ -416,6 +458,8 @@ bool PointToPointLane::cancel(Operation& op) noexcept {
   auto* transfer = static_cast<Transfer*>(op.token);
   const bool unnoticed = transfer->in_ring_queue;
   if (op.kind == OpKind::send && out_[op.root].streaming == transfer) out_[op.root].streaming = nullptr;
+  // The receiver may be reading it, and shall read what was sent.
+  if (transfer->is_shared && !transfer->in_ring_queue && !transfer->done) heap_->detach(op.in);
   if (op.kind == OpKind::recv) {
     std::erase_if(in_[op.root].to_grant, [&](const auto& grant) { return grant.transfer == transfer; });
     for (Message& message : in_[op.root].unexpected)

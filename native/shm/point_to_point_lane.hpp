@@ -3,10 +3,11 @@
 // Per direction of a pair there is one byte ring and a few bulk slots. A short message travels through the ring, where
 // the receiver reads it while it is still being written; of a very short one it has to read a single line. Of a long
 // one only the announcement does; once a receive matches it, the receiver grants its id, and the sender streams it
-// through the bulk slots, one long message at a time. Ranks that all send first would wait for each other's receives
-// for ever: a rank whose send is stuck takes in what others sent, into memory of its own (rule R7). A message whose
-// size or type differs from what the receive expects is taken out all the same: the receiver raises CollectiveMismatch,
-// and so does the sender if it still waits.
+// through the bulk slots, one long message at a time. Where the sender's array lies in the host's heap, the
+// announcement says where, and the receiver reads it there before it grants the id. Ranks that all send first would
+// wait for each other's receives for ever: a rank whose send is stuck takes in what others sent, into memory of its own
+// (rule R7). A message whose size or type differs from what the receive expects is taken out all the same: the receiver
+// raises CollectiveMismatch, and so does the sender if it still waits.
 //
 //   sender:    queued -> (in the ring: done, if short) -> announced -> (streaming) -> done
 //   receiver:  posted -> (copied from the ring: done, if short) -> matched -> receiving -> done
@@ -61,6 +62,7 @@ class PointToPointLane final : public Lane {
     std::atomic<uint64_t> is_there;  // the sender makes it zero before the message in front of it is there
   };
   static_assert(sizeof(Head) == 64);
+  static constexpr uint64_t kNotShared = UINT64_MAX;
   static constexpr size_t kSiteBytes = 128;  // read only where a receive does not take the message at once
   static constexpr uint64_t kPrefixBytes = sizeof(Head) + kSiteBytes;
   static constexpr uint64_t kRingBegin = 64;  // not zero, which is the head of a pipe that the sender has not made yet
@@ -72,7 +74,9 @@ class PointToPointLane final : public Lane {
     int64_t stuck_since_ns = 0;  // of a send: when it was seen at this position first
     uint64_t stuck_position = 0;
     bool in_ring_queue = true;
+    bool is_shared = false;  // the receiver may read the array
     bool refused = false;
+    bool is_taken = false;
     bool done = false;
     std::optional<Error> error;
   };
@@ -90,6 +94,7 @@ class PointToPointLane final : public Lane {
   };
   struct Message {  // one that came before its receive, and behind which another receive's message may be
     Envelope envelope;
+    uint64_t place;  // of a long one in its sender's part of the heap, or kNotShared
     std::string site;
     std::vector<std::byte> payload;
     std::unique_ptr<Transfer> taking_in;  // of a long message that is taken into `payload`
@@ -100,7 +105,8 @@ class PointToPointLane final : public Lane {
     std::list<Message> unexpected;
     struct Grant {
       uint64_t id;
-      Transfer* transfer;  // null: the message is refused
+      Transfer* transfer;  // null: nothing flows; the sender answers with an empty slot
+      uint64_t place;
     };
     std::deque<Grant> to_grant;
     struct Reading {
@@ -132,7 +138,10 @@ class PointToPointLane final : public Lane {
   bool is_stuck(Transfer& transfer) const;
   bool take_in(int peer);
   void hand_over(int peer, Incoming& in, Transfer& transfer, std::list<Message>::iterator message);
+  void complete(int peer, Incoming& in, Transfer& transfer);
   bool receive(int peer, Incoming& in);
+  bool read_shared(int peer, const Incoming::Grant& grant, size_t& slots) const;
+  Heap* heap();
   Transfer* find_posted(Incoming& in, int tag);
   static bool fits(const Transfer& transfer, const Envelope& envelope);
   void accept(int peer, Incoming& in, Transfer& transfer, const Message& message);
@@ -143,6 +152,8 @@ class PointToPointLane final : public Lane {
   const int rank_;
   int last_found_ = 0;  // by find_sender: whoever is next to it is asked first
   Transfers spare_;
+  std::shared_ptr<Heap> heap_;
+  bool cannot_map_ = false;
   SharedWriter writer_;
   std::vector<Outgoing> out_;
   std::vector<Incoming> in_;

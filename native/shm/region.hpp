@@ -93,9 +93,10 @@ struct PipeControl {
   Flag tail;      // receiver: bytes ever read from it
   Flag produced;  // sender: bulk slots ever filled
   Flag consumed;  // receiver: bulk slots ever emptied
-  Flag granted;   // receiver: id of the long message that may flow now; kRefused is set if it must not
+  Flag granted;   // receiver: id of the long message that may flow now; kRefused or kTaken is set if it must not
 };
 inline constexpr uint64_t kRefused = 1ull << 63;
+inline constexpr uint64_t kTaken = 1ull << 62;  // likewise: the receiver has read it out of the sender's array
 
 class Region final : public Peers {
  public:

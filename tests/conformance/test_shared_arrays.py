@@ -181,3 +181,62 @@ def _bitwise(comm: hk.Communicator) -> bytes:
 @pytest.mark.timeout(60)
 def test_the_same_bits_as_staged() -> None:
     assert len(set(hk.spawn(_bitwise, 3, timeout=50))) == 1
+
+
+def _messages(comm: hk.Communicator) -> bool:
+    rank, size = comm.rank, comm.size
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for count in (7, 20_000, 300_000, 1_500_003):
+        given = np.random.default_rng([rank, count]).integers(0, 99, count).astype(np.float32)
+        expected = np.random.default_rng([left, count]).integers(0, 99, count).astype(np.float32)
+        for sends_shared, receives_shared in product((True, False), repeat=2):
+            x = comm.symmetric_like(given) if sends_shared else given.copy()
+            out = comm.zeros(count) if receives_shared else np.zeros(count, np.float32)
+            # All send first: what nobody receives yet is taken in, out of the sender's array.
+            comm.send(x, right, tag=3)
+            x[...] = -1
+            comm.recv(out, left, tag=3)
+            np.testing.assert_array_equal(out, expected)
+            out[...] = 0
+            x[...] = given
+            works = [comm.irecv(out, left, tag=1), comm.isend(x, right, tag=1)]
+            for work in works:
+                work.wait()
+            np.testing.assert_array_equal(out, expected)
+            # Several at once, matched by tag, and one that is taken out of the middle.
+            parts = [comm.symmetric_like(given + each) for each in range(3)]
+            sent = [comm.isend(each, right, tag=10 + number) for number, each in enumerate(parts)]
+            for number in (2, 0, 1):
+                comm.recv(out, left, tag=10 + number)
+                np.testing.assert_array_equal(out, expected + number)
+            for work in sent:
+                work.wait()
+    big = comm.symmetric_like(np.full(500_000, rank, np.float32))
+    wrong = comm.isend(big, right, tag=5)
+    with pytest.raises(hk.CollectiveMismatch, match="sent 2000000 bytes float32"):
+        comm.recv(np.zeros(100_000, np.float32), left, tag=5)
+    with pytest.raises(hk.CollectiveMismatch, match="expected another size or type"):
+        wrong.wait()
+    comm.barrier()
+    return True
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_messages(num_ranks: int) -> None:
+    assert all(hk.spawn(_messages, num_ranks, timeout=90))
+
+
+def _schedules(comm: hk.Communicator) -> bool:
+    given = np.random.default_rng(comm.rank).integers(0, 99, 400_000).astype(np.float64)
+    everyone = [np.random.default_rng(each).integers(0, 99, 400_000).astype(np.float64) for each in range(comm.size)]
+    for algorithm in ("ring", "recursive_doubling", "circulant", "double_tree"):
+        x = comm.symmetric_like(given)
+        comm.all_reduce(x, algorithm=algorithm)
+        np.testing.assert_array_equal(x, np.sum(everyone, axis=0))
+    return True
+
+
+@pytest.mark.timeout(100)
+def test_schedules() -> None:
+    assert all(hk.spawn(_schedules, 4, timeout=90))

@@ -19,9 +19,10 @@ LIMIT_S = 3500 if os.environ.get("HOCKET_SOAK") else 150
 
 
 @pytest.mark.timeout(LIMIT_S + 30)
-def test_random_programs(tmp_path: Path, launcher_command: Callable[[str], list[str]]) -> None:
+@pytest.mark.parametrize("open_mpi", ["mpi", "mpi:openmpi"])
+def test_random_programs(tmp_path: Path, open_mpi: str, launcher_command: Callable[[str], list[str]]) -> None:
     done = subprocess.run(
-        [*launcher_command("open mpi"), str(RANK_SCRIPT), "0", str(NUM_SEEDS)],
+        [*launcher_command("open mpi"), str(RANK_SCRIPT), open_mpi, "0", str(NUM_SEEDS)],
         cwd=tmp_path,
         env={**os.environ, "HOCKET_RECORD_DIR": str(tmp_path / "records"), "OMP_NUM_THREADS": "1"},
         capture_output=True,
