@@ -53,6 +53,15 @@ def test_every_operation(folder: Path, op: str) -> None:
     assert (explained["op"], explained["num_ranks"], explained["nbytes"]) == (op, 7, 0)
 
 
+def test_a_schedule_is_named_whole(folder: Path) -> None:
+    ring = Row("all_reduce", "full", 2, 1 << 20, "mpi", False, 1e-4, 1e-4, 1e-4, "ring")
+    save_table(replace(TABLE, rows=(*TABLE.rows, ring)), folder / "ring.json")
+    done = hocket(folder, "explain", "all_reduce", "1MiB", "--table", "ring.json")
+    head, _, first, *_ = done.stdout.splitlines()
+    assert head == "all_reduce of 1 MiB float32 between 2 ranks: mpi/ring"
+    assert first.startswith("  1. mpi/ring 100 us")
+
+
 @pytest.mark.parametrize("how", ["option", "variable", "user's"])
 def test_with_a_table(folder: Path, how: str) -> None:
     path = folder / "here.json"

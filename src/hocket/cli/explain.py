@@ -67,6 +67,6 @@ def explain(
     nbytes = read_size(size)
     group = Group(num_ranks, backends, num_hosts)
     reason, candidates = policy.explain(group, op, dtype_class(op, dtype), nbytes)
-    explanation = Explanation(op, nbytes, dtype, num_ranks, candidates[0].backend, reason, tuple(candidates), {})
+    explanation = Explanation(op, nbytes, dtype, num_ranks, candidates[0].carrier, reason, tuple(candidates), {})
     print(json.dumps(asdict(explanation)) if as_json else explanation)
     return 0
