@@ -57,10 +57,12 @@ void PyCommunicator::open_host(const PyHost& host, const std::vector<int>& host_
     if (number >= 0) members.push_back(number);
   }
   if (members.size() < 2) return;
-  {
+  try {
     ReleasedGil hooks;
     region_ = Region::open(host.host, std::move(members), numbers_[static_cast<size_t>(rank)], key, {"shm"},
                            open_timeout_s, hooks);
+  } catch (const Failure& failure) {
+    throw Failure(as_seen_by_all(failure.error(), numbers_));
   }
   region_->need_controls(Channel::schedules);
   host_messages_ = std::make_shared<PointToPointLane>(region_, Channel::schedules);

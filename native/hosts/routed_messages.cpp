@@ -7,6 +7,13 @@
 
 namespace hocket {
 
+Error as_seen_by_all(Error error, const std::vector<int>& numbers) {
+  error.message = "between the ranks of one host, by their numbers there: " + error.message;
+  for (int& each : error.ranks)
+    each = static_cast<int>(std::distance(numbers.begin(), std::find(numbers.begin(), numbers.end(), each)));
+  return error;
+}
+
 // The host's lane knows its own numbers only, in operations and in what it says of them.
 template <typename Call>
 Progress RoutedMessages::call_host(Operation& op, const Call& call) {
@@ -17,11 +24,7 @@ Progress RoutedMessages::call_host(Operation& op, const Call& call) {
     return progress;
   } catch (const Failure& failure) {
     op.root = rank;
-    Error error = failure.error();
-    error.message = "between the ranks of one host, by their numbers there: " + error.message;
-    for (int& each : error.ranks)
-      each = static_cast<int>(std::distance(numbers_.begin(), std::find(numbers_.begin(), numbers_.end(), each)));
-    throw Failure(std::move(error));
+    throw Failure(as_seen_by_all(failure.error(), numbers_));
   }
 }
 

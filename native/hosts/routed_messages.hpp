@@ -12,6 +12,10 @@
 
 namespace hocket {
 
+// What went wrong between the ranks of a host, with their ranks in the communicator. `numbers`: of every rank of that
+// its number on the host, or -1.
+Error as_seen_by_all(Error error, const std::vector<int>& numbers);
+
 class RoutedMessages final : public LibraryLane {
  public:
   // `host`: shared by the lanes of all libraries, which tell their messages apart by tag; `numbers`: of every rank its

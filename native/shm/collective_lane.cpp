@@ -206,7 +206,8 @@ std::vector<int> CollectiveLane::missing() const {
 }
 
 bool CollectiveLane::cancel(Operation& op) noexcept {
-  if (task_ && is_shared_)
+  // Others may have begun although this rank has not yet seen that all agree.
+  if (heap_ && !op.program && !is_eager(op))
     for (const std::byte* array : {op.in, static_cast<const std::byte*>(op.out)})
       if (array) heap_->detach(array);
   task_ = Task();
