@@ -29,6 +29,8 @@ def main() -> None:
     local.all_reduce(x)
     comm.all_reduce(x)
     assert (x == local.size * comm.size * (comm.size + 1) / 2).all()
+    comm.broadcast(x, 0, algorithm="hierarchical")
+    assert f"ranks_per_host={comm.local_size}," in comm.records()[-1].algorithm
     communicators, members = make_communicators(comm)
     runner = Runner(communicators, members, comm.rank)
     for seed in range(first, first + count):

@@ -11,6 +11,7 @@ from hocket.collectives.link import Link
 from hocket.collectives.proof import verify
 from hocket.collectives.registry import Algorithm, find_algorithm
 from hocket.collectives.schedule import Schedule
+from hocket.comm.policy import Group
 from hocket.errors import InvalidArgument, InvalidType
 
 _NAMED = re.compile(r"(\w+)(?:\((.*)\))?\Z")
@@ -62,13 +63,13 @@ class Schedules:
     def __init__(self, link_for: Callable[[int], Link]) -> None:
         self._link_for = link_for
 
-    def complete(self, collective: str, algorithm: object, num_ranks: int, num_hosts: int, nbytes: int) -> object:
+    def complete(self, collective: str, algorithm: object, group: Group, nbytes: int) -> object:
         """Return the name of an algorithm with all its parameters; a schedule as it is.
 
         Args:
             collective: name of the operation.
             algorithm: what a call gave: a name, or a `Schedule`.
-            num_ranks, num_hosts: of the communicator.
+            group: the communicator, whose hosts are the levels of a hierarchy where none are given.
             nbytes: of the array; where there is a block for every rank, of all of them together.
 
         Raises:
@@ -77,17 +78,19 @@ class Schedules:
                 collective or number of ranks.
         """
         if isinstance(algorithm, Schedule):
-            if (algorithm.collective, algorithm.num_ranks) != (collective, num_ranks):
+            if (algorithm.collective, algorithm.num_ranks) != (collective, group.size):
                 raise InvalidArgument(
                     f"the schedule is of {algorithm.collective} between {algorithm.num_ranks} ranks, not of "
-                    f"{collective} between {num_ranks}"
+                    f"{collective} between {group.size}"
                 )
             return algorithm
         if not isinstance(algorithm, str):
             raise InvalidType(f"algorithm must be a name or a Schedule, not {type(algorithm).__name__}")
         found, parameters = parse_algorithm(collective, algorithm)
+        if "ranks_per_host" in found.parameters:
+            parameters.setdefault("ranks_per_host", group.ranks_per_host)
         if "num_blocks" in found.parameters and "num_blocks" not in parameters:
-            best = found.best_num_blocks(self._link_for(num_hosts), num_ranks, nbytes, **parameters)
+            best = found.best_num_blocks(self._link_for(group.num_hosts), group.size, nbytes, **parameters)
             parameters["num_blocks"] = round_num_blocks(best)
         return format_algorithm(found.name, {**found.parameters, **parameters})
 

@@ -49,7 +49,7 @@ class Table(Protocol):
 class ScheduleSource(Protocol):
     """Where schedules come from (hocket.collectives.source.Schedules)."""
 
-    def complete(self, collective: str, algorithm: object, num_ranks: int, num_hosts: int, nbytes: int) -> object:
+    def complete(self, collective: str, algorithm: object, group: Group, nbytes: int) -> object:
         """Return what a call gave as `algorithm` with all its parameters: hashable, the same for the same schedule."""
         ...
 
@@ -165,7 +165,7 @@ class ChoosingOperations(ObjectOperations):
         if kind in _WITHOUT_SCHEDULES or self._schedules is None:
             raise InvalidArgument(f"{kind} has no algorithms to choose from; leave algorithm out, or say {OWN!r}")
         total = total_nbytes(kind, nbytes, self.size)
-        complete = self._schedules.complete(collective, algorithm, self.size, self.num_hosts, total)
+        complete = self._schedules.complete(collective, algorithm, self._group, total)
         key = collective, complete
         if key not in self._programs:
             name, table = self._schedules.build(collective, complete, self.size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from hocket.comm.policy import Group
 from hocket.tune.model import typical_link
 
 if TYPE_CHECKING:
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 class LazySchedules:
     """`hocket.collectives.source.Schedules`, which needs NumPy."""
 
-    def complete(self, collective: str, algorithm: object, num_ranks: int, num_hosts: int, nbytes: int) -> object:
-        return self._schedules.complete(collective, algorithm, num_ranks, num_hosts, nbytes)
+    def complete(self, collective: str, algorithm: object, group: Group, nbytes: int) -> object:
+        return self._schedules.complete(collective, algorithm, group, nbytes)
 
     def build(self, collective: str, algorithm: object, num_ranks: int) -> tuple[str, Any]:
         return self._schedules.build(collective, algorithm, num_ranks)
