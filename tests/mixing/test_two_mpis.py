@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 import hocket as hk
+from hocket.backends._mpi import find_library
 
 RANK_SCRIPT = Path(__file__).with_name("two_mpis_rank.py")
 NUM_SEEDS = 1000 if os.environ.get("HOCKET_SOAK") else 40
@@ -54,9 +54,39 @@ def test_a_family_by_name() -> None:
     assert all(word.startswith("MPICH 5") for word in hk.spawn(_by_name, 2, timeout=80))
 
 
-def test_two_need_to_be_known_early() -> None:
-    """UCX of both would hook into malloc; a program that has loaded MPI without a word against that is told."""
-    script = "from mpi4py import MPI; from hocket.backends._mpi import allow_two; allow_two('openmpi')"
+LOADED_BEFORE = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+import hocket as hk
+
+comm = hk.init(timeout=30)
+assert list(comm.backends) == ["shm"], comm.backends
+print(comm.backends.left_out["mpi"], flush=True)
+try:
+    hk.init(backends=["shm", "mpi:mpich"])
+except hk.InvalidState:
+    comm.finalize()
+try:
+    hk.init(backends=["shm", "mpi:mpich"])
+except hk.BackendUnavailable as error:
+    print(error, flush=True)
+"""
+
+
+@pytest.mark.timeout(90)
+def test_two_need_to_be_known_early(tmp_path: Path, launcher_command: Callable[[str], list[str]]) -> None:
+    """UCX of both would hook into malloc; a program that has loaded the other one without a word against it is told."""
+    (tmp_path / "script.py").write_text(LOADED_BEFORE)
     env = {name: value for name, value in os.environ.items() if not name.startswith("UCX_")}
-    failed = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=60)
-    assert "set UCX_MEM_MMAP_HOOK_MODE=none and UCX_MEM_EVENTS=no for two of them" in failed.stderr
+    done = subprocess.run(
+        [*launcher_command("hocket run"), "script.py"],
+        cwd=tmp_path,
+        env={**env, "MPI4PY_LIBMPI": str(find_library("openmpi"))},
+        capture_output=True,
+        text=True,
+        timeout=80,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    reason = "has loaded Open MPI already; for MPICH beside it set UCX_MEM_MMAP_HOOK_MODE=none and UCX_MEM_EVENTS=no"
+    assert done.stdout.count(reason) == 4, done.stdout + done.stderr

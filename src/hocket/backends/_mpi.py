@@ -101,10 +101,18 @@ def allow_two(family: str) -> None:
     Raises:
         BackendUnavailable: the program has loaded one without that.
     """
-    missing = [f"{name}={value}" for name, value in _UCX_WITHOUT_HOOKS.items() if os.environ.get(name) != value]
-    if "mpi4py.MPI" in sys.modules and _module_of(family) is None and missing:
-        raise BackendUnavailable(f"the program has loaded MPI already; set {' and '.join(missing)} for two of them")
+    if "mpi4py.MPI" in sys.modules and _module_of(family) is None:
+        _check_two(family)
     os.environ.update(_UCX_WITHOUT_HOOKS)
+
+
+def _check_two(family: str) -> None:
+    missing = [f"{name}={value}" for name, value in _UCX_WITHOUT_HOOKS.items() if os.environ.get(name) != value]
+    if missing:
+        other = _WORDS[_family_of(sys.modules["mpi4py.MPI"])]
+        raise BackendUnavailable(
+            f"the program has loaded {other} already; for {_WORDS[family]} beside it set {' and '.join(missing)}"
+        )
 
 
 def start(family: str, job: Job) -> Started:
@@ -171,6 +179,7 @@ def _load(family: str) -> tuple[Any, str]:
     mpi4py.rc.initialize = False
     mpi4py.rc.finalize = False
     if "mpi4py.MPI" in sys.modules and _module_of(family) is None:
+        _check_two(family)
         return _load_second(family, Path(mpi4py.__path__[0]))
     if "MPI4PY_LIBMPI" not in os.environ:
         path = find_library(family)
