@@ -264,6 +264,19 @@ def test_operations_that_name_a_library_are_left_alone() -> None:
     assert (first, then) == second and first == 0 < then
 
 
+def _in_place(comm: hk.Communicator) -> tuple[int, int]:
+    x = comm.zeros(16 << 10)
+    learner = Learner(comm, window=16)
+    for _ in range(300):
+        comm.all_reduce(x)
+    learner.stop()
+    return len(learner.lessons), [each.in_place for each in comm.records() if each.nbytes == x.nbytes].count(False)
+
+
+def test_operations_in_place_say_nothing_of_others() -> None:
+    assert hk.spawn(_in_place, 2, timeout=60) == [(0, 0), (0, 0)]
+
+
 def _late(comm: hk.Communicator) -> list[str]:
     """After a signal in the middle of a turn it goes on; after finalize() a due turn is no crash."""
     learner = Learner(comm, window=16)

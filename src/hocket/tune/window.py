@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hocket import _native
 from hocket.comm.policy import dtype_class, join_carrier
-from hocket.trace.record import ASYNC, EVENT_FIELDS, NAMED, STATES, seconds_per_tick
+from hocket.trace.record import ASYNC, EVENT_FIELDS, IN_PLACE, NAMED, STATES, seconds_per_tick
 
 _EVENT = np.dtype([(name, "<" + code) for name, code in EVENT_FIELDS])
 _MISSING = -np.inf
@@ -90,7 +90,8 @@ class Window:
         # The events hold the lowest 32 bits of numbers; messages are numbered for themselves.
         place = (records["seq"] - np.uint32((first + 1) & 0xFFFFFFFF)).astype(np.int64)
         is_here = (place < length) & ~np.isin(records["kind"], [_native.OP_NAMES.index(name) for name in _MESSAGES])
-        is_here &= (records["flags"] & NAMED) == 0  # no choice was made
+        # No choice was made, or arrays lay where no other way has them: that says nothing of arrays anywhere else.
+        is_here &= (records["flags"] & (NAMED | IN_PLACE)) == 0
         records, place = records[is_here], place[is_here]
         is_async = (records["flags"] & ASYNC) != 0
         seconds = np.where(
