@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -74,6 +75,18 @@ def test_exception_that_cannot_be_pickled() -> None:
     with pytest.raises(RemoteError, match="_Unpicklable: the lock is mine") as raised:
         hk.spawn(_raise_unpicklable, 2, timeout=20)
     assert "raise _Unpicklable" in "\n".join(raised.value.__notes__)
+
+
+def _be_cancelled(comm: hk.Communicator) -> None:
+    if comm.rank == 1:
+        raise asyncio.CancelledError("by nobody")
+    comm.barrier()
+
+
+@pytest.mark.timeout(30)
+def test_what_is_no_exception_counts_before_what_follows_from_it() -> None:
+    with pytest.raises(asyncio.CancelledError, match="by nobody"):
+        hk.spawn(_be_cancelled, 2, timeout=20)
 
 
 def _own_error(comm: hk.Communicator) -> None:

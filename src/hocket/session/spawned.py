@@ -21,13 +21,15 @@ def main(folder: Path) -> None:
     try:
         result = fn(comm, *args)
         (folder / f"result-{comm.rank}").write_bytes(cloudpickle.dumps(result))
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a failed pytest.raises, among others, is no Exception
         _leave_failure(folder, comm.rank, error)
         raise
     comm.finalize()
 
 
-def _leave_failure(folder: Path, rank: int, error: Exception) -> None:
+def _leave_failure(folder: Path, rank: int, error: BaseException) -> None:
     text = f"rank {rank} of hocket.spawn:\n" + "".join(traceback.format_exception(error))
     own = folder / f"failure-{rank}"
     own.write_bytes(_carriable(error, text))
@@ -40,7 +42,7 @@ def _leave_failure(folder: Path, rank: int, error: Exception) -> None:
         return
 
 
-def _carriable(error: Exception, text: str) -> bytes:
+def _carriable(error: BaseException, text: str) -> bytes:
     """Pickle the exception if it survives that, else one with its text."""
     error.add_note(text)
     try:
