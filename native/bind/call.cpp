@@ -154,7 +154,8 @@ void issue(PyObject* self, Communicator& core, const WorkPtr& work, const Commun
     else
       core.issue(work, is_async ? kEventAsync : 0);
     engine.progress();  // every entry drives all lanes
-    if (is_async && !failure) core.events().add_blocked(work->event, now_ns() - work->issued_ns);
+    if (is_async && !failure && !core.events().has_clock())
+      core.events().add_blocked(work->event, now_ns() - work->issued_ns);
   }
   if (failure) {
     raise_operation_error(nb::handle(self), failure->error());

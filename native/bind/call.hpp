@@ -22,6 +22,10 @@ class Entry {
       leave();
       throw Failure(core.closed_error());
     }
+    if (core.events().has_clock() && !Turns::mine()) [[unlikely]] {
+      leave();
+      throw not_its_thread(core);
+    }
   }
   ~Entry() { leave(); }
   Entry(const Entry&) = delete;

@@ -49,6 +49,16 @@ PyCommunicator::PyCommunicator(const PyControl& control, const PyHost& host, std
   Engine::instance().attach(core_);
 }
 
+PyCommunicator::PyCommunicator(const PyVirtualRanks& ranks, const std::vector<int>& members, int rank, uint64_t key,
+                               std::string label, std::vector<std::string> backends, double timeout, double)
+    : timeout_s(timeout), names_(std::move(backends)) {
+  core_ = std::make_shared<Communicator>(rank, static_cast<int>(members.size()), static_cast<uint32_t>(key),
+                                         std::move(label));
+  core_->events().set_clock(ranks.ranks->clock_of(members[static_cast<size_t>(rank)]));
+  const ProgressGuard guard;
+  Engine::instance().attach(core_);
+}
+
 void PyCommunicator::open_host(const PyHost& host, const std::vector<int>& host_numbers, int rank, uint64_t key,
                                double open_timeout_s) {
   std::vector<int> members;
@@ -75,7 +85,10 @@ void PyCommunicator::add_backend(PyLane& collective, PyLane& point_to_point, PyL
                                                    core_->size, static_cast<int>(core_->num_backends()));
   std::unique_ptr<Lane> collectives;
   std::unique_ptr<Lane> messages;
-  if (!remote_peers_) {
+  if (core_->events().has_clock()) {  // what virtual ranks disagree about their lanes see
+    collectives = std::move(scheduled);
+    messages = std::move(point_to_point.lane);
+  } else if (!remote_peers_) {
     collectives = std::make_unique<AgreedLane>(region_, core_->num_backends(), std::move(scheduled));
     messages = std::make_unique<WatchedLane>(region_, std::move(point_to_point.lane));
   } else {
@@ -265,6 +278,10 @@ void bind_communicator(nb::module_& module) {
                     std::vector<std::string>, double, double>(),
            nb::arg("control"), nb::arg("host"), nb::arg("members"), nb::arg("host_numbers"), nb::arg("rank"),
            nb::arg("key"), nb::arg("label"), nb::arg("backends"), nb::arg("timeout"), nb::arg("open_timeout"))
+      .def(nb::init<const PyVirtualRanks&, const std::vector<int>&, int, uint64_t, std::string,
+                    std::vector<std::string>, double, double>(),
+           nb::arg("ranks"), nb::arg("members"), nb::arg("rank"), nb::arg("key"), nb::arg("label"), nb::arg("backends"),
+           nb::arg("timeout"), nb::arg("open_timeout"))
       .def("_add_backend", &PyCommunicator::add_backend, nb::arg("collective"), nb::arg("point_to_point"),
            nb::arg("schedules"))
       .def("_set_allowed", &PyCommunicator::set_allowed, nb::arg("backends"))

@@ -10,6 +10,7 @@
 
 #include "bind/errors.hpp"
 #include "bind/lanes.hpp"
+#include "bind/virtual_ranks.hpp"
 #include "core/communicator.hpp"
 #include "hosts/remote_peers.hpp"
 #include "shm/region.hpp"
@@ -36,6 +37,9 @@ class PyCommunicator {
   PyCommunicator(const PyControl& control, const PyHost& host, std::vector<int> members, std::vector<int> host_numbers,
                  int rank, uint64_t key, std::string label, std::vector<std::string> backends, double timeout_s,
                  double open_timeout_s);
+  // members: job ranks, all of them virtual.
+  PyCommunicator(const PyVirtualRanks& ranks, const std::vector<int>& members, int rank, uint64_t key,
+                 std::string label, std::vector<std::string> backends, double timeout_s, double open_timeout_s);
   ~PyCommunicator();
   PyCommunicator(const PyCommunicator&) = delete;
   PyCommunicator& operator=(const PyCommunicator&) = delete;
@@ -107,6 +111,9 @@ void bind_prepared(nb::module_& module);
 void add_program_methods(nb::class_<PyCommunicator>& communicator);
 void bind_control(nb::module_& module);
 void bind_work(nb::module_& module);
+
+// For threads other than that of a virtual rank, which alone has a clock.
+Failure not_its_thread(const Communicator& core);
 
 // Sets the exception of a failed operation and tells communicator.on_failure.
 void raise_operation_error(nb::handle communicator, const Error& error);

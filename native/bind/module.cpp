@@ -9,6 +9,7 @@
 #include "bind/memory.hpp"
 #include "bind/shared_memory.hpp"
 #include "bind/sim.hpp"
+#include "bind/virtual_ranks.hpp"
 #include "core/choice.hpp"
 #include "core/process.hpp"
 #include "reduce/reduce.hpp"
@@ -35,6 +36,7 @@ NB_MODULE(_native, module) {
   nb::set_leak_warnings(false);
   bind_control(module);
   bind_shared_memory(module);
+  bind_virtual_ranks(module);
   bind_communicator(module);
   bind_work(module);
   bind_prepared(module);

@@ -28,17 +28,23 @@ void raise_operation_error(nb::handle communicator, const Error& error) {
   PyErr_Restore(type, value, traceback);
 }
 
+Failure not_its_thread(const Communicator& core) {
+  return {ErrorCode::invalid_state,
+          core.label + " belongs to a virtual rank, and can be used in the thread of it alone"};
+}
+
 void wait_for_work(nb::handle communicator, const WorkPtr& work, double timeout_s) {
   WaitResult result = WaitResult::finished;
   if (!work->finished()) {
-    const int64_t begin_ns = now_ns();
+    if (work->communicator->events().has_clock() && !Turns::mine()) throw not_its_thread(*work->communicator);
+    const int64_t begin_ns = caller_ns();
     {
       ReleasedGil hooks;
       result = Engine::instance().wait(*work, timeout_s, hooks);
     }
     if (work->is_async) {
       const ProgressGuard guard;
-      work->communicator->events().add_blocked(work->event, now_ns() - begin_ns);
+      work->communicator->events().add_blocked(work->event, caller_ns() - begin_ns);
     }
   }
   if (result == WaitResult::interrupted) throw PythonError();
@@ -72,6 +78,11 @@ bool test(nb::handle self) {
       Engine::instance().poll();
       lock.unlock();
     }
+  }
+  if (Turns* turns = Turns::mine(); turns && !handle.work->finished()) {
+    constexpr double kLookS = 1e-6;  // what a look takes, so that who looks again and again gets there
+    const ReleasedGil released;
+    Engine::instance().wait_until(turns->now_s() + kLookS, *turns);
   }
   if (!handle.work->finished()) return false;
   handle.work->pins.reset();

@@ -81,7 +81,7 @@ uint64_t Communicator::next_seq(const Operation& op) {
 
 void Communicator::issue(const WorkPtr& work, uint8_t event_flags) {
   work->op.seq = next_seq(work->op);
-  work->event = events_.begin(work->op, ticks(), event_flags);
+  work->event = events_.begin(work->op, event_flags);
   if (issue_log_ && !is_point_to_point(work->op.kind)) issue_log_(work->op);
   find_dependencies(*work);
   LaneQueue& queue = queue_of(work->op);
@@ -112,7 +112,7 @@ bool Communicator::try_short(Operation& op, AtOnce& at_once) {
   LaneQueue& queue = queue_of(op);
   if (!idle() || !queue.lane->is_short(op)) return false;
   op.seq = next_seq(op);
-  at_once.event = events_.begin(op, ticks(), 0);
+  at_once.event = events_.begin(op, 0);
   if (issue_log_ && !is_point_to_point(op.kind)) issue_log_(op);
   at_once.posted = true;
   try {
@@ -366,6 +366,7 @@ void Communicator::give_up(Work& work, double waited_s) {
 }
 
 void Communicator::expire(int64_t now) {
+  if (events_.has_clock()) return;  // whoever waits has the time
   for (LaneQueue& queue : queues_)
     for (const WorkPtr& work : queue.works) {
       const double age_s = static_cast<double>(now - work->issued_ns) * 1e-9;

@@ -109,17 +109,18 @@ Engine& Engine::instance() {
   return *engine;
 }
 
-void Engine::attach(const std::shared_ptr<Communicator>& communicator) { communicators_.push_back(communicator); }
+void Engine::attach(const std::shared_ptr<Communicator>& communicator) { communicators().push_back(communicator); }
 
 void Engine::detach(const Communicator& communicator) {
-  std::erase_if(communicators_, [&](const auto& held) { return held.get() == &communicator; });
+  std::erase_if(communicators(), [&](const auto& held) { return held.get() == &communicator; });
 }
 
 bool Engine::progress() {
   bool moved = false;
   // By index: finishing an operation may not attach or detach, but keep it robust against reallocation all the same.
-  for (size_t i = 0; i < communicators_.size(); ++i)
-    if (!communicators_[i]->idle()) moved |= communicators_[i]->progress();
+  auto& own = communicators();
+  for (size_t i = 0; i < own.size(); ++i)
+    if (!own[i]->idle()) moved |= own[i]->progress();
   return moved;
 }
 
@@ -148,10 +149,43 @@ void Engine::tend(int64_t now) {
 }
 
 void Engine::check_health() {
-  for (size_t i = 0; i < communicators_.size(); ++i) communicators_[i]->check_health();
+  auto& own = communicators();
+  for (size_t i = 0; i < own.size(); ++i) own[i]->check_health();
+}
+
+// Nobody but this thread runs, so there is nothing to wait for but the turn.
+WaitResult Engine::wait_in_turn(Work& work, double timeout_s, Turns& turns) {
+  const double begin_s = turns.now_s();
+  while (true) {
+    {
+      const std::lock_guard guard(lock_);
+      while (progress()) {
+      }
+      if (!work.finished()) check_health();
+      if (work.finished()) return WaitResult::finished;
+      if (const std::optional<Error> stopped = turns.stopped())
+        work.communicator->fail(*stopped);
+      else if (turns.now_s() >= begin_s + timeout_s)
+        work.communicator->give_up(work, turns.now_s() - begin_s);
+    }
+    if (work.finished()) return WaitResult::finished;
+    turns.hand_on(begin_s + timeout_s);
+  }
+}
+
+void Engine::wait_until(double time_s, Turns& turns) {
+  while (turns.now_s() < time_s && !turns.stopped()) {
+    {
+      const std::lock_guard guard(lock_);
+      while (progress()) {
+      }
+    }
+    turns.hand_on(time_s);
+  }
 }
 
 WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
+  if (Turns* turns = Turns::mine()) return wait_in_turn(work, timeout_s, *turns);
   const int64_t begin = now_ns();
   const int64_t deadline = begin + timeout_ns(timeout_s);
   const WaiterCount count(work);
@@ -218,6 +252,19 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
 
 bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, WaitHooks& hooks,
                       const std::function<std::string()>& waiting_text) {
+  if (Turns* turns = Turns::mine()) {
+    const double until_s = turns->now_s() + timeout_s;
+    while (true) {
+      {
+        const std::lock_guard guard(lock_);
+        while (progress()) {
+        }
+        if (ready()) return true;
+        if (turns->now_s() >= until_s || turns->stopped()) return false;
+      }
+      turns->hand_on(until_s);
+    }
+  }
   const int64_t begin = now_ns();
   const int64_t deadline = begin + timeout_ns(timeout_s);
   const int64_t stall = begin + timeout_ns(std::min(stall_report_s_, timeout_s / 2));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/communicator.hpp"
+#include "core/turns.hpp"
 
 namespace hocket {
 
@@ -52,7 +53,7 @@ class Engine {
   bool progress();
   // After what was done on the spot, for which its own communicator had to be idle.
   void progress_others() {
-    if (communicators_.size() > 1) progress();
+    if (communicators().size() > 1) progress();
   }
   // progress(), and from time to time what the progress thread does besides; for who looks again and again without
   // waiting.
@@ -64,6 +65,9 @@ class Engine {
   // a stall, nothing if it is empty. Both are called under the lock.
   bool wait_for(const std::function<bool()>& ready, double timeout_s, WaitHooks& hooks,
                 const std::function<std::string()>& waiting_text = {});
+
+  // Until a virtual clock is there, or something stops it; drives the lanes whenever something of this rank is over.
+  void wait_until(double time_s, Turns& turns);
 
   // Lanes that are driven by calls into Python cannot be driven under the lock: they ask for attention, and who waits
   // calls the pump, without the lock. Set once, before the first such lane.
@@ -91,6 +95,12 @@ class Engine {
 
  private:
   Engine() = default;
+  // Those that this thread drives.
+  std::vector<std::shared_ptr<Communicator>>& communicators() {
+    Turns* turns = Turns::mine();
+    return turns ? turns->communicators : communicators_;
+  }
+  WaitResult wait_in_turn(Work& work, double timeout_s, Turns& turns);
   void run_thread();
   void stop_thread(bool for_good);
   void tend(int64_t now);
@@ -98,7 +108,7 @@ class Engine {
   Polling polling() const;
 
   ProgressLock lock_;
-  std::vector<std::shared_ptr<Communicator>> communicators_;
+  std::vector<std::shared_ptr<Communicator>> communicators_;  // of ranks that are processes
   std::atomic<bool> oversubscribed_{false};
   std::atomic<int> sleepers_{0};
   std::atomic<Pump> pump_{nullptr};

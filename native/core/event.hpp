@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -15,7 +16,7 @@ namespace hocket {
 enum class EventState : uint8_t { issued, started, waited, completed, failed };
 
 struct Event {
-  uint64_t t_begin;  // raw ticks
+  uint64_t t_begin;  // raw ticks, or nanoseconds of a virtual clock
   uint64_t t_end;
   uint32_t seq;
   uint32_t comm;
@@ -42,12 +43,18 @@ inline constexpr uint8_t kEventInPlace = 4;  // Operation.is_in_place
 class EventRing {
  public:
   static constexpr uint64_t kCapacity = 4096;
-  explicit EventRing(uint32_t comm) : comm_(comm), events_(kCapacity) {}
+  // The pages of those that were never written take no memory.
+  explicit EventRing(uint32_t comm) : comm_(comm), events_(std::make_unique_for_overwrite<Event[]>(kCapacity)) {}
 
-  uint64_t begin(const Operation& op, uint64_t t_begin, uint8_t flags) {
+  // Nanoseconds of that clock stand in events from now on, instead of ticks.
+  void set_clock(std::shared_ptr<const std::atomic<uint64_t>> clock_ns) { clock_ns_ = std::move(clock_ns); }
+
+  bool has_clock() const { return clock_ns_ != nullptr; }
+
+  uint64_t begin(const Operation& op, uint8_t flags) {
     const uint64_t index = issued_++;
     Event& event = events_[index % kCapacity];
-    event.t_begin = t_begin;
+    event.t_begin = now();
     event.t_end = 0;
     event.seq = static_cast<uint32_t>(op.seq);
     event.comm = comm_;
@@ -70,7 +77,7 @@ class EventRing {
   void end(uint64_t index, EventState state) {
     if (issued_ - index > kCapacity) return;
     Event& event = events_[index % kCapacity];
-    event.t_end = ticks();
+    event.t_end = now();
     event.state = state;
   }
 
@@ -104,9 +111,12 @@ class EventRing {
   }
 
  private:
+  uint64_t now() const { return clock_ns_ ? clock_ns_->load(std::memory_order_relaxed) : ticks(); }
+
   uint32_t comm_;
   uint64_t issued_ = 0;
-  std::vector<Event> events_;
+  std::unique_ptr<Event[]> events_;
+  std::shared_ptr<const std::atomic<uint64_t>> clock_ns_;
 };
 
 }  // namespace hocket

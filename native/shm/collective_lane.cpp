@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/copy.hpp"
+#include "core/local_result.hpp"
 #include "shm/peer_memory.hpp"
 #include "shm/point_to_point_lane.hpp"
 
@@ -138,38 +139,9 @@ void CollectiveLane::read_offers() {
 
 void CollectiveLane::consume_eager(const Operation& op) {
   const uint64_t most = contribution(op);
-  const auto payload = [&](int peer) { return agreement_.payload(peer, most); };
-  const auto reduce = [&](uint64_t offset, uint64_t nbytes, int num_ranks) {
-    for (int peer = 0; peer < num_ranks; ++peer) sources_[peer] = payload(peer) + offset;
-    reduce_kernel(op.dtype, op.reduce)(op.out, nullptr, sources_.data(), num_ranks, nbytes / itemsize(op.dtype));
-  };
-  switch (without_counts(op.kind)) {
-    case OpKind::all_reduce:
-    case OpKind::reduce:
-      if (op.kind == OpKind::reduce && op.root != rank_) return;
-      return reduce(0, op.nbytes, size_);
-    case OpKind::scan:
-      return reduce(0, op.nbytes, rank_ + 1);
-    case OpKind::reduce_scatter:
-      return reduce(op.in_block(rank_).offset, op.in_block(rank_).nbytes, size_);
-    case OpKind::broadcast:
-      if (op.root != rank_) copy_bytes(op.out, payload(op.root), op.nbytes);
-      return;
-    case OpKind::all_to_all:
-      for (int peer = 0; peer < size_; ++peer)
-        copy_bytes(op.out + op.out_block(peer).offset, payload(peer) + op.in_block(rank_).offset, op.nbytes);
-      return;
-    case OpKind::scatter:
-      return copy_bytes(op.out, payload(op.root) + op.in_block(rank_).offset, op.in_block(rank_).nbytes);
-    case OpKind::barrier:
-      return;
-    case OpKind::gather:
-      if (op.root != rank_) return;
-      [[fallthrough]];
-    default:  // all_gather, and split and dup, which gather their arguments
-      for (int peer = 0; peer < size_; ++peer)
-        copy_bytes(op.out + op.out_block(peer).offset, payload(peer), op.out_block(peer).nbytes);
-  }
+  const uint64_t offset = has_input_blocks(op.kind) ? op.in_block(rank_).offset : 0;
+  const auto block_for = [&](int peer) { return agreement_.payload(peer, most) + offset; };
+  write_local_result(op, rank_, size_, op.out, block_for, sources_);
 }
 
 void CollectiveLane::do_alone(const Operation& op) const {

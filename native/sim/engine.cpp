@@ -62,8 +62,9 @@ class Flows {
     if (to_end)
       for (const Flow& flow : flows_) soonest = std::min(soonest, flow.left / flow.rate);
     for (Flow& flow : flows_) {
-      const bool ends = to_end && flow.left / flow.rate <= soonest * (1 + kRounding);
-      flow.left = ends ? 0.0 : std::max(0.0, flow.left - flow.rate * seconds);
+      const double left = flow.left - flow.rate * seconds;  // late on the clock, a short time has few digits
+      const bool ends = to_end && (left <= 0.0 || flow.left / flow.rate <= soonest * (1 + kRounding));
+      flow.left = ends ? 0.0 : std::max(0.0, left);
       if (ends) arrived.push_back(flow.task);
     }
     if (!to_end) return;

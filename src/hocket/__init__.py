@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         TableMismatch,
         UnsupportedDtype,
     )
-    from hocket.session import init, spawn
+    from hocket.session import Simulated, init, simulate, spawn
     from hocket.trace import Record
 
 __version__ = "0.1.0"
@@ -52,6 +52,7 @@ __all__ = [
     "RemoteError",
     "ResourceExhausted",
     "Send",
+    "Simulated",
     "TableError",
     "TableMismatch",
     "UnsupportedDtype",
@@ -59,6 +60,7 @@ __all__ = [
     "__version__",
     "init",
     "register_reduction",
+    "simulate",
     "spawn",
 ]
 
@@ -68,9 +70,11 @@ _HOMES = {
     "Record": "hocket.trace",
     "Recv": "hocket.comm",
     "Send": "hocket.comm",
+    "Simulated": "hocket.session",
     "Work": "hocket._native",
     "init": "hocket.session",
     "register_reduction": "hocket.comm",
+    "simulate": "hocket.session",
     "spawn": "hocket.session",
 }
 

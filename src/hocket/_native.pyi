@@ -151,6 +151,36 @@ class Host:
         """Return the ranks of this host that have died or left the job."""
     def set_finalized(self) -> None: ...
 
+class VirtualRanks:
+    """Ranks that are threads of this process and take turns, on a virtual clock.
+
+    Args:
+        collective_s: called with (key of the communicator, kind, nbytes, root, members); the seconds that it takes.
+        message: called with (source, destination, nbytes); see `hocket.collectives.simulate.MessageCost`.
+        moves_data: False: only time passes, and arrays keep what they hold.
+    """
+
+    def __init__(
+        self,
+        num_ranks: int,
+        collective_s: Callable[[int, str, int, int, list[int]], float],
+        message: Callable[[int, int, int], tuple[float, float, Sequence[int]]],
+        moves_data: bool,
+    ) -> None: ...
+    def open_lanes(self, key: int, members: list[int], rank: int) -> tuple[Lane, Lane, Lane]: ...
+    def start(self) -> None:
+        """Give the first turn; each rank's thread calls `begin`, which returns when it has its turn, and `end`."""
+    def begin(self, rank: int) -> None: ...
+    def end(self, rank: int) -> None: ...
+    def stop(self, reason: str) -> None: ...
+    def stopped(self) -> str:
+        """Return why nobody goes on any more, or nothing."""
+    def now_s(self, rank: int) -> float: ...
+
+def is_virtual_rank() -> bool: ...
+def virtual_now_s() -> float: ...
+def pass_virtual_time(seconds: float) -> None: ...
+
 class Control:
     """What this rank knows of ranks on other hosts, and has to say to them; see `hocket.boot.control`.
 
@@ -218,6 +248,18 @@ class Communicator:
         host: Host,
         members: list[int],
         host_numbers: list[int],
+        rank: int,
+        key: int,
+        label: str,
+        backends: list[str],
+        timeout: float,
+        open_timeout: float,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        ranks: VirtualRanks,
+        members: list[int],
         rank: int,
         key: int,
         label: str,

@@ -240,20 +240,26 @@ void test_wait_for() {
 
 void test_event_ring() {
   EventRing ring(7);
+  const auto clock = std::make_shared<std::atomic<uint64_t>>(100);
+  ring.set_clock(clock);
   const Operation send{.kind = OpKind::send, .dtype = DType::int16, .root = 3, .tag = -2, .seq = 9, .nbytes = 44};
-  const uint64_t first = ring.begin(send, 100, kEventAsync);
+  const uint64_t first = ring.begin(send, kEventAsync);
   Event event = ring.snapshot().at(0);
   CHECK(event.t_begin == 100 && event.t_end == 0 && event.state == EventState::issued && event.flags == kEventAsync);
   CHECK(event.comm == 7 && event.seq == 9 && event.nbytes == 44 && event.peer == 3 && event.reduce == 0xff);
   CHECK(event.aux == 0xfffffffe && event.kind == 7 && event.dtype == static_cast<uint8_t>(DType::int16));
   ring.mark(first, EventState::started);
   CHECK(ring.snapshot().at(0).state == EventState::started);
+  *clock = 105;
   ring.end(first, EventState::failed);
   event = ring.snapshot().at(0);
-  CHECK(event.state == EventState::failed && event.t_end > 0);
+  CHECK(event.state == EventState::failed && event.t_end == 105);
 
-  const uint64_t open = ring.begin(send, 101, 0);
-  for (uint64_t i = 0; i < EventRing::kCapacity; ++i) ring.begin({.seq = i}, 1000 + i, 0);
+  const uint64_t open = ring.begin(send, 0);
+  for (uint64_t i = 0; i < EventRing::kCapacity; ++i) {
+    *clock = 1000 + i;
+    ring.begin({.seq = i}, 0);
+  }
   ring.end(open, EventState::completed);  // overwritten meanwhile: stays lost
   const std::vector<Event> held = ring.snapshot();
   CHECK(held.size() == EventRing::kCapacity && ring.issued() == EventRing::kCapacity + 2);

@@ -102,6 +102,17 @@ def test_tasks_that_wait_for_each_other_are_named() -> None:
         graph.simulate()
 
 
+def test_flows_that_end_almost_together_late_on_the_clock_all_end() -> None:
+    graph = TaskGraph()
+    links = graph.add_links(np.full(400, 1e9))
+    first = graph.add_tasks(1000.0)  # from here on a tenth of a picosecond is the last digit
+    nbytes = 1 + 0.01 * np.random.default_rng(1).random(400)  # which end within ten picoseconds
+    tasks = graph.add_tasks(np.zeros(400), nbytes)
+    graph.add_order(tasks, np.full(400, first))
+    graph.cross(tasks, links)
+    assert graph.simulate().end_s[tasks] == pytest.approx(1000 + nbytes * 1e-9, rel=1e-15)
+
+
 def test_wrong_arguments_are_named() -> None:
     graph = TaskGraph()
     with pytest.raises(InvalidArgument, match=r"duration_s of a task is 0 or more, not -1"):

@@ -146,7 +146,11 @@ comm.finalize()
 def test_nothing_is_left_behind(lab_module: ModuleType) -> None:
     with lab_module.Lab(10.0) as lab:
         keepers = [host.keeper for host in lab.hosts]
-        sleeper = subprocess.Popen(lab.hosts[1].command(["sleep", "1000"]))
+        program = ["sh", "-c", "echo here; exec sleep 1000"]
+        sleeper = subprocess.Popen(lab.hosts[1].command(program), stdout=subprocess.PIPE, text=True)
+        assert sleeper.stdout is not None
+        with sleeper.stdout as output:
+            assert output.readline() == "here\n"  # it is on that host, not still on its way
     assert sleeper.wait(timeout=20) == -9
     assert all(keeper.poll() is not None for keeper in keepers)
 

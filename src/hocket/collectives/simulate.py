@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,20 @@ class Messages:
     ports: int
 
 
+class MessageCost(NamedTuple):
+    """What a message takes that is alone on its way.
+
+    Args:
+        latency_s: seconds until its bytes flow.
+        occupied_s: seconds in which they do.
+        shared: numbers of links that it holds meanwhile, and that only one message holds at a time.
+    """
+
+    latency_s: float
+    occupied_s: float
+    shared: Sequence[int] = ()
+
+
 class Fabric(Protocol):
     """What connects the ranks; see `Uniform` and `Hosts`."""
 
@@ -46,6 +61,10 @@ class Fabric(Protocol):
 
     def reduce_s(self, nbytes: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the seconds of reductions."""
+        ...
+
+    def message_cost(self, source: int, destination: int, nbytes: int) -> MessageCost:
+        """Return what one message between two ranks takes."""
         ...
 
 
@@ -70,6 +89,9 @@ class Uniform:
 
     def reduce_s(self, nbytes: NDArray[np.float64]) -> NDArray[np.float64]:
         return self.link.gamma_s * nbytes
+
+    def message_cost(self, source: int, destination: int, nbytes: int) -> MessageCost:
+        return MessageCost(self.link.alpha_s, self.link.beta_s * nbytes)
 
 
 @dataclass(frozen=True)
@@ -108,6 +130,48 @@ class Hosts:
 
     def reduce_s(self, nbytes: NDArray[np.float64]) -> NDArray[np.float64]:
         return self.inner.gamma_s * nbytes
+
+    def message_cost(self, source: int, destination: int, nbytes: int) -> MessageCost:
+        from_host, to_host = source // self.ranks_per_host, destination // self.ranks_per_host
+        if from_host == to_host:
+            return MessageCost(self.inner.alpha_s, self.inner.beta_s * nbytes)
+        return MessageCost(self.outer.alpha_s, self.outer.beta_s * nbytes, (2 * from_host, 2 * to_host + 1))
+
+
+@dataclass(frozen=True)
+class Among:
+    """Some of the ranks of a fabric.
+
+    Args:
+        fabric: of all of them.
+        ranks: of it, in the order in which they are counted here.
+    """
+
+    fabric: Fabric
+    ranks: tuple[int, ...]
+
+    def add_messages(self, graph: TaskGraph, messages: Messages) -> NDArray[np.int32]:
+        ranks = self._numbers
+        moved = replace(
+            messages,
+            sources=ranks[messages.sources],
+            destinations=ranks[messages.destinations],
+            num_ranks=int(ranks.max()) + 1,
+        )
+        return self.fabric.add_messages(graph, moved)
+
+    def connections(self, sources: NDArray[np.int32], destinations: NDArray[np.int32]) -> NDArray[np.int32]:
+        return self.fabric.connections(self._numbers[sources], self._numbers[destinations])
+
+    def reduce_s(self, nbytes: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.fabric.reduce_s(nbytes)
+
+    def message_cost(self, source: int, destination: int, nbytes: int) -> MessageCost:
+        return self.fabric.message_cost(self.ranks[source], self.ranks[destination], nbytes)
+
+    @property
+    def _numbers(self) -> NDArray[np.int32]:
+        return np.array(self.ranks, np.int32)
 
 
 @dataclass(frozen=True, eq=False)

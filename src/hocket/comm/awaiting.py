@@ -16,8 +16,12 @@ async def wait_for(work: _native.Work) -> None:
     """Wait without holding up the event loop; then as ``work.wait()``.
 
     Where there is a progress thread it tells when the work is over. Elsewhere the loop drives it between its other
-    tasks: eagerly at first, then with pauses that are a small part of the time waited.
+    tasks: eagerly at first, then with pauses that are a small part of the time waited. Of a virtual rank, which has
+    nothing else to do meanwhile, only the clock goes on.
     """
+    if _native.is_virtual_rank():
+        work.wait()
+        return
     if not work.test() and _native.has_progress_thread():
         loop = asyncio.get_running_loop()
         finished = loop.create_future()

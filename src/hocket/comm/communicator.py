@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import operator
+import time
 import weakref
 from array import array
 from collections import Counter
@@ -76,7 +78,9 @@ class Communicator(SharingOperations):
         layout = fabric.layout
         here = layout.hosts[members[rank]]
         local = [layout.local_ranks[each] if layout.hosts[each] == here else -1 for each in members]
-        if layout.num_hosts(members) == 1:
+        if fabric.virtual is not None:
+            super().__init__(fabric.virtual, members, rank, key, label, self._names, timeout, open_timeout)
+        elif layout.num_hosts(members) == 1:
             super().__init__(fabric.host, local, rank, key, label, self._names, timeout, open_timeout)
         else:
             assert fabric.control is not None
@@ -127,7 +131,34 @@ class Communicator(SharingOperations):
 
     def records(self) -> list[Record]:
         """Return the latest operations (at most 4096), oldest first, those in flight included."""
-        return decode_events(self._records(), self._names, self._program_names())
+        return decode_events(self._records(), self._names, self._program_names(), in_ns=self.is_virtual)
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether its ranks are those of `hocket.simulate`, and all its times simulated."""
+        return self._fabric.virtual is not None
+
+    def wtime(self) -> float:
+        """Return the seconds of this rank's clock, to tell how long something took; a virtual rank's start at zero."""
+        return _native.virtual_now_s() if self.is_virtual else time.perf_counter()
+
+    def compute(self, seconds: float) -> None:
+        """Spend time as a computation would: a processor is kept busy; a virtual rank's clock goes on.
+
+        Args:
+            seconds: 0 or more.
+
+        Raises:
+            InvalidArgument: it is not.
+        """
+        if not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
+            raise InvalidArgument(f"seconds must be a number of 0 or more, not {seconds!r}")
+        if self.is_virtual:
+            _native.pass_virtual_time(float(seconds))
+            return
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            pass
 
     def dump_flight_record(self, folder: str | Path) -> Path:
         """Write the latest operations of this communicator and of those made from it; called by any rank at any time.
@@ -243,7 +274,12 @@ class Communicator(SharingOperations):
             max_nbytes: that are collected before they are sent.
             max_seconds: that one is kept before it is sent.
             backend: as of `all_reduce`.
+
+        Raises:
+            InvalidState: the ranks are virtual: they have no thread for it.
         """
+        if self.is_virtual:
+            raise InvalidState("a bucket needs a thread of its own, which virtual ranks have not; use fused()")
         return Bucket(self, max_nbytes, max_seconds, backend)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:

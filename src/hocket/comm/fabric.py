@@ -85,6 +85,7 @@ class Fabric:
         policy: how a backend is chosen.
         schedules: where algorithms come from; None: there are none to choose from.
         on_failure: called with (communicator, error) when an operation failed.
+        virtual: the ranks, where they are threads of one process on a virtual clock; `libraries` has their lanes.
     """
 
     host: _native.Host
@@ -96,6 +97,7 @@ class Fabric:
     policy: Policy = field(default_factory=DefaultPolicy)
     schedules: ScheduleSource | None = None
     on_failure: Callable[[Communicator, BaseException], object] | None = None
+    virtual: _native.VirtualRanks | None = None
 
     def backends_between(self, ranks: Sequence[int]) -> tuple[list[str], Backends]:
         """Return what connects some ranks of the job.
@@ -105,7 +107,7 @@ class Fabric:
             operations may use.
         """
         num_hosts = self.layout.num_hosts(ranks)
-        words = {"shm": describe_shared_memory()} if num_hosts == 1 else {}
+        words = {"shm": describe_shared_memory()} if num_hosts == 1 and self.virtual is None else {}
         words |= {library.name: library.description for library in self.libraries}
         left_out = dict(self.left_out)
         if num_hosts > 1 and "shm" in self.allowed:

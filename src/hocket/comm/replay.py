@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -33,8 +32,9 @@ class Replay:
     Args:
         comm: that carries it.
         traffic: recorded or built for a communicator of this size.
-        computes: whether the time between operations is spent, in a loop that keeps the processor busy.
-        like: another replay of the same traffic, whose arrays this one uses: only one of them may run at a time.
+        computes: whether the time between operations is spent (`Communicator.compute`).
+        like: another replay of the same traffic, whose arrays this one uses: only one of them may run at a time, unless
+            they belong to virtual ranks that move no data.
 
     Raises:
         InvalidArgument: the traffic is of another number of ranks, or another one than that of `like`.
@@ -48,9 +48,10 @@ class Replay:
         if like is not None and like.traffic != traffic:
             raise InvalidArgument(f"{traffic.name} cannot use the arrays of {like.traffic.name}")
         self.traffic: Traffic = traffic
+        self._comm = comm
         self._computes = computes
         self._arrays: list[_Arrays] = (
-            [_make_arrays(step, comm.size) for step in traffic.steps] if like is None else like._arrays
+            [_make_arrays(step, comm) for step in traffic.steps] if like is None else like._arrays
         )
         self._calls = [_prepare(comm, step, arrays) for step, arrays in zip(traffic.steps, self._arrays, strict=True)]
 
@@ -61,18 +62,12 @@ class Replay:
             for waited in step.waits:
                 works.pop(waited).wait()
             if self._computes and step.compute_s:
-                _keep_busy(step.compute_s)
+                self._comm.compute(step.compute_s)
             work = call()
             if work is not None:
                 works[index] = work
         for work in works.values():
             work.wait()
-
-
-def _keep_busy(seconds: float) -> None:
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
 
 
 def _prepare(comm: Communicator, step: TrafficStep, arrays: _Arrays) -> Callable[[], Work | None]:
@@ -95,20 +90,18 @@ def _prepare(comm: Communicator, step: TrafficStep, arrays: _Arrays) -> Callable
     return partial(getattr(comm, step.kind), *arguments, async_op=step.is_async)
 
 
-def _make_arrays(step: TrafficStep, num_ranks: int) -> _Arrays:
+def _make_arrays(step: TrafficStep, comm: Communicator) -> _Arrays:
     has_blocks = step.kind in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
-    return _Arrays(
-        _zeros(step, 1),
-        _zeros(step, num_ranks if has_blocks else 0),
-        _zeros(step, num_ranks if step.kind == "all_to_all" else 0),
-    )
+    counts = 1, comm.size if has_blocks else 0, comm.size if step.kind == "all_to_all" else 0
+    return _Arrays(*(_zeros(step, count, comm.is_virtual) for count in counts))
 
 
-def _zeros(step: TrafficStep, num_blocks: int) -> np.ndarray:
+def _zeros(step: TrafficStep, num_blocks: int, is_virtual: bool) -> np.ndarray:
     import numpy as np
 
     # bfloat16 is moved and summed as float16 here: zeros of both are the same bits, and libraries treat them alike.
     name = "float16" if step.dtype == "bfloat16" else step.dtype
-    x = np.empty(num_blocks * step.nbytes // np.dtype(name).itemsize, name)
-    x.fill(0)  # written, so that every page is there
+    x = np.zeros(num_blocks * step.nbytes // np.dtype(name).itemsize, name)
+    if not is_virtual:
+        x.fill(0)  # written, so that every page is there
     return x

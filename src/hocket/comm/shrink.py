@@ -39,6 +39,8 @@ def shrink(comm: Communicator, exclude: Collection[int], timeout: float) -> Comm
     """See `Communicator.shrink`."""
     if comm._closed or _native.is_forked_child():
         raise InvalidState(f"{comm._label} cannot be used any more: it was finalized, or this is a forked child")
+    if comm.is_virtual:
+        raise InvalidState("virtual ranks cannot go on without one of them; simulate fewer")
     for rank in exclude:
         if not 0 <= rank < comm.size:
             raise InvalidArgument(f"exclude names rank {rank}; ranks lie between 0 and {comm.size - 1}")

@@ -1,6 +1,7 @@
-"""Where the parts are wired together: `init` and `spawn`."""
+"""Where the parts are wired together: `init`, `spawn` and `simulate`."""
 
+from hocket.session.simulator import Simulated, simulate
 from hocket.session.spawner import spawn
 from hocket.session.world import check_reach, connect_ranks, init
 
-__all__ = ["check_reach", "connect_ranks", "init", "spawn"]
+__all__ = ["Simulated", "check_reach", "connect_ranks", "init", "simulate", "spawn"]

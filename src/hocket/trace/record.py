@@ -100,15 +100,18 @@ def seconds_per_tick() -> float:
     return _clock().ns_per_tick * 1e-9
 
 
-def decode_events(events: bytes, backends: Sequence[str], algorithms: Sequence[str] = ()) -> list[Record]:
+def decode_events(
+    events: bytes, backends: Sequence[str], algorithms: Sequence[str] = (), *, in_ns: bool = False
+) -> list[Record]:
     """Decode the bytes of native events, oldest first.
 
     Args:
         events: 64 bytes each.
         backends: names by the numbers that stand in the events.
         algorithms: likewise, from 1.
+        in_ns: their times are nanoseconds of a virtual clock.
     """
-    clock = _clock()
+    clock = _Clock(0, 0, 1.0) if in_ns else _clock()
     return [_decode(clock, backends, algorithms, *fields) for fields in _EVENT.iter_unpack(events)]
 
 

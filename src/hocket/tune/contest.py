@@ -152,6 +152,25 @@ def predict_all(op: str, nbytes: int, group: Group, link: Link) -> Iterator[tupl
     """
     total = total_nbytes(op, nbytes, group.size)
     seen = set()
+    for algorithm, parameters in ways(op, nbytes, group, link):
+        if 1 < group.ranks_per_host < group.size:
+            fabric = Hosts(typical_link(1), link, group.ranks_per_host)
+            seconds = simulate(algorithm.schedule(group.size, **parameters), total, fabric).seconds
+        else:
+            seconds = algorithm.seconds(link, group.size, total, **parameters)
+        if group.size == 2 and seconds in seen:  # between two ranks many algorithms are one
+            continue
+        seen.add(seconds)
+        yield format_algorithm(algorithm.name, parameters), seconds
+
+
+def ways(op: str, nbytes: int, group: Group, link: Link) -> Iterator[tuple[Algorithm, dict[str, Any]]]:
+    """Yield every algorithm that can do an operation, with all its parameters, as good as they are known to be.
+
+    Args:
+        op, nbytes, group, link: as of `predict_all`.
+    """
+    total = total_nbytes(op, nbytes, group.size)
     for algorithm in algorithms(op):
         if algorithm.restriction(group.size) is not None:
             continue
@@ -159,16 +178,7 @@ def predict_all(op: str, nbytes: int, group: Group, link: Link) -> Iterator[tupl
             if "num_blocks" in algorithm.parameters:
                 best = algorithm.best_num_blocks(link, group.size, total, **parameters)
                 parameters["num_blocks"] = round_num_blocks(best)
-            complete = {**algorithm.parameters, **parameters}
-            if 1 < group.ranks_per_host < group.size:
-                fabric = Hosts(typical_link(1), link, group.ranks_per_host)
-                seconds = simulate(algorithm.schedule(group.size, **complete), total, fabric).seconds
-            else:
-                seconds = algorithm.seconds(link, group.size, total, **complete)
-            if group.size == 2 and seconds in seen:  # between two ranks many algorithms are one
-                continue
-            seen.add(seconds)
-            yield format_algorithm(algorithm.name, complete), seconds
+            yield algorithm, {**algorithm.parameters, **parameters}
 
 
 def _parameters_worth_a_try(algorithm: Algorithm, group: Group) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,20 @@
+// Virtual ranks (native/sim/virtual_ranks.hpp) as Python sees them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+
+#include "sim/virtual_ranks.hpp"
+
+namespace nb = nanobind;
+
+namespace hocket {
+
+struct PyVirtualRanks {
+  std::shared_ptr<sim::VirtualRanks> ranks;
+};
+
+void bind_virtual_ranks(nb::module_& module);
+
+}  // namespace hocket

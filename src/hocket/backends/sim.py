@@ -1,0 +1,53 @@
+"""Virtual ranks: threads of one process that take turns, on a virtual clock (native/sim/virtual_ranks.hpp)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from hocket import _native
+from hocket.backends.base import Backend, Job, Lanes
+from hocket.errors import BackendUnavailable
+
+_OBSTACLE = "it carries the ranks of hocket.simulate alone"
+
+
+class Sim(Backend):
+    """The lanes of one virtual rank.
+
+    Args:
+        ranks: all of them.
+        rank: this one.
+        description: of what connects them.
+    """
+
+    name = "sim"
+    is_optional = True
+
+    def __init__(self, ranks: _native.VirtualRanks, rank: int, description: str) -> None:
+        self._ranks = ranks
+        self._rank = rank
+        self._description = description
+
+    @classmethod
+    def find_obstacle(cls) -> str | None:
+        return _OBSTACLE
+
+    @classmethod
+    def start(cls, job: Job) -> Backend:
+        raise BackendUnavailable(_OBSTACLE)
+
+    @property
+    def description(self) -> str:
+        return self._description
+
+    def open_lanes(self, members: Sequence[int], key: int, timeout: float) -> Lanes:
+        return Lanes(*self._ranks.open_lanes(key, list(members), members.index(self._rank)))
+
+    def close_lanes(self, key: int) -> None:
+        pass  # they tell the others that they are gone
+
+    def find_reason_not_to_go_on(self, members: Collection[int]) -> str | None:
+        return "virtual ranks cannot go on without one"
+
+
+ADAPTER = Sim

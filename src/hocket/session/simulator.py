@@ -1,0 +1,176 @@
+"""Run a function on virtual ranks: as many as one likes, in this process, on a virtual clock."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hocket import _native
+from hocket.backends.sim import Sim
+from hocket.comm import Communicator, Fabric, Layout
+from hocket.comm.communicator import derive_key
+from hocket.errors import Aborted, CommTimeout, InvalidArgument, InvalidState, InvalidType, PeerFailure
+from hocket.session.schedules import LazySchedules
+
+if TYPE_CHECKING:
+    from hocket.collectives.link import Link
+    from hocket.collectives.simulate import Hosts, Uniform
+
+_STACK_NBYTES = 1 << 20
+_CONSEQUENCES = (CommTimeout, PeerFailure, Aborted)  # of another rank's failure; the last say the least
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What virtual ranks did. Times are simulated, not measured.
+
+    Args:
+        results: what the function returned, by rank.
+        seconds: until the last rank had ended.
+        rank_seconds: until each had.
+        algorithms: by which the time of each operation, of a kind and a number of bytes, was found.
+    """
+
+    results: list[Any]
+    seconds: float
+    rank_seconds: list[float]
+    algorithms: dict[tuple[str, int], str]
+
+
+def simulate(
+    fn: Callable[..., Any],
+    n: int,
+    *args: Any,
+    fabric: Uniform | Hosts | Link,
+    moves_data: bool = True,
+    timeout: float = 600.0,
+) -> Simulated:
+    """Run ``fn(comm, *args)`` on `n` virtual ranks, and say how long they would take.
+
+    The ranks are threads of this process, of which one runs at a time. Their communicators are the usual ones, over the
+    backend "sim": all operations work, on real arrays, with the same checks and errors. Time is that of a clock per
+    rank, which goes on with operations (`timeout` counts on it as well) and with ``comm.compute(seconds)``; what Python
+    does takes none. ``comm.wtime()`` and ``comm.records()`` have its times. What a collective takes is what the fastest
+    algorithm takes on the fabric, by simulation or by its formula; with ``algorithm=`` it is executed by that one,
+    message for message. A rank's connection carries one operation at a time.
+
+    Args:
+        fn: any function; what it shares with other threads it shares with other ranks.
+        n: ranks to make.
+        args: further arguments, the same objects on every rank.
+        fabric: what connects them: a `hocket.collectives.Link` between any two, or
+            `hocket.collectives.simulate.Hosts` of several ranks each.
+        moves_data: False: only time passes, and arrays keep what they hold; for arrays that need not be right.
+        timeout: default of the operations, in seconds of the virtual clock.
+
+    Raises:
+        InvalidArgument, InvalidType: an argument cannot work.
+        InvalidState: called by a virtual rank.
+        Exception: what `fn` raised on the first rank that failed.
+    """
+    if not callable(fn):
+        raise InvalidType(f"fn must be a function, not {fn!r}")
+    if not isinstance(n, int) or n < 1:
+        raise InvalidArgument(f"n must be a number of ranks of 1 or more, not {n!r}")
+    if not isinstance(timeout, (int, float)) or not timeout > 0:
+        raise InvalidArgument(f"timeout must be a number of seconds above zero, not {timeout!r}")
+    if _native.is_virtual_rank():
+        raise InvalidState("a virtual rank cannot simulate others")
+    job = _Job(n, fabric, moves_data)
+    threads = [_RankThread(job, rank, fn, args, timeout) for rank in range(n)]
+    job.run(threads)
+    _raise_first([thread.error for thread in threads])
+    rank_seconds = [thread.seconds for thread in threads]
+    return Simulated([thread.result for thread in threads], max(rank_seconds), rank_seconds, job.times.algorithms)
+
+
+class _Job:
+    """What the virtual ranks of one simulation share."""
+
+    def __init__(self, num_ranks: int, fabric: Uniform | Hosts | Link, moves_data: bool) -> None:
+        from hocket.collectives.link import Link
+        from hocket.collectives.simulate import Hosts, Uniform
+        from hocket.tune.virtual import CollectiveTimes
+
+        if isinstance(fabric, Link):
+            fabric = Uniform(fabric)
+        if isinstance(fabric, Hosts):
+            per_host, link = fabric.ranks_per_host, fabric.outer
+        elif isinstance(fabric, Uniform):
+            per_host, link = 1, fabric.link
+        else:
+            raise InvalidType(f"fabric must be a Link, Uniform or Hosts, not {fabric!r}")
+        ranks = range(num_ranks)
+        self.layout = Layout([rank // per_host for rank in ranks], [rank % per_host for rank in ranks])
+        self.times = CollectiveTimes(fabric, link, self.layout)
+        self.ranks = _native.VirtualRanks(num_ranks, self.times, fabric.message_cost, moves_data)
+        self.host = _native.Host(f"simulated-{os.getpid()}-{id(self):x}", 0, 1, 60.0)
+        self.num_ranks = num_ranks
+        self._description = f"{num_ranks} virtual ranks on {fabric}; all times are simulated"
+
+    def open(self, rank: int, timeout: float) -> Communicator:
+        """Make the communicator of all ranks, in the thread of one of them."""
+        fabric = Fabric(
+            self.host,
+            self.layout,
+            libraries=[Sim(self.ranks, rank, self._description)],
+            allowed=["sim"],
+            schedules=LazySchedules(),
+            virtual=self.ranks,
+        )
+        return Communicator(fabric, list(range(self.num_ranks)), rank, derive_key("world"), "world", timeout, timeout)
+
+    def run(self, threads: list[_RankThread]) -> None:
+        """Run all of them to their ends; if interrupted, end them all first."""
+        before = threading.stack_size(_STACK_NBYTES)
+        try:
+            for thread in threads:
+                thread.start()
+        finally:
+            threading.stack_size(before)
+        self.ranks.start()
+        try:
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(0.1)  # in pieces, so that Ctrl-C comes through
+        except BaseException:
+            self.ranks.stop("the simulation was interrupted")
+            for thread in threads:
+                thread.join()
+            raise
+
+
+class _RankThread(threading.Thread):
+    """One virtual rank."""
+
+    def __init__(self, job: _Job, rank: int, fn: Callable[..., Any], args: tuple[Any, ...], timeout: float) -> None:
+        super().__init__(name=f"virtual rank {rank}", daemon=True)
+        self._job, self._rank = job, rank
+        self._fn, self._args, self._timeout = fn, args, timeout
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.seconds = 0.0
+
+    def run(self) -> None:
+        ranks = self._job.ranks
+        ranks.begin(self._rank)
+        try:
+            with self._job.open(self._rank, self._timeout) as comm:
+                self.result = self._fn(comm, *self._args)
+        except BaseException as error:
+            error.add_note(f"on virtual rank {self._rank}, {ranks.now_s(self._rank):g} s of its clock after the start")
+            self.error = error
+        finally:
+            self.seconds = ranks.now_s(self._rank)
+            ranks.end(self._rank)
+
+
+def _raise_first(errors: list[BaseException | None]) -> None:
+    """Raise what went wrong; consequences of another rank's failure only where there is no cause."""
+    failures = [error for error in errors if error is not None]
+    rest = [error for kind in _CONSEQUENCES for error in failures if isinstance(error, kind)]
+    for error in (*(error for error in failures if error not in rest), *rest):
+        raise error

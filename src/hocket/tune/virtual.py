@@ -1,0 +1,91 @@
+"""What collectives take between virtual ranks: as long as the fastest algorithm that is known for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hocket.collectives.link import Link
+from hocket.collectives.simulate import Among, Fabric, simulate
+from hocket.collectives.source import format_algorithm
+from hocket.comm.fabric import Layout
+from hocket.comm.policy import WITH_COUNTS, Group, total_nbytes
+from hocket.tune.contest import predict_all, ways
+
+_AS_OTHERS = {"barrier": "all_reduce", "split": "all_gather", "dup": "all_gather"}
+_FROM_ROOT = ("gather", "scatter")
+_MANY_RANKS = 256  # above, schedules in more segments than the following have too many messages to simulate
+_MOST_SEGMENTS = 4
+
+
+class CollectiveTimes:
+    """Seconds of collectives on a fabric, each worked out once.
+
+    Of an operation with counts all blocks are taken to have the mean size. gather and scatter are messages between the
+    root and each of the others, one after the other.
+
+    Args:
+        fabric: what connects all ranks.
+        link: of it, by which schedules are cut into blocks: between hosts, where there are several ranks on one.
+        layout: where the ranks are.
+    """
+
+    def __init__(self, fabric: Fabric, link: Link, layout: Layout) -> None:
+        self._fabric = fabric
+        self._link = link
+        self._layout = layout
+        self._found: dict[tuple[int, str, int, int], tuple[float, str]] = {}
+
+    def __call__(self, key: int, kind: str, nbytes: int, root: int, members: Sequence[int]) -> float:
+        """Return the seconds of an operation.
+
+        Args:
+            key: of the communicator.
+            kind: name of the operation.
+            nbytes: as in `Record.nbytes`.
+            root: rank of the root, or -1.
+            members: of the communicator, as ranks of the fabric.
+        """
+        call = key, kind, nbytes, root
+        if call not in self._found:
+            self._found[call] = self._find(kind, nbytes, root, members)
+        return self._found[call][0]
+
+    @property
+    def algorithms(self) -> dict[tuple[str, int], str]:
+        """By which each operation, of a kind and a size, was taken to be done."""
+        return {(kind, nbytes): name for (_, kind, nbytes, _), (_, name) in self._found.items()}
+
+    def _find(self, kind: str, nbytes: int, root: int, members: Sequence[int]) -> tuple[float, str]:
+        size = len(members)
+        if size == 1:
+            return 0.0, ""
+        if kind in WITH_COUNTS:
+            kind, nbytes = WITH_COUNTS[kind], nbytes // size
+        if kind in _FROM_ROOT:
+            others = [member for member in members if member != members[root]]
+            costs = [self._fabric.message_cost(members[root], member, nbytes) for member in others]
+            return sum(cost.latency_s + cost.occupied_s for cost in costs), "one after the other"
+        op = _AS_OTHERS.get(kind, kind)
+        group = Group(size, ["sim"], self._layout.num_hosts(members), self._layout.ranks_per_host(members))
+        if group.ranks_per_host == 1:
+            return min((seconds, name) for name, seconds in predict_all(op, nbytes, group, self._link))
+        return self._simulate(op, nbytes, group, members)
+
+    def _simulate(self, op: str, nbytes: int, group: Group, members: Sequence[int]) -> tuple[float, str]:
+        """Simulate the hierarchies, and of what knows no hosts the best by its formula; return the fastest."""
+        total = total_nbytes(op, nbytes, group.size)
+        busy = Link(self._link.alpha_s, self._link.beta_s * group.ranks_per_host)  # which all ranks of a host share
+        found = list(ways(op, nbytes, group, self._link))
+        flat = [each for each in found if "ranks_per_host" not in each[0].parameters]
+        flat.sort(key=lambda each: each[0].seconds(busy, group.size, total, **each[1]))
+        most_segments = _MOST_SEGMENTS if group.size > _MANY_RANKS else math.inf
+        levels = [each for each in found if each not in flat and each[1].get("num_segments", 1) <= most_segments]
+        fabric = Among(self._fabric, tuple(members))
+        return min(
+            (
+                simulate(algorithm.schedule(group.size, **parameters), total, fabric).seconds,
+                format_algorithm(algorithm.name, parameters),
+            )
+            for algorithm, parameters in (*flat[:1], *levels)
+        )

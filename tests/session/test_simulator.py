@@ -1,0 +1,412 @@
+"""Virtual ranks: their clocks, their errors, and what they cannot do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hocket as hk
+from hocket.collectives import Link
+from hocket.collectives.simulate import Hosts, Uniform
+from hocket.comm.replay import Replay
+from hocket.trace import published
+
+pytestmark = pytest.mark.timeout(60)
+
+_ALPHA_S, _BETA_S = 5e-6, 1e-9
+_LINK = Link(_ALPHA_S, _BETA_S)
+
+
+def _run(fn: Any, n: int, *args: Any, **options: Any) -> hk.Simulated:
+    return hk.simulate(fn, n, *args, **{"fabric": _LINK, **options})
+
+
+def test_clocks_of_a_message() -> None:
+    def fn(comm: hk.Communicator) -> tuple[float, float]:
+        x = np.full(1000, comm.rank, np.uint8)
+        if comm.rank == 0:
+            comm.compute(1.0)
+            comm.send(x, 1)
+        else:
+            comm.recv(x, 0)
+            assert not x.any()
+        begin = comm.wtime()
+        comm.compute(0.25)
+        return begin, comm.wtime() - begin
+
+    ran = _run(fn, 2)
+    took = _ALPHA_S + 1000 * _BETA_S
+    for begin, computed in ran.results:
+        assert begin == pytest.approx(1.0 + took, rel=1e-12)
+        assert computed == pytest.approx(0.25, rel=1e-12)
+    assert ran.seconds == pytest.approx(1.25 + took) and ran.rank_seconds == pytest.approx([ran.seconds] * 2)
+
+
+def test_a_receive_is_over_when_both_are_there() -> None:
+    def fn(comm: hk.Communicator) -> float:
+        x = np.zeros(10, np.uint8)
+        if comm.rank == 0:
+            comm.isend(x, 1).wait()
+            return comm.wtime()
+        comm.compute(2.0)
+        comm.recv(x, 0)  # it came long ago
+        return comm.wtime()
+
+    assert _run(fn, 2).results == pytest.approx([_ALPHA_S + 10 * _BETA_S, 2.0])
+
+
+def test_a_collective_begins_with_the_last_of_its_ranks() -> None:
+    def fn(comm: hk.Communicator) -> float:
+        comm.compute(0.1 * comm.rank)
+        comm.barrier()
+        return comm.wtime()
+
+    assert _run(fn, 4).results == pytest.approx([0.3 + 2 * _ALPHA_S] * 4)
+
+
+def test_what_is_computed_meanwhile_is_hidden() -> None:
+    nbytes = 1 << 20
+
+    def fn(comm: hk.Communicator, compute_s: float) -> float:
+        x = np.zeros(nbytes // 4, np.float32)
+        work = comm.all_reduce(x, async_op=True)
+        comm.compute(compute_s)
+        assert work.done == (compute_s > 0.1)
+        work.wait()
+        return comm.wtime()
+
+    alone = _run(fn, 2, 0.0).seconds
+    assert alone >= nbytes * _BETA_S
+    assert _run(fn, 2, alone / 2).seconds == pytest.approx(alone)
+    assert _run(fn, 2, 0.5).seconds == pytest.approx(0.5)
+
+
+def test_dependent_operations_follow_while_the_rank_computes() -> None:
+    def fn(comm: hk.Communicator) -> float:
+        x = np.full(1000, 1.0)
+        works = [comm.all_reduce(x, async_op=True) for _ in range(3)]  # on the same bytes
+        comm.compute(1.0)
+        assert all(work.done for work in works)
+        assert (x == comm.size**3).all()
+        last = comm.records()[-1]
+        assert last.seconds is not None
+        return last.begin_ns * 1e-9 + last.seconds
+
+    end = _run(fn, 2).results[0]
+    assert end == pytest.approx(3 * (_ALPHA_S + 8000 * _BETA_S), rel=1e-3)
+
+
+def test_looking_again_and_again_takes_time() -> None:
+    def fn(comm: hk.Communicator) -> float:
+        work = comm.barrier(async_op=True)
+        while not work.test():
+            pass
+        return comm.wtime()
+
+    for seconds in _run(fn, 2).results:
+        assert _ALPHA_S <= seconds <= _ALPHA_S + 2e-6
+
+
+def test_a_connection_carries_one_message_at_a_time() -> None:
+    def fn(comm: hk.Communicator) -> float:
+        x = np.zeros(1_000_000, np.uint8)
+        if comm.rank == 0:
+            for work in [comm.irecv(np.empty_like(x), peer) for peer in (1, 2, 3)]:
+                work.wait()
+        else:
+            comm.send(x, 0)
+        return comm.wtime()
+
+    one = _ALPHA_S + 1e6 * _BETA_S
+    assert sorted(_run(fn, 4).results) == pytest.approx([one, 2 * one, 3 * one, 3 * one])
+
+
+def test_groups_objects_and_forms() -> None:
+    def fn(comm: hk.Communicator) -> Any:
+        half = comm.split(comm.rank % 2, key=-comm.rank)
+        assert half is not None and half.size == 3 and half.is_virtual
+        members = half.all_gather_object(comm.rank)
+        with comm.coalesced():
+            x = np.full(3, comm.rank)
+            comm.all_reduce(x, "max")
+        with comm.fused() as fused:
+            y = np.full(3, 1.0)
+            fused.all_reduce(y)
+        prepared = comm.prepare("all_reduce", np.zeros(5, np.float32))
+        for _ in range(3):
+            prepared()
+        right = (comm.rank + 1) % comm.size
+        out = np.zeros(1, np.int64)
+        comm.sendrecv(np.array([comm.rank]), right, out, (comm.rank - 1) % comm.size)
+        asyncio.run(_awaited(comm))
+        comm.dup().barrier()
+        comm.quiesce()
+        return members, x[0], y[0], int(out[0])
+
+    results = _run(fn, 6).results
+    for rank, (members, largest, total, left) in enumerate(results):
+        assert members == [each for each in (5, 4, 3, 2, 1, 0) if each % 2 == rank % 2]
+        assert (largest, total, left) == (5, 6.0, (rank - 1) % 6)
+
+
+async def _awaited(comm: hk.Communicator) -> None:
+    await comm.barrier(async_op=True)
+
+
+def test_the_same_program_takes_the_same_time() -> None:
+    def fn(comm: hk.Communicator) -> list[tuple[str, int, float | None]]:
+        random = np.random.default_rng(comm.rank)
+        for _ in range(20):
+            comm.compute(random.random() * 1e-4)
+            comm.all_reduce(np.zeros(100), async_op=True)
+            comm.sendrecv(np.zeros(10), (comm.rank + 3) % comm.size, np.zeros(10), (comm.rank - 3) % comm.size)
+        comm.synchronize()
+        return [(record.op, record.begin_ns, record.seconds) for record in comm.records()]
+
+    runs = [_run(fn, 8) for _ in range(2)]
+    assert runs[0].rank_seconds == runs[1].rank_seconds and runs[0].results == runs[1].results
+
+
+def test_only_time_passes_without_data() -> None:
+    def fn(comm: hk.Communicator) -> np.ndarray:
+        x = np.full(1000, comm.rank)
+        comm.all_reduce(x)
+        comm.send(x, comm.rank)
+        return x
+
+    def receiving(comm: hk.Communicator) -> np.ndarray:
+        work = comm.irecv(np.zeros(1000, np.int64), comm.rank)
+        x = fn(comm)
+        work.wait()
+        return x
+
+    for rank, x in enumerate(_run(receiving, 3, moves_data=False).results):
+        assert (x == rank).all()
+
+
+def test_many_ranks() -> None:
+    def fn(comm: hk.Communicator) -> float:
+        x = np.ones(1)
+        comm.all_reduce(x)
+        return float(x[0])
+
+    ran = _run(fn, 1024)
+    assert ran.results == [1024.0] * 1024
+    assert ran.seconds == pytest.approx(10 * (_ALPHA_S + 8 * _BETA_S))
+    assert ran.algorithms == {("all_reduce", 8): "recursive_doubling"}
+
+
+def test_hosts() -> None:
+    outer = Link.of(20.0, 1.0)
+    fabric = Hosts(Link.of(1.0, 10.0), outer, 4)
+
+    def fn(comm: hk.Communicator) -> tuple[int, int, int, float]:
+        comm.all_gather(np.zeros((comm.size, 1 << 20), np.uint8), np.zeros(1 << 20, np.uint8))
+        return comm.num_hosts, comm.local_size, comm.local_rank, comm.wtime()
+
+    ran = hk.simulate(fn, 8, fabric=fabric, moves_data=False)
+    assert [result[:3] for result in ran.results] == [(2, 4, rank % 4) for rank in range(8)]
+    assert ran.algorithms["all_gather", 1 << 20].startswith("hierarchical(ranks_per_host=4")
+    least = 4 * (1 << 20) * outer.beta_s  # each host has to get what the other has
+    assert least < ran.seconds < 2 * least
+
+    def across(comm: hk.Communicator) -> float:  # two at once share the uplink
+        x = np.zeros(1 << 20, np.uint8)
+        if comm.rank < 2:
+            comm.send(x, comm.rank + 4)
+        elif comm.rank in (4, 5):
+            comm.recv(x, comm.rank - 4)
+        return comm.wtime()
+
+    seconds = hk.simulate(across, 8, fabric=fabric).results
+    assert max(seconds) == pytest.approx(outer.alpha_s + 2 * outer.beta_s * (1 << 20))
+
+
+def test_traffic_of_a_model() -> None:
+    traffic = published.dlrm_criteo(16, flops_per_s=1e14)
+    made: list[Replay] = []
+
+    def fn(comm: hk.Communicator) -> None:
+        made.append(Replay(comm, traffic, computes=True, like=made[0] if made else None))
+        made[-1]()
+
+    slow, fast = (
+        hk.simulate(fn_of, 16, fabric=Uniform(link), moves_data=False).seconds
+        for fn_of, link in ((fn, Link.of(30, 1.25)), (fn, Link.of(2, 12.5)))
+        if made.clear() is None
+    )
+    sent = sum(step.nbytes for step in traffic.steps if step.kind == "all_reduce")
+    assert slow > 2 * 15 / 16 * sent / 1.25e9 > fast > sum(step.compute_s for step in traffic.steps)
+
+
+# Errors
+
+
+def test_members_that_disagree() -> None:
+    def fn(comm: hk.Communicator) -> float:
+        with pytest.raises(hk.CollectiveMismatch) as caught:
+            comm.all_reduce(np.zeros(4 if comm.rank == 1 else 5))
+        text = str(caught.value)
+        assert "operation number 1: " in text and "rank 1: all_reduce(sum) of 32 bytes float64 at " in text
+        assert "ranks 0 and 2: all_reduce(sum) of 40 bytes float64 at " in text
+        x = np.ones(2)
+        comm.all_reduce(x)  # it goes on
+        return float(x[0])
+
+    assert _run(fn, 3).results == [3.0] * 3
+
+
+def test_a_message_that_does_not_fit() -> None:
+    def fn(comm: hk.Communicator) -> None:
+        if comm.rank == 0:
+            comm.send(np.zeros(4), 1)
+            return
+        with pytest.raises(hk.CollectiveMismatch, match=r"rank 1: recv .* rank 0: send .* of 32 bytes float64"):
+            comm.recv(np.zeros(5), 0)
+
+    _run(fn, 2)
+
+
+def test_a_rank_that_never_comes() -> None:
+    def fn(comm: hk.Communicator) -> str:
+        if comm.rank == 2:
+            comm.compute(1000.0)
+            with pytest.raises(hk.Aborted):
+                comm.barrier()
+            return ""
+        with pytest.raises((hk.CommTimeout, hk.Aborted)) as caught:
+            comm.barrier(timeout=3.0)
+        assert comm.wtime() == pytest.approx(3.0)
+        return str(caught.value)
+
+    texts = _run(fn, 3).results
+    assert "for rank 2: gave up after 3 s" in texts[0] + texts[1]
+
+
+def test_a_receive_that_was_given_up_leaves_no_trace() -> None:
+    def fn(comm: hk.Communicator) -> float:
+        x = np.zeros(1)
+        if comm.rank == 0:
+            comm.compute(1.0)
+            comm.send(np.ones(1), 1)
+            return comm.wtime()
+        with pytest.raises(hk.CommTimeout):
+            comm.recv(x, 0, timeout=0.5)
+        comm.recv(x, 0)
+        return float(x[0])
+
+    assert _run(fn, 2).results[1] == 1.0
+
+
+def test_nobody_waits_for_a_rank_that_left() -> None:
+    def fn(comm: hk.Communicator) -> None:
+        if comm.rank == 1:
+            raise LookupError("nothing here")
+        with pytest.raises(hk.PeerFailure, match="virtual rank 1 left"):
+            comm.barrier() if comm.rank == 0 else comm.recv(np.zeros(1), 1)
+        assert comm.wtime() < 1.0
+
+    with pytest.raises(LookupError, match="nothing here") as raised:
+        _run(fn, 3)
+    assert "on virtual rank 1, 0 s of its clock" in raised.value.__notes__[0]
+
+
+def test_messages_that_wait_for_each_other() -> None:
+    def fn(comm: hk.Communicator) -> None:
+        comm.recv(np.zeros(1), 1 - comm.rank)
+
+    with pytest.raises(hk.CommTimeout, match="gave up after 600 s"):
+        _run(fn, 2)
+
+
+def test_abort() -> None:
+    def fn(comm: hk.Communicator) -> None:
+        if comm.rank == 0:
+            comm.compute(0.5)
+            comm.abort("out of coffee")
+            return
+        with pytest.raises(hk.Aborted, match="out of coffee"):
+            comm.barrier()
+        assert comm.wtime() == pytest.approx(0.5)
+
+    _run(fn, 3)
+
+
+def test_a_cost_that_is_none() -> None:
+    class Broken(Uniform):
+        def message_cost(self, source: int, destination: int, nbytes: int) -> Any:
+            raise LookupError("no such cable")
+
+    def fn(comm: hk.Communicator) -> None:
+        comm.sendrecv(np.zeros(1), 1 - comm.rank, np.zeros(1), 1 - comm.rank)
+
+    with pytest.raises(hk.Aborted, match=r"(?s)the simulation failed with .*no such cable"):
+        hk.simulate(fn, 2, fabric=Broken(_LINK))
+
+
+def test_other_threads_have_no_clock() -> None:
+    def fn(comm: hk.Communicator) -> BaseException:
+        failures: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                comm.barrier()
+            except Exception as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+        comm.barrier()
+        return failures[0]
+
+    for error in _run(fn, 2).results:
+        assert type(error) is hk.InvalidState and "can be used in the thread of it alone" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: _run(None, 2), hk.InvalidType, "fn must be a function"),
+        (lambda: _run(print, 0), hk.InvalidArgument, "n must be a number of ranks of 1 or more, not 0"),
+        (lambda: _run(print, 2, timeout=-1), hk.InvalidArgument, "timeout must be a number of seconds above zero"),
+        (lambda: _run(print, 2, fabric=3), hk.InvalidType, "fabric must be a Link, Uniform or Hosts, not 3"),
+        (lambda: _run(lambda comm: _run(print, 2), 2), hk.InvalidState, "a virtual rank cannot simulate others"),
+        (lambda: _run(lambda comm: comm.compute(-1), 2), hk.InvalidArgument, "seconds must be a number of 0 or more"),
+        (lambda: _run(lambda comm: comm.bucket(), 2), hk.InvalidState, "virtual ranks have not"),
+        (lambda: _run(lambda comm: comm.shrink(), 2), hk.InvalidState, "virtual ranks cannot go on"),
+        (lambda: hk.init(backends="sim"), hk.BackendUnavailable, "the ranks of hocket.simulate alone"),
+    ],
+)
+def test_wrong_calls(call: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        call()
+
+
+_PROGRAM = """
+import hocket as hk
+from hocket.collectives import Link
+
+def fn(comm):
+    print("begun", flush=True)
+    while True:
+        comm.barrier()
+
+hk.simulate(fn, 2, fabric=Link.of(1, 1))
+"""
+
+
+def test_ctrl_c() -> None:
+    program = subprocess.Popen([sys.executable, "-c", _PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert program.stdout is not None and program.stdout.readline() == b"begun\n"
+    os.kill(program.pid, signal.SIGINT)
+    _, errors = program.communicate(timeout=30)
+    assert b"KeyboardInterrupt" in errors and program.returncode != 0
