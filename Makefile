@@ -49,6 +49,7 @@ bench: install
 	$(BIN)/python benchmarks/hierarchy.py
 	$(BIN)/python benchmarks/learning.py
 	$(BIN)/python benchmarks/mixing.py
+	$(BIN)/python benchmarks/models_simulated.py
 	$(BIN)/python benchmarks/overlap.py
 	$(BIN)/python benchmarks/vgg.py
 

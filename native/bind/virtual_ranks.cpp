@@ -38,14 +38,14 @@ std::shared_ptr<nb::object> shared(nb::object object) {
 
 sim::Costs costs_of(nb::object collective_s, nb::object message) {
   using Cost = std::tuple<double, double, std::vector<int>>;
-  return {[function = shared(std::move(collective_s))](uint64_t key, const Operation& op,
-                                                       const std::vector<int>& members) {
-            return ask<double>(*function, key, name(op.kind), op.nbytes, op.root, members);
-          },
-          [function = shared(std::move(message))](int source, int destination, uint64_t nbytes) {
-            auto [latency_s, occupied_s, links] = ask<Cost>(*function, source, destination, nbytes);
-            return sim::MessageCost{latency_s, occupied_s, std::move(links)};
-          }};
+  return {
+      [function = shared(std::move(collective_s))](uint64_t key, const Operation& op, const std::vector<int>& members) {
+        return ask<double>(*function, key, name(op.kind), op.nbytes, op.root, members);
+      },
+      [function = shared(std::move(message))](int source, int destination, uint64_t nbytes) {
+        auto [latency_s, occupied_s, links] = ask<Cost>(*function, source, destination, nbytes);
+        return sim::MessageCost{latency_s, occupied_s, std::move(links)};
+      }};
 }
 
 nb::tuple open_lanes(const PyVirtualRanks& self, uint64_t key, const std::vector<int>& members, int rank) {

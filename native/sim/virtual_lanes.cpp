@@ -14,7 +14,8 @@ void Group::end(Posted& posted, double end_s, std::optional<Error> error) const 
 }
 
 Error Group::peer_failure(int rank) const {
-  return {ErrorCode::peer_failure, "virtual rank " + std::to_string(rank) + " left the communicator before taking part",
+  return {ErrorCode::peer_failure,
+          "virtual rank " + std::to_string(rank) + " left the communicator before taking part",
           {rank}};
 }
 

@@ -2,9 +2,9 @@
 //
 // A collective begins once all members have posted it and their connections are free, takes what Costs says, and ends
 // for all of them at once. A message of the program begins once it was sent and both connections are free, and its
-// receiver has it when it was there and the receive posted; it is buffered if need be, so sends never wait for receives.
-// Those of schedules begin in the order in which their sender sends and their receiver receives, as they do in
-// hocket.collectives.simulate: what the latter says of a schedule is what executing it takes.
+// receiver has it when it was there and the receive posted; it is buffered if need be, so sends never wait for
+// receives. Those of schedules begin in the order in which their sender sends and their receiver receives, as they do
+// in hocket.collectives.simulate: what the latter says of a schedule is what executing it takes.
 #pragma once
 
 #include <deque>
@@ -56,8 +56,8 @@ struct Group {
   const uint64_t key;
   const std::vector<int> members;
   std::map<uint64_t, std::shared_ptr<Meeting>> meetings;  // by the number of the operation
-  std::map<std::tuple<int, int, int>, Channel> channels;        // by source, destination and tag
-  std::vector<Port> ports;                                      // by rank
+  std::map<std::tuple<int, int, int>, Channel> channels;  // by source, destination and tag
+  std::vector<Port> ports;                                // by rank
   std::vector<bool> has_left;
   bool has_any_left = false;
   std::optional<Error> failure;

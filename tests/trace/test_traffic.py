@@ -175,6 +175,23 @@ def test_records_that_make_no_traffic(record: Record) -> None:
         Traffic.from_records([record], name="t", num_ranks=2, source="s")
 
 
+def test_between_other_ranks() -> None:
+    steps = (
+        TrafficStep("all_gather", 400),
+        TrafficStep("all_reduce", 400, reduction="sum", compute_s=0.1),
+        TrafficStep("all_to_all", 4),
+        TrafficStep("barrier", 0),
+    )
+    more = Traffic("some", 4, "here", steps).between(16)
+    assert [step.nbytes for step in more.steps] == [100, 400, 4, 0]  # an element at least
+    assert (more.num_ranks, more.source) == (16, "here; carried over from 4 ranks")
+    assert more.steps[1].compute_s == 0.1
+    with pytest.raises(InvalidArgument, match="num_ranks must be 1 or more, not 0"):
+        more.between(0)
+    with pytest.raises(InvalidArgument, match="there is no root 3 among 2 ranks"):
+        Traffic("some", 4, "here", (TrafficStep("broadcast", 4, root=3),)).between(2)
+
+
 def test_scaled() -> None:
     half = TRAFFIC.scaled(nbytes=0.5, compute=2)
     assert [step.nbytes for step in half.steps] == [200, 4, 8, 200, 4, 32, 0]  # whole elements, at least one

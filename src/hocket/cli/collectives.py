@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hocket.cli._links import AsJson, Bandwidth, HostBandwidth, HostLatency, Latency, RanksPerHost, Reduce, read_fabric
 from hocket.cli._sizes import read_size
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
@@ -19,7 +20,6 @@ from hocket.measure.pictures import check_picture_path
 
 if TYPE_CHECKING:
     from hocket.collectives import Algorithm, Link, Schedule
-    from hocket.collectives.simulate import Fabric
 
 _HELP = "Collective algorithms as tables: list, verify, simulate, draw and export them."
 _LIST_EXAMPLES = """\b
@@ -60,13 +60,9 @@ Params = Annotated[
     typer.Option("--param", metavar="NAME=VALUE", show_default=False, help="Of the algorithm; may be repeated."),
 ]
 Size = Annotated[str, typer.Option("--size", metavar="SIZE", help="Of the array; of all blocks together.")]
-Latency = Annotated[float, typer.Option(metavar="US", help="Of a message, in microseconds.")]
-Bandwidth = Annotated[float, typer.Option(metavar="GB/S", help="Of a link.")]
-Reduce = Annotated[float, typer.Option(metavar="GB/S", help="Of reducing; inf: it takes no time.")]
 File = Annotated[
     Path | None, typer.Option("--file", metavar="SCHEDULE", show_default=False, help="A schedule that `export` wrote.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @dataclass(frozen=True)
@@ -176,11 +172,9 @@ def simulate(
     latency: Latency = 2.0,
     bandwidth: Bandwidth = 12.5,
     reduce: Reduce = float("inf"),
-    ranks_per_host: Annotated[
-        int | None, typer.Option(metavar="N", show_default=False, help="Default: no two ranks share a link.")
-    ] = None,
-    host_latency: Annotated[float, typer.Option(metavar="US", help="Between hosts.")] = 30.0,
-    host_bandwidth: Annotated[float, typer.Option(metavar="GB/S", help="Of a host's uplink.")] = 1.25,
+    ranks_per_host: RanksPerHost = None,
+    host_latency: HostLatency = 30.0,
+    host_bandwidth: HostBandwidth = 1.25,
     param: Params = None,
     as_json: AsJson = False,
 ) -> int:
@@ -189,12 +183,10 @@ def simulate(
     from hocket.collectives.simulate import Hosts
     from hocket.collectives.simulate import simulate as run
 
-    link = slowest = Link.of(latency, bandwidth, reduce)
-    fabric: Fabric | Link = link
+    fabric = read_fabric(latency, bandwidth, reduce, ranks_per_host, host_latency, host_bandwidth)
+    link = Link.of(latency, bandwidth, reduce)
+    slowest = fabric.outer if isinstance(fabric, Hosts) else link
     nbytes = read_size(size)
-    if ranks_per_host is not None:
-        slowest = Link.of(host_latency, host_bandwidth, reduce)
-        fabric = Hosts(link, slowest, ranks_per_host)
     rows = []
     for each in _algorithms(collective, name):
         refusal = each.restriction(num_ranks)

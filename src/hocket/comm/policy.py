@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from hocket import _native
 from hocket.errors import InvalidArgument
+from hocket.trace.traffic import WITH_BLOCKS
 
 LARGEST_NBYTES = (1 << 64) - 1
 _INTERNAL = ("split", "dup", "group")
@@ -15,8 +16,6 @@ CHOOSABLE = tuple(name for name in _native.OP_NAMES if name not in _INTERNAL)
 """The operations a policy has a say in."""
 WITH_COUNTS: Mapping[str, str] = _native.WITH_COUNTS
 """The operations with blocks of different sizes, and what each is with equal ones."""
-
-_WITH_BLOCKS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 
 
 def total_nbytes(op: str, nbytes: int, num_ranks: int) -> int:
@@ -27,7 +26,7 @@ def total_nbytes(op: str, nbytes: int, num_ranks: int) -> int:
         nbytes: as in `Record.nbytes`.
         num_ranks: of the communicator.
     """
-    return nbytes * num_ranks if op in _WITH_BLOCKS else nbytes
+    return nbytes * num_ranks if op in WITH_BLOCKS else nbytes
 
 
 def dtype_class(op: str, dtype: str) -> str:

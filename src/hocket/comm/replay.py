@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hocket.comm.communicator import Communicator
 from hocket.errors import InvalidArgument
-from hocket.trace.traffic import Traffic, TrafficStep
+from hocket.trace.traffic import WITH_BLOCKS, Traffic, TrafficStep
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,7 +91,7 @@ def _prepare(comm: Communicator, step: TrafficStep, arrays: _Arrays) -> Callable
 
 
 def _make_arrays(step: TrafficStep, comm: Communicator) -> _Arrays:
-    has_blocks = step.kind in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+    has_blocks = step.kind in WITH_BLOCKS
     counts = 1, comm.size if has_blocks else 0, comm.size if step.kind == "all_to_all" else 0
     return _Arrays(*(_zeros(step, count, comm.is_virtual) for count in counts))
 

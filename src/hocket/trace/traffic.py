@@ -16,6 +16,8 @@ from hocket.trace.record import Record
 _FORMAT = "hocket-traffic-1"
 _REDUCING = frozenset(_native.REDUCING_OPS) - _native.WITH_COUNTS.keys()
 _ROOTED = frozenset({"reduce", "broadcast", "gather", "scatter"})
+WITH_BLOCKS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+"""The kinds of which `nbytes` counts one block of several."""
 _KINDS = _REDUCING | _ROOTED | {"all_gather", "all_to_all", "barrier"}
 assert _KINDS.issubset(_native.OP_NAMES)
 
@@ -244,6 +246,29 @@ class Traffic:
         pairs = [(step, _scaled_nbytes(step, nbytes)) for step in self.steps]
         steps = tuple(replace(step, nbytes=size, compute_s=step.compute_s * compute) for step, size in pairs)
         return replace(self, source=f"{self.source}; bytes x {nbytes:g}, computation x {compute:g}", steps=steps)
+
+    def between(self, num_ranks: int) -> Traffic:
+        """Return the same operations between another number of ranks; `source` says so.
+
+        Every rank's arrays stay as long as they were, as when a model is trained on more ranks with as much work for
+        each: where there is a block for every rank, blocks become as many times smaller as there are more of them. What
+        follows from the number of ranks otherwise (fewer experts or shards a rank) does not change.
+
+        Args:
+            num_ranks: 1 or more; roots have to be among them.
+
+        Raises:
+            InvalidArgument: it is not, or a root is not among them.
+        """
+        if not _is_count(num_ranks) or num_ranks < 1:
+            raise InvalidArgument(f"num_ranks must be 1 or more, not {num_ranks!r}")
+        factor = self.num_ranks / num_ranks
+        steps = tuple(
+            replace(step, nbytes=_scaled_nbytes(step, factor)) if step.kind in WITH_BLOCKS else step
+            for step in self.steps
+        )
+        source = f"{self.source}; carried over from {self.num_ranks} ranks"
+        return replace(self, num_ranks=num_ranks, source=source, steps=steps)
 
     def totals(self) -> dict[str, tuple[int, int]]:
         """Return the number of operations and the sum of their `nbytes`, by kind."""

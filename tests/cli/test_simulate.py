@@ -1,0 +1,68 @@
+"""`hocket simulate`: what it prints, and what it says of wrong arguments."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hocket.trace.traffic import Traffic, TrafficStep
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def hocket(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hocket.cli", "simulate", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=50)
+
+
+def test_model() -> None:
+    done = hocket("dlrm-criteo", "-n", "16", "--latency", "0", "--bandwidth", "1", "--json")
+    content = json.loads(done.stdout)
+    assert content["num_ranks"] == 16
+    simulated = content["simulated"]
+    reduced = sum(each["nbytes"] for each in simulated["operations"] if each["kind"] == "all_reduce")
+    assert simulated["seconds"] >= 2 * 15 / 16 * reduced / 1e9  # no algorithm sends less
+    assert "16 of 16 ranks" in done.stderr
+    text = hocket("dlrm-criteo", "-n", "16").stdout
+    assert "dlrm-criteo between 16 ranks, simulated" in text and "(simulated, not measured)" in text
+
+
+def test_file(tmp_path: Path) -> None:
+    path = tmp_path / "step.json"
+    steps = (
+        TrafficStep("all_reduce", 8_000_000, reduction="sum", is_async=True, compute_s=0.5),
+        TrafficStep("all_gather", 4_000_000, compute_s=0.25),
+    )
+    Traffic("mine", 2, "a test", steps).save(path)
+    link = ("--latency", "0", "--bandwidth", "1", "--json")
+    seconds = json.loads(hocket(str(path), *link).stdout)["simulated"]["seconds"]
+    assert seconds == pytest.approx(0.5 + 0.25 + 0.004)  # the all_reduce is hidden
+    content = json.loads(hocket(str(path), "-n", "4", *link).stdout)
+    assert content["source"] == "a test; carried over from 2 ranks"
+    assert content["simulated"]["seconds"] == pytest.approx(0.5 + 0.25 + 3 * 0.002)
+
+
+def test_hosts() -> None:
+    arguments = ("gpt-345m", "-n", "8", "--ranks-per-host", "4", "--json")
+    operations = json.loads(hocket(*arguments).stdout)["simulated"]["operations"]
+    assert any(each["algorithm"].startswith("hierarchical(ranks_per_host=4") for each in operations)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["nothing.json"], "'nothing.json' is neither a file nor one of gpt-345m, moe-350m, dlrm-criteo"),
+        (["gpt-345m", "-n", "0"], "-n must be 1 or more, not 0"),
+        (["gpt-345m", "--tflops", "0"], "--tflops must be above zero, not 0"),
+        (["gpt-345m", "--bandwidth", "0"], "bandwidths above 0 GB/s"),
+        (["gpt-345m", "--ranks-per-host", "0"], "--ranks-per-host must be 1 or more, not 0"),
+        ([], "Missing argument"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], text: str) -> None:
+    done = hocket(*arguments)
+    assert done.returncode == 2 and text in done.stderr and done.stderr.count("\n") == 1, done.stderr
