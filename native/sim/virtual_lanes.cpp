@@ -59,7 +59,7 @@ void Group::connect(int rank) {
     to.receives.pop_front();
     from.sends_from_s = to.receives_from_s = ready;
     message->set_receive(receive);
-    ranks.add_due(ready, message);
+    ranks.add_due(ready, message, shared_from_this());
     senders.push_back(source);
     if (!to.receives.empty()) senders.push_back(to.receives.front()->op.root);
   }
@@ -109,7 +109,7 @@ bool Meeting::post(const std::shared_ptr<Posted>& posted) {
 
 std::vector<int> Meeting::missing() const {
   std::vector<int> ranks;
-  for (int rank = 0; rank < group_->size(); ++rank)
+  for (int rank = 0; rank < group_.size(); ++rank)
     if (!posted_[static_cast<size_t>(rank)]) ranks.push_back(rank);
   return ranks;
 }
@@ -122,7 +122,7 @@ double Meeting::ready_s() const {
 
 void Meeting::give_up(double end_s, const Error& error) {
   for (const auto& each : posted_)
-    if (each) group_->end(*each, end_s, error);
+    if (each) group_.end(*each, end_s, error);
 }
 
 bool Meeting::agrees() const {
@@ -148,21 +148,21 @@ std::string Meeting::mismatch_text() const {
 
 void Meeting::prepare(const Costs& costs) {
   if (!agrees()) return;
-  seconds_ = costs.collective_s(group_->key, posted_[0]->op, group_->members);
-  if (group_->ranks.moves_data) move_data();
+  seconds_ = costs.collective_s(group_.key, posted_[0]->op, group_.members);
+  if (group_.ranks.moves_data) move_data();
 }
 
 void Meeting::settle() {
   const double ready = ready_s();
   if (!agrees()) return give_up(ready, {ErrorCode::collective_mismatch, mismatch_text()});
   double begin = ready;
-  for (const int member : group_->members)
-    begin = std::max({begin, group_->ranks.sends_from_s(member), group_->ranks.receives_from_s(member)});
+  for (const int member : group_.members)
+    begin = std::max({begin, group_.ranks.sends_from_s(member), group_.ranks.receives_from_s(member)});
   const double end = begin + seconds_;
   for (const auto& each : posted_) {
-    const int member = group_->number(each->rank);
-    group_->ranks.sends_from_s(member) = group_->ranks.receives_from_s(member) = end;
-    group_->end(*each, end);
+    const int member = group_.number(each->rank);
+    group_.ranks.sends_from_s(member) = group_.ranks.receives_from_s(member) = end;
+    group_.end(*each, end);
   }
 }
 
@@ -171,7 +171,7 @@ void Meeting::settle() {
 void Meeting::move_data() const {
   const Operation& any = posted_[0]->op;
   if (any.kind == OpKind::barrier) return;
-  const int size = group_->size();
+  const int size = group_.size();
   std::vector<const std::byte*> sources(static_cast<size_t>(size));
   std::vector<std::byte> reduced;
   for (int rank = size; rank-- > 0;) {
@@ -196,28 +196,28 @@ void Meeting::move_data() const {
 
 void Message::prepare(const Costs& costs) {
   const Operation& op = send_->op;
-  if (op.root != send_->rank) cost_ = costs.message(group_->number(send_->rank), group_->number(op.root), op.nbytes);
-  if (group_->ranks.moves_data) data_.assign(op.in, op.in + op.nbytes);
+  if (op.root != send_->rank) cost_ = costs.message(group_.number(send_->rank), group_.number(op.root), op.nbytes);
+  if (group_.ranks.moves_data) data_.assign(op.in, op.in + op.nbytes);
 }
 
 void Message::settle() {
-  VirtualRanks& ranks = group_->ranks;
+  VirtualRanks& ranks = group_.ranks;
   const Operation& op = send_->op;
   double end = std::max(send_->posted_s, receive_ ? receive_->posted_s : 0);
   if (op.root != send_->rank) {
-    double& sends_from = ranks.sends_from_s(group_->number(send_->rank));
-    double& receives_from = ranks.receives_from_s(group_->number(op.root));
+    double& sends_from = ranks.sends_from_s(group_.number(send_->rank));
+    double& receives_from = ranks.receives_from_s(group_.number(op.root));
     double begin = std::max({end, sends_from, receives_from});
     for (const int link : cost_.shared) begin = std::max(begin, ranks.shared_from_s(link));
     for (const int link : cost_.shared) ranks.shared_from_s(link) = begin + cost_.occupied_s;
     sends_from = receives_from = end = begin + cost_.latency_s + cost_.occupied_s;
   }
-  group_->end(*send_, end);
+  group_.end(*send_, end);
   arrived_s_ = end;
   if (receive_)
-    group_->deliver(*this, *receive_);
+    group_.deliver(*this, *receive_);
   else
-    group_->match(group_->channels[{send_->rank, op.root, op.tag}]);
+    group_.match(group_.channels[{send_->rank, op.root, op.tag}]);
 }
 
 std::shared_ptr<Posted> VirtualLane::hold(Operation& op) const {
@@ -272,14 +272,14 @@ Progress VirtualCollectives::post(Operation& op) {
   const std::lock_guard lock(ranks_->mutex());
   check_failure();
   const auto found = group_->meetings.try_emplace(op.seq, nullptr).first;
-  if (!found->second) found->second = std::make_shared<Meeting>(group_);
+  if (!found->second) found->second = std::make_shared<Meeting>(*group_);
   const std::shared_ptr<Meeting> meeting = found->second;
   if (group_->has_any_left)
     for (const int rank : meeting->missing())
       if (group_->has_left[static_cast<size_t>(rank)]) throw Failure(group_->peer_failure(rank));
   if (meeting->post(hold(op))) {
     group_->meetings.erase(found);
-    ranks_->add_due(meeting->ready_s(), meeting);
+    ranks_->add_due(meeting->ready_s(), meeting, group_);
   }
   return Progress::moved;
 }
@@ -294,9 +294,9 @@ Progress VirtualMessages::post(Operation& op) {
   const std::lock_guard lock(ranks_->mutex());
   check_failure();
   if (op.kind == OpKind::send) {
-    const auto message = std::make_shared<Message>(group_, hold(op));
+    const auto message = std::make_shared<Message>(*group_, hold(op));
     group_->channels[{rank_, op.root, op.tag}].messages.push_back(message);
-    ranks_->add_due(message->posted_s(), message);
+    ranks_->add_due(message->posted_s(), message, group_);
     return Progress::moved;
   }
   Group::Channel& channel = group_->channels[{op.root, rank_, op.tag}];
@@ -324,7 +324,7 @@ Progress VirtualTransfers::post(Operation& op) {
   check_failure();
   Group::Port& port = group_->ports[static_cast<size_t>(rank_)];
   if (op.kind == OpKind::send) {
-    port.sends.push_back(std::make_shared<Message>(group_, hold(op)));
+    port.sends.push_back(std::make_shared<Message>(*group_, hold(op)));
   } else {
     if (group_->has_left[static_cast<size_t>(op.root)]) throw Failure(group_->peer_failure(op.root));
     port.receives.push_back(hold(op));

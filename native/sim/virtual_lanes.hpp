@@ -23,7 +23,7 @@ class Message;
 struct Posted;
 
 // What the members of one communicator share; under the lock of the ranks.
-struct Group {
+struct Group : std::enable_shared_from_this<Group> {
   Group(VirtualRanks& ranks_, uint64_t key_, std::vector<int> members_)
       : ranks(ranks_), key(key_), members(std::move(members_)), ports(members.size()), has_left(members.size()) {}
 
@@ -76,7 +76,7 @@ struct Posted {
 // A collective and its members.
 class Meeting final : public Due {
  public:
-  explicit Meeting(std::shared_ptr<Group> group) : posted_(group->members.size()), group_(std::move(group)) {}
+  explicit Meeting(Group& group) : posted_(group.members.size()), group_(group) {}
   // True once all members have.
   bool post(const std::shared_ptr<Posted>& posted);
   std::vector<int> missing() const;
@@ -93,14 +93,13 @@ class Meeting final : public Due {
 
   std::vector<std::shared_ptr<Posted>> posted_;  // by rank
   size_t num_posted_ = 0;
-  std::shared_ptr<Group> group_;
+  Group& group_;
   double seconds_ = 0;
 };
 
 class Message final : public Due {
  public:
-  Message(std::shared_ptr<Group> group, std::shared_ptr<Posted> send)
-      : group_(std::move(group)), send_(std::move(send)) {}
+  Message(Group& group, std::shared_ptr<Posted> send) : group_(group), send_(std::move(send)) {}
   void prepare(const Costs& costs) override;
   void settle() override;
   // Of a schedule's: what it is for, known before it begins.
@@ -113,7 +112,7 @@ class Message final : public Due {
   const std::vector<std::byte>& data() const { return data_; }
 
  private:
-  std::shared_ptr<Group> group_;
+  Group& group_;
   const std::shared_ptr<Posted> send_;
   std::shared_ptr<Posted> receive_;
   MessageCost cost_;

@@ -74,12 +74,12 @@ void VirtualRanks::hand_on(int rank, double until_s) {
 void VirtualRanks::pass(std::unique_lock<std::mutex>& lock) {
   running_ = -1;
   while (!stopped_ && !due_.empty() && (sleepers_.empty() || due_.begin()->ready_s <= sleepers_.begin()->first)) {
-    const std::shared_ptr<Due> due = due_.begin()->due;
+    const Entry entry = *due_.begin();
     due_.erase(due_.begin());
     lock.unlock();  // costs may be asked of Python, which others may hold while they wait for the lock
     std::optional<Error> error;
     try {
-      due->prepare(costs_);
+      entry.due->prepare(costs_);
     } catch (const Failure& failure) {
       error = failure.error();
     } catch (const std::exception& exception) {
@@ -87,7 +87,7 @@ void VirtualRanks::pass(std::unique_lock<std::mutex>& lock) {
     }
     lock.lock();
     if (error && !stopped_) stopped_ = std::move(error);
-    if (!stopped_) due->settle();
+    if (!stopped_) entry.due->settle();
   }
   if (sleepers_.empty()) return;
   Seat& next = *seats_[static_cast<size_t>(sleepers_.begin()->second)];
@@ -101,8 +101,8 @@ void VirtualRanks::pass(std::unique_lock<std::mutex>& lock) {
   next.turn.notify_one();
 }
 
-void VirtualRanks::add_due(double ready_s, std::shared_ptr<Due> due) {
-  due_.insert({ready_s, num_due_++, std::move(due)});
+void VirtualRanks::add_due(double ready_s, std::shared_ptr<Due> due, std::shared_ptr<const Group> group) {
+  due_.insert({ready_s, num_due_++, std::move(due), std::move(group)});
 }
 
 void VirtualRanks::add_end(int rank, double end_s) {

@@ -70,7 +70,7 @@ class VirtualRanks {
   std::mutex& mutex() { return mutex_; }
   // All following under the lock.
   std::shared_ptr<Group> group(uint64_t key, const std::vector<int>& members);
-  void add_due(double ready_s, std::shared_ptr<Due> due);
+  void add_due(double ready_s, std::shared_ptr<Due> due, std::shared_ptr<const Group> group);
   // Something that the rank waits for, maybe, ends then.
   void add_end(int rank, double end_s);
   void forget_end(int rank, double end_s);
@@ -114,6 +114,7 @@ class VirtualRanks {
     double ready_s;
     uint64_t number;
     std::shared_ptr<Due> due;
+    std::shared_ptr<const Group> group;  // that it belongs to, kept until it is settled
     bool operator<(const Entry& other) const {
       return ready_s != other.ready_s ? ready_s < other.ready_s : number < other.number;
     }
