@@ -1,8 +1,8 @@
 """A laboratory of two hosts on one machine: what crosses between them crosses a network of a given speed.
 
 Each host is a set of namespaces: its own network, name, /dev/shm, /sys and System V memory, so that libraries find no
-way around the link. A veth pair joins them, shaped by a token bucket to the rate asked for. The namespaces live as long
-as the processes inside; leaving the laboratory ends those. Needs root, and Debian's iproute2.
+way around the link. veth pairs join them, one or more, each shaped by a token bucket to the rate asked for. The
+namespaces live as long as the processes inside; leaving the laboratory ends those. Needs root, and Debian's iproute2.
 
     python benchmarks/lab.py run --rate 1 -n 1 -- script.py args     # ranks on both hosts, as by `hocket run`
     python benchmarks/lab.py up --rate 10                            # until Enter; prints how to get in
@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 
 NUM_HOSTS = 2
-_NETWORK = "10.77.0"
+_NETWORKS = "10.{}.0.{}"  # by number of the link and of the host
 _TIMEOUT_S = 20.0
 _MASTER_PORT = 29500
 # Read by a host's first process: sets the host up and keeps it until its input ends.
@@ -54,8 +54,12 @@ class Host:
 
     def __init__(self, number: int, keeper: subprocess.Popen[str]) -> None:
         self.number = number
-        self.address = f"{_NETWORK}.{number + 1}"
+        self.address = self.address_on(0)
         self.keeper = keeper
+
+    def address_on(self, link: int) -> str:
+        """The address of this host on a link, which is its device eth0, eth1 and so on."""
+        return _NETWORKS.format(77 + link, self.number + 1)
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """The command that runs another one on this host."""
@@ -74,14 +78,16 @@ class Lab:
     """Two hosts and the link between them; a context manager.
 
     Args:
-        rate_gbit_s: of the link, in each direction.
+        rate_gbit_s: of a link, in each direction.
+        num_links: between the hosts; names and launchers know the first of them.
 
     Raises:
         LabError: this user may not, or a tool is missing.
     """
 
-    def __init__(self, rate_gbit_s: float) -> None:
+    def __init__(self, rate_gbit_s: float, num_links: int = 1) -> None:
         self.rate_gbit_s = rate_gbit_s
+        self.devices = [f"eth{link}" for link in range(num_links)]
         self.hosts: list[Host] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -92,28 +98,32 @@ class Lab:
         try:
             for number in range(NUM_HOSTS):
                 self.hosts.append(_start_host(number))
-            first, second = self.hosts
-            peer = ("peer", "name", "eth0", "netns", str(second.keeper.pid))
-            first.run("ip", "link", "add", "eth0", "type", "veth", *peer)
-            for host in self.hosts:
-                host.run("ip", "addr", "add", f"{host.address}/24", "dev", "eth0")
-                host.run("ip", "link", "set", "eth0", "up")
-                # A burst is what leaves within a millisecond, but not less than the largest segment the kernel makes.
-                burst = max(65536 * 2, int(self.rate_gbit_s * 1e9 / 8 / 1000))
-                host.run(
-                    *("tc", "qdisc", "add", "dev", "eth0", "root", "tbf"),
-                    *("rate", f"{self.rate_gbit_s:g}gbit", "burst", str(burst), "latency", "50ms"),
-                )
+            for link, device in enumerate(self.devices):
+                self._join(link, device)
             self._await_link()
         except BaseException:
             self.close()
             raise
         return self
 
+    def _join(self, link: int, device: str) -> None:
+        first, second = self.hosts
+        first.run("ip", "link", "add", device, "type", "veth", "peer", "name", device, "netns", str(second.keeper.pid))
+        # A burst is what leaves within a millisecond, but not less than the largest segment the kernel makes.
+        burst = max(65536 * 2, int(self.rate_gbit_s * 1e9 / 8 / 1000))
+        for host in self.hosts:
+            host.run("ip", "addr", "add", f"{host.address_on(link)}/24", "dev", device)
+            host.run("ip", "link", "set", device, "up")
+            host.run(
+                *("tc", "qdisc", "add", "dev", device, "root", "tbf"),
+                *("rate", f"{self.rate_gbit_s:g}gbit", "burst", str(burst), "latency", "50ms"),
+            )
+
     def _await_link(self) -> None:
         """Wait until the kernel says that both ends are running: libraries leave out a device that is not."""
         deadline = time.monotonic() + _TIMEOUT_S
-        while any(host.run("cat", "/sys/class/net/eth0/operstate") != "up\n" for host in self.hosts):
+        states = [f"/sys/class/net/{device}/operstate" for device in self.devices]
+        while any(set(host.run("cat", *states).split()) != {"up"} for host in self.hosts):
             if time.monotonic() > deadline:
                 raise LabError("the link between the hosts does not come up")
             time.sleep(0.01)

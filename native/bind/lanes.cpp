@@ -1,15 +1,24 @@
 #include "bind/lanes.hpp"
 
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "bind/errors.hpp"
+#include "bind/gil.hpp"
+#include "bind/names.hpp"
 #include "bind/python_lane.hpp"
+#include "core/split_lane.hpp"
 #include "mpi/library.hpp"
 
 namespace hocket {
 
 namespace {
+
+struct PyShares {
+  std::shared_ptr<Shares> shares;
+};
 
 struct PyMpiLibrary {
   std::shared_ptr<MpiLibrary> library;
@@ -62,6 +71,23 @@ void bind_lanes(nb::module_& module) {
           },
           nb::arg("communicator"), nb::arg("rank"), nb::arg("size"));
   bind_python_lane(module);
+  nb::class_<PyShares>(module, "Shares", "How much of an operation the first of two libraries carries.")
+      .def("__init__", [](PyShares* self) { new (self) PyShares{std::make_shared<Shares>()}; })
+      .def(
+          "set",
+          [](const PyShares& self, const std::string& kind, Shares::Ranges ranges) {
+            const auto index = index_of(kOpNames, kind, "operation");
+            const ProgressGuard guard;  // lanes read it under the lock
+            self.shares->set(static_cast<OpKind>(index), std::move(ranges));
+          },
+          nb::arg("kind"), nb::arg("ranges"));
+  module.def(
+      "split_lane",
+      [](std::string backend, PyLane& first, PyLane& second, const PyShares& shares) {
+        return PyLane{std::make_unique<SplitLane>(std::move(backend), std::move(first.lane), std::move(second.lane),
+                                                  shares.shares)};
+      },
+      nb::arg("backend"), nb::arg("first"), nb::arg("second"), nb::arg("shares"));
 }
 
 }  // namespace hocket

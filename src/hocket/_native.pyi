@@ -50,6 +50,8 @@ def simulate(
     bandwidth: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], int]: ...
 def python_lane(adapter: object, backend: str) -> Lane: ...
+def split_lane(backend: str, first: Lane, second: Lane, shares: Shares) -> Lane:
+    """Make a lane of two others, each of which carries a part of every operation."""
 
 class Work:
     """The handle of an operation in flight; dropping it does not cancel the operation."""
@@ -79,6 +81,12 @@ class Prepared:
 
 class Lane:
     """A lane of a foreign library; belongs to the communicator that it is given to."""
+
+class Shares:
+    """How much of an operation the first of two libraries carries, from 0 to 1; half, unless set."""
+
+    def set(self, kind: str, ranges: Sequence[tuple[int, float]]) -> None:
+        """Set it for one operation: (up to so many bytes, share), in order of size; "send" stands for messages."""
 
 class LaneOperation:
     """An operation as a backend written in Python gets it; sizes in bytes, memory as addresses."""

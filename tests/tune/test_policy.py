@@ -276,6 +276,28 @@ def test_expected_seconds_far_away() -> None:
     assert policy.expected_seconds(2, "mpi", "reduce", "full", 16) is None
 
 
+def test_shares_let_both_libraries_end_together() -> None:
+    # Latency and bandwidth of each: mpi 10 us and 4 GB/s, gloo 100 us and 1 GB/s.
+    sizes = [1 << power for power in range(4, 25, 2)]
+    rows = [
+        row("all_reduce", name, nbytes, alpha + nbytes * beta)
+        for name, alpha, beta in (("mpi", 10e-6, 0.25e-9), ("gloo", 100e-6, 1e-9))
+        for nbytes in sizes
+    ]
+    policy = TablePolicy(table(*rows))
+    shares = policy.shares(Group(2, ["mpi", "gloo", "mpi+gloo"]), "mpi+gloo")
+    assert set(shares) == {"all_reduce"}
+    ranges = dict(zip(sizes, shares["all_reduce"], strict=True))
+    assert ranges[64][1] == 1.0  # before gloo has begun mpi is done
+    assert ranges[1 << 24][1] == pytest.approx(0.8, abs=0.03)  # in proportion to the bandwidths
+    assert [most for most, _ in shares["all_reduce"]][-1] == LARGEST_NBYTES
+    turned = policy.shares(Group(2, ["mpi", "gloo"]), "gloo+mpi")["all_reduce"]
+    for (_, one), (_, other) in zip(shares["all_reduce"], turned, strict=True):
+        assert one + other == pytest.approx(1.0, abs=0.02)
+    assert policy.shares(Group(2, ["mpi"]), "mpi") == {}
+    assert policy.shares(Group(2, ["shm", "mpi"]), "shm+mpi") == {}  # nothing is known of one of them
+
+
 @pytest.mark.parametrize("size", [1, 2, 64])
 @pytest.mark.parametrize(("op", "dtypes"), KINDS)
 def test_model(op: str, dtypes: str, size: int) -> None:

@@ -10,9 +10,11 @@ import pkgutil
 from collections.abc import Collection
 from functools import cache
 
-from hocket.backends.base import Backend, Job, Lane, Lanes
+from hocket.backends._split import make_split
+from hocket.backends.base import Backend, Job, Lane, Lanes, Shares
+from hocket.errors import BackendUnavailable
 
-__all__ = ["Backend", "Job", "Lane", "Lanes", "backends_among", "find_backends"]
+__all__ = ["Backend", "Job", "Lane", "Lanes", "Shares", "backends_among", "find_backends"]
 
 
 @cache
@@ -27,9 +29,18 @@ def find_backends() -> dict[str, type[Backend]]:
 
 
 def backends_among(wanted: Collection[str] | None) -> dict[str, type[Backend]]:
-    """Return the adapters that come into question: all but the optional ones, and those asked for by name."""
-    return {
-        name: adapter
-        for name, adapter in find_backends().items()
-        if not adapter.is_optional or (wanted is not None and name in wanted)
-    }
+    """Return the adapters that come into question: all but the optional ones, and those asked for by name.
+
+    Two names with a plus between them are both libraries at once; they come after them.
+
+    Raises:
+        BackendUnavailable: a name is not known.
+    """
+    known = find_backends()
+    for name in wanted or ():
+        for part in name.split("+"):
+            if part not in known and not (part == name == "shm"):
+                raise BackendUnavailable(f"backend {name!r} is not known; there are {', '.join(('shm', *known))}")
+    wanted_parts = {part for name in wanted or () for part in name.split("+")}
+    found = {name: adapter for name, adapter in known.items() if not adapter.is_optional or name in wanted_parts}
+    return found | {name: make_split(name) for name in wanted or () if "+" in name}

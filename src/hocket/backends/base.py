@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeVar
 
@@ -17,6 +17,9 @@ from hocket import _native
 from hocket.errors import BackendUnavailable, CommTimeout
 
 T = TypeVar("T")
+
+Shares = Mapping[str, Sequence[tuple[int, float]]]
+"""By operation, in order of size: (up to so many bytes, what of them the first library carries, from 0 to 1)."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Job:
         address: of this host, at which the other ranks reach it.
         timeout: seconds in which a library has to be up.
         exchange: hands one short text to every rank and returns the texts of all, by rank; called by all of them.
+        up: libraries that are up already.
     """
 
     rank: int
@@ -40,6 +44,7 @@ class Job:
     address: str
     timeout: float
     exchange: Callable[[str], list[str]]
+    up: Sequence[Backend] = ()
 
     def from_rank_zero(self, make: Callable[[], str]) -> str:
         """Return on all ranks what rank 0 makes; what it raises there is BackendUnavailable on all."""
@@ -136,6 +141,9 @@ class Backend(ABC):
             key: 64 bits by which the members know this communicator from any other.
             timeout: seconds.
         """
+
+    def set_shares(self, key: int, shares: Shares) -> None:  # noqa: B027
+        """Divide the operations of a communicator, where they are split; between the same ones on all members."""
 
     @abstractmethod
     def close_lanes(self, key: int) -> None:

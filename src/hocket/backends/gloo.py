@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
@@ -85,7 +86,9 @@ class GlooBackend(Backend):
         from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
 
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        options._devices = [ProcessGroupGloo.create_device(hostname=self._job.address)]
+        device = os.environ.get("GLOO_SOCKET_IFNAME")  # as torch has it
+        place = {"interface": device.split(",")[0]} if device else {"hostname": self._job.address}
+        options._devices = [ProcessGroupGloo.create_device(**place)]
         # hocket watches the deadlines; gloo's own only has to come after them.
         options._timeout = _timedelta(2 * timeout + 60)
         options._threads = 1

@@ -22,7 +22,7 @@ from hocket.comm.policy import (
 from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from hocket.comm.fabric import Backends
+    from hocket.comm.fabric import Backends, Fabric
 
 OWN = "native"
 """The `algorithm` of a call that is to go the library's own way, whatever the policy says."""
@@ -66,6 +66,8 @@ class ChoosingOperations(ObjectOperations):
         @property
         def num_hosts(self) -> int: ...
 
+    _fabric: Fabric
+    _key: int
     _names: list[str]
     _levels: tuple[int, int]  # ranks per host and per domain
     _backends: Backends
@@ -89,6 +91,8 @@ class ChoosingOperations(ObjectOperations):
         for kind in CHOOSABLE:
             for dtypes in _native.DTYPE_CLASS_NAMES:
                 self._set_ranges(kind, dtypes, choices.get((kind, dtypes), ()))
+        for library in self._fabric.libraries:
+            library.set_shares(self._key, policy.shares(self._group, library.name))
         self._policy = self._given_policy = policy
 
     def explain(self, op: str, nbytes: int = 0, dtype: str = "float32", reduction: str = "sum") -> Explanation:

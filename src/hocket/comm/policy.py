@@ -203,6 +203,19 @@ class Policy(ABC):
             The reason, and the candidates from best to worst.
         """
 
+    def shares(self, group: Group, backend: str) -> Mapping[str, Sequence[tuple[int, float]]]:
+        """Return what the first of two libraries carries of operations over both, as "mpi+gloo"; half, where it is not
+        said.
+
+        Args:
+            group: as for `choices`.
+            backend: both names.
+
+        Returns:
+            By operation, in order of size: (up to so many bytes, a share from 0 to 1).
+        """
+        return {}
+
 
 class DefaultPolicy(Policy):
     """The backends in their own order."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hocket.backends import Backend, Job, backends_among
 from hocket.comm import Policy
@@ -36,6 +36,8 @@ def bring_up(job: Job, wanted: Sequence[str] | None) -> Libraries:
         BackendUnavailable: one asked for by name cannot be had on some rank; raised on all of them.
     """
     adapters = backends_among(wanted)
+    if wanted is not None:
+        wanted = [*wanted, *(part for name in wanted if "+" in name for part in name.split("+"))]
     obstacles = _exchange_reasons(
         job, {name: _find_obstacle(adapter, job, wanted) for name, adapter in adapters.items()}
     )
@@ -112,7 +114,7 @@ def _start(adapter: type[Backend], job: Job, libraries: Libraries) -> str | None
     library = None
     reason: str | None = None
     try:
-        library = adapter.start(job)
+        library = adapter.start(replace(job, up=tuple(libraries.up)))
     except HocketError as error:
         reason = f"{type(error).__name__}: {error}"
     reason = _exchange_reasons(job, {adapter.name: reason})[adapter.name]

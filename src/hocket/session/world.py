@@ -15,7 +15,7 @@ from types import NoneType
 from typing import Literal
 
 from hocket import _native
-from hocket.backends import Backend, Job, backends_among, find_backends
+from hocket.backends import Backend, Job, backends_among
 from hocket.boot.control import ControlConnection, connect, connect_to
 from hocket.boot.environment import World, derive_name, meeting_name, read_world
 from hocket.boot.topology import find_domain
@@ -66,7 +66,8 @@ def init(
     one. May be called again after ``comm.finalize()``.
 
     Args:
-        backends: names of libraries that must be there, and that operations may use: of "shm", "gloo" and "mpi". None:
+        backends: names of libraries that must be there, and that operations may use: of "shm", "gloo" and "mpi"; two
+            with a plus between them, as in "mpi+gloo", carry parts of one operation at the same time. None:
             those that HOCKET_BACKENDS names (``shm,mpi``); without it shm, gloo if torch is imported already or the job
             spans hosts, and mpi if it is installed; ``comm.backends.left_out`` says why one is not there.
         policy: how a library is chosen for an operation that names none: "auto", or a `Policy`.
@@ -348,10 +349,10 @@ def _read_backends(backends: str | Sequence[str] | None) -> list[str] | None:
             return None
         backends, origin = told.split(","), f"HOCKET_BACKENDS={told!r}: "
     names = [backends] if isinstance(backends, str) else list(backends)
-    known = ["shm", *find_backends()]
-    for name in names:
-        if name not in known:
-            raise BackendUnavailable(f"{origin}backend {name!r} is not known; there are {', '.join(known)}")
+    try:
+        backends_among(names)
+    except BackendUnavailable as error:
+        raise BackendUnavailable(f"{origin}{error}") from None
     return names or None
 
 

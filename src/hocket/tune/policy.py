@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from hocket import _native
 from hocket.comm.policy import (
@@ -32,6 +33,11 @@ _CLEAR_GAIN = 0.25
 # Messages are matched within one library, and sender and receiver may see different sizes, as the ranks of an
 # all_to_allv do: one choice for all (R8), made at this size.
 _ONE_CHOICE = {"send": 64 << 10, "recv": 64 << 10, "all_to_allv": 256 << 10}
+
+
+SPLITTABLE = ("all_reduce", "reduce", "scan", "broadcast", "send")
+"""Operations that two libraries can carry parts of; "send" stands for the messages of schedules."""
+_PARTS = 128  # shares are so many parts of the whole
 
 
 class TablePolicy(Policy):
@@ -108,6 +114,33 @@ class TablePolicy(Policy):
         (x0, y0), (x1, y1) = points[place - 1], points[place]
         share = (math.log1p(nbytes) - math.log1p(x0)) / (math.log1p(x1) - math.log1p(x0))
         return math.exp(math.log(y0) + share * (math.log(y1) - math.log(y0)))
+
+    def shares(self, group: Group, backend: str) -> Mapping[str, Sequence[tuple[int, float]]]:
+        """As `Policy.shares`: so that both libraries are done at the same time, by what each takes alone."""
+        first, plus, second = backend.partition("+")
+        if not plus:
+            return {}
+        found = {op: self._shares_of(group, op, first, second) for op in SPLITTABLE}
+        return {op: ranges for op, ranges in found.items() if ranges}
+
+    def _shares_of(self, group: Group, op: str, first: str, second: str) -> list[tuple[int, float]]:
+        dtypes = "full" if op in _native.REDUCING_OPS else "moved"
+        sizes = list(self._nearest(group.size, op, dtypes)[1])
+        if any(self.expected_seconds(group.size, each, op, dtypes, 1) is None for each in (first, second)):
+            return []
+
+        def ahead(share: float, nbytes: int) -> bool:
+            """Whether the first would be done before the second."""
+            parts = (first, share * nbytes), (second, (1 - share) * nbytes)
+            one, other = (self.expected_seconds(group.size, each, op, dtypes, round(part)) for each, part in parts)
+            assert one is not None and other is not None
+            return one < other
+
+        borders = [*(_border(each, following) for each, following in pairwise(sizes)), LARGEST_NBYTES]
+        return [
+            (most, bisect_left(range(_PARTS), True, key=lambda part: not ahead(part / _PARTS, nbytes)) / _PARTS)
+            for nbytes, most in zip(sizes, borders, strict=True)
+        ]
 
     def with_rules(self) -> Table:
         """Return the table with rules for everything that it has times of; those that it has already stay."""

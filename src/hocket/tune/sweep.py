@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
@@ -21,6 +21,7 @@ from hocket.tune.contest import LEAST_NBYTES, Contest
 from hocket.tune.contest import Key as CellKey
 from hocket.tune.fit import Fit, measure_gamma_s
 from hocket.tune.machine import this_machine
+from hocket.tune.policy import SPLITTABLE, TablePolicy
 from hocket.tune.table import Row, Table
 
 OPS = (
@@ -79,12 +80,14 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
     """
     arrays = _Arrays()
     stage = Stage(comm, sweep, on_round, arrays)
-    cells = dict(_cells(comm, arrays, sweep))
+    alone = [name for name in comm.backends if "+" not in name]
+    cells = dict(_cells(comm, arrays, sweep, alone))
     rows = {row.place: row for row in stage.rows(list(cells.values()), sweep.rounds)}
+    rows |= {row.place: row for row in _split_rows(comm, sweep, stage, arrays, rows)}
     fits: list[Fit] = []
     if sweep.schedules and comm.size > 1:
         contest = Contest(
-            comm._group,
+            replace(comm._group, backends=alone),
             sweep.rounds,
             stage.measure_carriers,
             max(stage.gather([measure_gamma_s()])[rank][0] for rank in range(comm.size)),
@@ -188,12 +191,25 @@ class _Arrays:
         return self._made[key]
 
 
-def _cells(comm: Communicator, arrays: _Arrays, sweep: Sweep) -> Iterator[tuple[Key, _Cell]]:
+def _split_rows(comm: Communicator, sweep: Sweep, stage: Stage, arrays: _Arrays, rows: Mapping[Any, Row]) -> list[Row]:
+    """Measure operations that two libraries carry parts of, divided by what each of them takes alone."""
+    both = [name for name in comm.backends if "+" in name]
+    if not both:
+        return []
+    given = comm.policy
+    comm.policy = TablePolicy(Table(this_machine(comm.backends, comm.num_hosts), tuple(rows.values())))
+    splittable = replace(sweep, ops=[op for op in sweep.ops if op in SPLITTABLE and op != "send"], busy_sizes=())
+    found = stage.rows([cell for _, cell in _cells(comm, arrays, splittable, both)], sweep.rounds)
+    comm.policy = given
+    return found
+
+
+def _cells(comm: Communicator, arrays: _Arrays, sweep: Sweep, backends: Sequence[str]) -> Iterator[tuple[Key, _Cell]]:
     for op in sweep.ops:
         for dtypes in ("full", "half") if op in REDUCTIONS else ("moved",):
             for nbytes in (0,) if op == "barrier" else sweep.sizes:
                 for busy in (False, True) if nbytes in sweep.busy_sizes and dtypes != "half" else (False,):
-                    for backend in comm.backends:
+                    for backend in backends:
                         cell = _cell(comm, arrays, op, dtypes, nbytes, backend, busy)
                         if cell is not None:
                             yield cell.contender.key, cell

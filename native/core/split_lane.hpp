@@ -1,0 +1,72 @@
+// One operation over several libraries at once: each carries a part of the array, on lanes that nothing else uses.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/lane.hpp"
+
+namespace hocket {
+
+// How much of an operation the first of two libraries carries, from 0 to 1; equal on all members (rule R8).
+class Shares {
+ public:
+  // Up to so many bytes, in order of size; for messages as well, under OpKind::send.
+  using Ranges = std::vector<std::pair<uint64_t, double>>;
+  void set(OpKind kind, Ranges ranges) { ranges_[kind] = std::move(ranges); }
+  // Bytes of the first part: a whole number of items, that end where a cache line does if the array begins at one.
+  uint64_t first_nbytes(const Operation& op) const;
+
+ private:
+  std::map<OpKind, Ranges> ranges_;
+};
+
+class SplitLane final : public Lane {
+ public:
+  SplitLane(std::string backend, std::unique_ptr<Lane> first, std::unique_ptr<Lane> second,
+            std::shared_ptr<const Shares> shares)
+      : backend_(std::move(backend)), shares_(std::move(shares)) {
+    lanes_.push_back(std::move(first));
+    lanes_.push_back(std::move(second));
+  }
+
+  const char* backend() const override { return backend_.c_str(); }
+  size_t depth() const override { return std::min(lanes_[0]->depth(), lanes_[1]->depth()); }
+  Progress post(Operation& op) override;
+  Progress test(Operation& op) override;
+  std::vector<int> missing(const Operation& op) const override;
+  bool cancel(Operation& op) noexcept override;
+  std::optional<Error> health() override;
+  void abandon(const Error& error) noexcept override;
+  std::optional<std::string> refuses(const Operation& op) const override;
+  Polling polling() const override { return std::max(lanes_[0]->polling(), lanes_[1]->polling()); }
+  bool keeps_arrays() const override { return lanes_[0]->keeps_arrays() || lanes_[1]->keeps_arrays(); }
+
+ private:
+  // A library's share of an operation; none if it is null.
+  struct Part {
+    Lane* lane = nullptr;
+    Operation op = {};
+    bool is_done = false;
+  };
+  struct Flight {
+    Part parts[2];
+    bool is_done() const { return parts[0].is_done && parts[1].is_done; }
+  };
+  static Flight& flight_of(const Operation& op) { return *static_cast<Flight*>(op.token); }
+  // Calls one library; when it fails, the other one's part is given up, and the operation is over.
+  Progress call(Operation& op, Part& part, Progress (Lane::*call)(Operation&));
+  void forget(Operation& op);
+  bool give_up(Flight& flight) noexcept;
+
+  const std::string backend_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  const std::shared_ptr<const Shares> shares_;
+  std::list<Flight> flights_;
+};
+
+}  // namespace hocket

@@ -1,0 +1,80 @@
+"""Two libraries at once: each carries a part of the array of one operation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+
+from hocket import _native
+from hocket.backends.base import Backend, Job, Lanes, Shares
+from hocket.errors import BackendUnavailable
+
+
+class SplitBackend(Backend):
+    """Two libraries that are up, on lanes of their own; what each carries says the policy (`Policy.shares`)."""
+
+    is_optional: ClassVar[bool] = True
+
+    def __init__(self, libraries: Sequence[Backend]) -> None:
+        self._libraries = libraries
+        self._shares: dict[int, _native.Shares] = {}
+
+    @classmethod
+    def find_obstacle(cls) -> str | None:
+        names = cls.name.split("+")
+        if len(set(names)) != 2 or len(names) != 2:
+            return f"an operation is split over two different libraries, not over {cls.name!r}"
+        return None
+
+    @classmethod
+    def start(cls, job: Job) -> Backend:
+        there = {library.name: library for library in job.up}
+        missing = [name for name in cls.name.split("+") if name not in there]
+        if missing:
+            raise BackendUnavailable(f"{missing[0]} is not there")
+        return cls([there[name] for name in cls.name.split("+")])
+
+    @property
+    def description(self) -> str:
+        return "parts of one operation over both at once"
+
+    def open_lanes(self, members: Sequence[int], key: int, timeout: float) -> Lanes:
+        first, second = (
+            library.open_lanes(members, _key_of_part(key, library.name), timeout) for library in self._libraries
+        )
+        shares = self._shares[key] = _native.Shares()
+        return Lanes(
+            *(
+                _native.split_lane(self.name, one, other, shares)
+                for one, other in (
+                    (first.collective, second.collective),
+                    (first.point_to_point, second.point_to_point),
+                    (first.schedules, second.schedules),
+                )
+            )
+        )
+
+    def set_shares(self, key: int, shares: Shares) -> None:
+        for kind, ranges in shares.items():
+            self._shares[key].set(kind, ranges)
+
+    def close_lanes(self, key: int) -> None:
+        self._shares.pop(key, None)
+        for library in self._libraries:
+            library.close_lanes(_key_of_part(key, library.name))
+
+    def find_reason_not_to_go_on(self, members: Collection[int]) -> str | None:
+        reasons = (library.find_reason_not_to_go_on(members) for library in self._libraries)
+        return next((reason for reason in reasons if reason is not None), None)
+
+
+def make_split(name: str) -> type[SplitBackend]:
+    """Return the adapter of two libraries at once, whose name is theirs with a plus between."""
+    return type("SplitBackend", (SplitBackend,), {"name": name})
+
+
+def _key_of_part(key: int, name: str) -> int:
+    """The key of a part's lanes, other than that of the library's own in the same communicator."""
+    digest = hashlib.blake2b(f"{key} split {name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") | 2

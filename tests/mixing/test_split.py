@@ -1,0 +1,159 @@
+"""Operations of which two libraries carry parts at the same time."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hocket as hk
+from hocket.comm.policy import Group
+from hocket.tune.policy import SPLITTABLE, TablePolicy
+from hocket.tune.sweep import Sweep, measure_table
+
+BOTH = "mpi+gloo"
+
+
+def _start(comm: hk.Communicator) -> hk.Communicator:
+    comm.finalize()
+    return hk.init(backends=["shm", "mpi", "gloo", BOTH], timeout=30)
+
+
+def _results(comm: hk.Communicator) -> set[str]:
+    comm = _start(comm)
+    size = comm.size
+    library: Any = comm._fabric.libraries[-1]
+    for share in (0.5, 0.0, 1.0, 0.3):
+        library.set_shares(comm._key, {kind: [(1 << 12, share), (1 << 60, 1 - share)] for kind in SPLITTABLE})
+        for dtype in ("float32", "float16", "int64", "complex128", "bool"):
+            for count in (0, 1, 7, 33, 5000, 100_003):
+                random = [np.random.default_rng([rank, count]) for rank in range(size)]
+                given = [each.integers(0, 5, count).astype(dtype) for each in random]
+                largest = dtype == "bool"
+                expected = np.logical_or.reduce(given) if largest else np.sum(given, axis=0)
+                how = {"op": "max" if largest else "sum", "backend": BOTH}
+                x = given[comm.rank].copy()
+                comm.all_reduce(x, **how)
+                np.testing.assert_array_equal(x, expected)
+                for root in {0, size - 1}:
+                    x = given[comm.rank].copy()
+                    comm.broadcast(x, root, backend=BOTH)
+                    np.testing.assert_array_equal(x, given[root])
+                    comm.reduce(x, root, op="max" if dtype != "complex128" else "sum", backend=BOTH)
+        strided = np.zeros((1000, 2), np.float32)
+        strided[:, 1] = comm.rank
+        comm.all_reduce(strided[:, 1], backend=BOTH)
+        assert (strided[:, 1] == sum(range(size))).all() and not strided[:, 0].any()
+        works = [comm.all_reduce(np.full(n, 1.0), backend=BOTH, async_op=True) for n in (1, 9999, 3, 50_000)]
+        for work in reversed(works):
+            work.wait()
+        x = np.ones(30_000)
+        comm.all_reduce(x, backend=BOTH, algorithm="ring")  # every message of it in two parts
+        assert (x == size).all()
+    half = comm.split(comm.rank % 2)
+    assert half is not None
+    y = np.full(2000, 1.0)
+    half.all_reduce(y, backend=BOTH)
+    assert (y == half.size).all()
+    return {record.backend for record in comm.records() if record.op == "all_reduce"}
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_results(num_ranks: int) -> None:
+    assert hk.spawn(_results, num_ranks, timeout=90) == [{BOTH}] * num_ranks
+
+
+def _errors(comm: hk.Communicator) -> tuple[str, str, str]:
+    comm = _start(comm)
+    with pytest.raises(hk.UnsupportedDtype, match="all_gather is not split"):
+        comm.all_gather(np.zeros((comm.size, 2)), np.zeros(2), backend=BOTH)
+    with pytest.raises(hk.UnsupportedDtype, match=r"cannot carry all_reduce\(avg\) .*: mpi: "):
+        comm.all_reduce(np.zeros(2, np.float16), "avg", backend=BOTH)
+    with pytest.raises(hk.CollectiveMismatch):
+        comm.all_reduce(np.zeros(2 + comm.rank), backend=BOTH)
+    x = np.ones(5000)
+    comm.all_reduce(x, backend=BOTH)  # it goes on
+    assert (x == comm.size).all()
+    late = np.ones(5000)
+    if comm.rank == 0:
+        with pytest.raises(hk.CommTimeout):
+            comm.all_reduce(late, backend=BOTH, timeout=0.5)
+    else:
+        with pytest.raises((hk.Aborted, hk.PeerFailure)):
+            comm.recv(late, 0, timeout=20)
+    return comm.backends[BOTH], comm.explain("all_gather", 1 << 20).chosen, comm.explain("all_reduce", 64).chosen
+
+
+@pytest.mark.timeout(60)
+def test_errors() -> None:
+    for word, gathers, reduces in hk.spawn(_errors, 2, timeout=50):
+        assert "both at once" in word
+        assert BOTH not in (gathers, reduces)
+
+
+def _reduce_for_ever(comm: hk.Communicator, x: np.ndarray) -> None:
+    while True:
+        comm.all_reduce(x, backend=BOTH)
+
+
+def _die(comm: hk.Communicator, folder: str) -> None:
+    os.environ["HOCKET_RECORD_DIR"] = folder
+    comm = _start(comm)
+    x = np.ones(1 << 20)
+    comm.all_reduce(x, backend=BOTH)
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(hk.PeerFailure, match="rank 1"):
+        _reduce_for_ever(comm, x)
+    Path(folder, "told").touch()
+    os._exit(0)
+
+
+@pytest.mark.timeout(60)
+def test_a_rank_that_dies(tmp_path: Path) -> None:
+    with pytest.raises((hk.RemoteError, hk.PeerFailure)):
+        hk.spawn(_die, 2, str(tmp_path), timeout=50)
+    assert (tmp_path / "told").exists()
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("backends", "text"),
+    [
+        (["mpi+mpi"], "an operation is split over two different libraries, not over 'mpi\\+mpi'"),
+        (["mpi+gloo+mpi"], "two different libraries"),
+        (["mpi+nothing"], "backend 'mpi\\+nothing' is not known; there are shm, "),
+        (["shm+mpi"], "backend 'shm\\+mpi' is not known"),
+    ],
+)
+def test_wrong_names(backends: list[str], text: str) -> None:
+    with pytest.raises(hk.BackendUnavailable, match=text):
+        hk.init(backends=backends)
+
+
+def _measure(comm: hk.Communicator) -> tuple[TablePolicy, list[tuple[str, float]]]:
+    comm = _start(comm)
+    sweep = Sweep(("all_reduce", "all_gather"), (4096, 1 << 18), (), rounds=6, min_sample_s=0.0005, schedules=False)
+    policy = TablePolicy(measure_table(comm, sweep))
+    comm.policy = policy
+    x = np.ones(1 << 16, np.float32)
+    comm.all_reduce(x)  # by whatever was the fastest
+    assert (x == comm.size).all()
+    chosen = comm.explain("all_reduce", 1 << 18)
+    return policy, [(each.carrier, each.seconds or 0.0) for each in chosen.candidates]
+
+
+@pytest.mark.timeout(90)
+def test_tuner_measures_both_at_once() -> None:
+    (policy, candidates), _ = hk.spawn(_measure, 2, timeout=80)
+    rows = [row for row in policy.table.rows if row.backend == BOTH]
+    assert {(row.op, row.nbytes) for row in rows} == {("all_reduce", 4096), ("all_reduce", 1 << 18)}
+    assert BOTH in {carrier for carrier, _ in candidates}
+    shares = policy.shares(Group(2, ["shm", "mpi", "gloo", BOTH]), BOTH)
+    assert set(shares) == {"all_reduce"}
+    assert all(0 <= share <= 1 for _, share in shares["all_reduce"]) and len(shares["all_reduce"]) == 2
