@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hocket.backends import find_backends
-from hocket.errors import InvalidArgument
+from hocket.backends import backends_among
+from hocket.errors import BackendUnavailable, InvalidArgument
 
 
 def read_backends(text: str | None) -> list[str] | None:
@@ -14,9 +14,9 @@ def read_backends(text: str | None) -> list[str] | None:
     """
     if text is None:
         return None
-    known = ["shm", *find_backends()]
     names = text.split(",")
-    for name in names:
-        if name not in known:
-            raise InvalidArgument(f"there is no backend {name!r}; there are {', '.join(known)}")
+    try:
+        backends_among(names)
+    except BackendUnavailable as error:
+        raise InvalidArgument(str(error)) from None
     return names
