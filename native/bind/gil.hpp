@@ -24,6 +24,10 @@ inline void take_gil_back(PyThreadState* state) {
   }
 }
 
+// The same for threads of others, such as those that wait in torch for gloo when the interpreter ends: what would be
+// std::terminate is a sleep, once the interpreter is about to be gone.
+void let_threads_outlive_interpreter();
+
 // The progress lock, for a thread that holds the GIL: tried first, and waited for only without the GIL.
 class ProgressGuard {
  public:

@@ -24,7 +24,10 @@ Progress RoutedMessages::call_host(Operation& op, const Call& call) {
     return progress;
   } catch (const Failure& failure) {
     op.root = rank;
-    throw Failure(as_seen_by_all(failure.error(), numbers_));
+    Error error = as_seen_by_all(failure.error(), numbers_);
+    // Who has left may have done so as another one died, on another host: RemoteLane waits for that word.
+    if (error.code == ErrorCode::peer_failure) error.code = ErrorCode::aborted;
+    throw Failure(error);
   }
 }
 

@@ -73,8 +73,10 @@ class Job:
 class Jobs:
     """Starts jobs and checks, when the test is over, that nothing of them is left."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, launcher_command: Callable[[str], list[str]]) -> None:
         self._folder = folder
+        self._launcher_command = launcher_command
+        self._uses_open_mpi = False
         self._jobs: list[Job] = []
         self._shared_memory = set(os.listdir("/dev/shm"))
 
@@ -82,9 +84,15 @@ class Jobs:
         """Run a script to its end under ``hocket run``."""
         return self.start(script, num_ranks, *args, **options).finish()
 
-    def start(self, script: str, num_ranks: int, *args: str, torchrun: bool = False, **env: str) -> Job:
-        """Start a script, which finds the names of prelude.py, under ``hocket run`` or torchrun."""
-        if torchrun:
+    def start(
+        self, script: str, num_ranks: int, *args: str, torchrun: bool = False, open_mpi: bool = False, **env: str
+    ) -> Job:
+        """Start a script, which finds the names of prelude.py, under a launcher; ``hocket run`` by default."""
+        if open_mpi:
+            # It is told to leave the survivors of a rank alone, as `hocket run` does until they have had their say.
+            command = [*self._launcher_command("open mpi")[:-1], "--runtime-options", "recover", sys.executable]
+            self._uses_open_mpi = True
+        elif torchrun:
             command = [str(_BIN / "torchrun"), "--standalone", f"--nproc-per-node={num_ranks}"]
         else:
             command = [sys.executable, "-c", "from hocket.cli import main; main()", "run", "-n", str(num_ranks)]
@@ -147,6 +155,9 @@ class Jobs:
         # Ours would stay; names that other programs of this machine use come and go.
         deadline = time.monotonic() + 5
         while left := [name for name in set(os.listdir("/dev/shm")) - self._shared_memory if not _is_in_use(name)]:
+            own = [name for name in left if self._uses_open_mpi and name.startswith("sm_segment.")]
+            for name in own:  # Open MPI leaves those of ranks that were killed
+                Path("/dev/shm", name).unlink(missing_ok=True)
             assert time.monotonic() < deadline, f"left in /dev/shm: {left}"
             time.sleep(0.1)
 
@@ -191,8 +202,8 @@ def _is_in_use(name: str) -> bool:
 
 
 @pytest.fixture
-def jobs(tmp_path: Path) -> Iterator[Jobs]:
-    started = Jobs(tmp_path)
+def jobs(tmp_path: Path, launcher_command: Callable[[str], list[str]]) -> Iterator[Jobs]:
+    started = Jobs(tmp_path, launcher_command)
     try:
         yield started
         started.check_leftovers()

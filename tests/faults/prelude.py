@@ -12,7 +12,8 @@ import numpy as np
 
 import hocket as hk
 
-RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+_NAMES = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE") if "RANK" not in os.environ else ("RANK", "WORLD_SIZE")
+RANK, SIZE = (int(os.environ[name]) for name in _NAMES)
 
 
 def note(what, **facts):

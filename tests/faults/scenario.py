@@ -67,23 +67,32 @@ def meet():
     return hk.init(timeout=timeout, progress=PLAN["progress"])
 
 
+def filled(shape, value, dtype="float64"):
+    """An array, in memory that the ranks share where the plan says so."""
+    if not PLAN["shared"]:
+        return np.full(shape, value, dtype)
+    x = comm.empty(shape, dtype)
+    x[...] = value
+    return x
+
+
 def before(op):
     """The operations that go well; their results are checked."""
     total = SIZE * (SIZE + 1) / 2
     if op == "barrier":
         comm.barrier(timeout=30)
     elif op == "all_gather":
-        out = np.zeros((SIZE, 5))
-        comm.all_gather(out, np.full(5, RANK + 1.0), timeout=30)
-        assert out.sum() == 5 * total
+        out = filled((SIZE, 5000), 0)
+        comm.all_gather(out, filled(5000, RANK + 1.0), timeout=30)
+        assert out.sum() == 5000 * total
     elif op == "ring":
-        x, y = np.full(9000, RANK + 1.0), np.zeros(9000)
+        x, y = filled(9000, RANK + 1.0), filled(9000, 0)
         work = comm.isend(x, (RANK + 1) % SIZE)
         comm.recv(y, (RANK - 1) % SIZE, timeout=30)
         work.wait(30)
         assert (y == (RANK - 1) % SIZE + 1).all()
     else:
-        x = np.full(int(op), RANK + 1.0, np.float32)
+        x = filled(int(op), RANK + 1.0, "float32")
         comm.all_reduce(x, timeout=30)
         assert (x == total).all()
 
@@ -93,17 +102,17 @@ def use(where):
     if where == "small":
         comm.all_reduce(np.ones(4), timeout=2)
     elif where == "large":
-        comm.all_reduce(np.ones(LARGE, np.float32), timeout=2)
+        comm.all_reduce(filled(LARGE, 1, "float32"), timeout=2)
     elif where == "async":
-        works = [comm.all_reduce(np.ones(n), async_op=True, timeout=2) for n in (2, 100_000, 3)]
+        works = [comm.all_reduce(filled(n, 1), async_op=True, timeout=2) for n in (2, 100_000, 3)]
         for work in works:
             work.wait(2)
     elif where == "p2p":
         # The victim's long message to its successor is never read to its end; the others wait for what it never sends.
         if IS_VICTIM:
-            comm.recv(np.ones(LARGE), (VICTIM + 1) % SIZE, tag=5, timeout=60)
+            comm.recv(filled(LARGE, 1), (VICTIM + 1) % SIZE, tag=5, timeout=60)
         else:
-            comm.recv(np.ones(LARGE), VICTIM, tag=7, timeout=2)
+            comm.recv(filled(LARGE, 1), VICTIM, tag=7, timeout=2)
     elif where == "split":
         comm.split(0)
     elif where == "split-open":
@@ -138,16 +147,16 @@ if IS_VICTIM:
         kind = {"p2p": "recv", "split": "split"}.get(WHERE, "all_reduce")
         strike_when(lambda: is_in_flight(comm, kind))
         if WHERE == "p2p":
-            comm.isend(np.ones(LARGE), (VICTIM + 1) % SIZE, tag=7)
+            comm.isend(filled(LARGE, 1), (VICTIM + 1) % SIZE, tag=7)
         use(WHERE)
     elif WHERE == "split-open":
         use(WHERE)
     elif WHERE == "large":
-        work = comm.all_reduce(np.ones(LARGE, np.float32), async_op=True)  # dies in the middle of it
+        work = comm.all_reduce(filled(LARGE, 1, "float32"), async_op=True)  # dies in the middle of it
     elif WHERE == "async":
-        works = [comm.all_reduce(np.ones(n), async_op=True) for n in (2, 100_000)]
+        works = [comm.all_reduce(filled(n, 1), async_op=True) for n in (2, 100_000)]
     elif WHERE == "p2p":
-        comm.isend(np.ones(LARGE), (VICTIM + 1) % SIZE, tag=7)
+        comm.isend(filled(LARGE, 1), (VICTIM + 1) % SIZE, tag=7)
     strike()
     wait_until(lambda: False)
 

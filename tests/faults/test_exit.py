@@ -121,3 +121,30 @@ for cycle in range(150):
     for progress in ("caller", "thread"):
         job = run_job(script, 2, progress)
         assert (job.return_code, job.stderr) == (0, "")
+
+
+@pytest.mark.timeout(90)
+def test_wait_that_ends_with_the_interpreter(run_job: Callable[..., Any]) -> None:
+    """Threads that wait in torch for messages come back when the peer is gone, and find no interpreter."""
+    script = """
+import builtins, importlib
+importlib.import_module("torch").set_num_threads(1)
+comm = hk.init(backends=["shm", "gloo"], timeout=30, progress="caller")
+comm.barrier(backend="gloo")
+if RANK == 1:
+    await_told("ending")
+    os._exit(0)
+
+class Late:
+    mkdir, sleep = os.mkdir, time.sleep
+    def __del__(self):  # the last thing that the interpreter lets go of
+        type(self).mkdir("told-ending")
+        type(self).sleep(1)
+
+builtins.late = Late()
+works = [comm.irecv(np.zeros(10), 1, tag, backend="gloo") for tag in range(20)]
+_ = [work.test() for work in works]
+"""
+    job = run_job(script, 2)
+    assert job.return_code == 0, job.stderr
+    assert "terminate" not in job.stderr

@@ -1,4 +1,7 @@
-"""Faults while an operation is inside of MPI or gloo: hocket watches where the library would wait for ever."""
+"""Faults while an operation is inside of MPI or gloo: hocket watches where the library would wait for ever.
+
+Also with two MPIs in each process: the first one named carries what goes wrong, the other one is up beside it.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,17 @@ import pytest
 
 pytestmark = pytest.mark.timeout(120)
 
+BACKENDS = ("mpi", "gloo", "mpi beside mpi:mpich", "mpi:mpich beside mpi")
 START = """
 import importlib
-if sys.argv[1] == "gloo":
+BACKEND, *others = sys.argv[1].split(" beside ")
+if BACKEND == "gloo":
     importlib.import_module("torch").set_num_threads(1)
-comm = hk.init(backends=["shm", sys.argv[1]], timeout=30, progress="caller")
+comm = hk.init(backends=["shm", BACKEND, *others], timeout=30, progress="caller")
 x = np.ones(1 << 20, np.float32)  # beyond what any library sends without the other's help
-comm.all_reduce(x, backend=sys.argv[1])
+for other in others:
+    comm.all_reduce(np.ones(10), backend=other)
+comm.all_reduce(x, backend=BACKEND)
 comm.barrier(backend="shm")
 """
 
@@ -27,7 +34,7 @@ if RANK == 1:
 """,
     "inside of the operation": """
 if RANK == 1:
-    comm.all_reduce(x, backend=sys.argv[1], async_op=True)
+    comm.all_reduce(x, backend=BACKEND, async_op=True)
     tell("first")  # all agree only when the other one issues, and this rank drives nothing any more
     wait_until(lambda: os.path.exists("told-issued"))
     note("dead")
@@ -45,8 +52,8 @@ SURVIVOR = """
 if RANK == 0:
     if sys.argv[2] == "inside":
         await_told("first")
-    call = (lambda: comm.irecv(x, 1, backend=sys.argv[1])) if sys.argv[2] == "message" else (
-        lambda: comm.all_reduce(x, backend=sys.argv[1], async_op=True))
+    call = (lambda: comm.irecv(x, 1, backend=BACKEND)) if sys.argv[2] == "message" else (
+        lambda: comm.all_reduce(x, backend=BACKEND, async_op=True))
     work = call()
     for _ in range(1000):
         work.done or comm.records()
@@ -60,10 +67,10 @@ if RANK == 0:
 
 
 @pytest.mark.parametrize("death", DEATHS)
-@pytest.mark.parametrize("backend", ["mpi", "gloo"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_death_is_noticed_inside_of_a_library(run_job: Callable[..., Any], backend: str, death: str) -> None:
     kind = "message" if "sends" in death else "inside" if "inside" in death else "before"
-    job = run_job(START + DEATHS[death] + SURVIVOR, 2, backend, kind)
+    job = run_job(START + DEATHS[death] + SURVIVOR, 2, backend, kind, open_mpi="beside" in backend)
     assert len(job.notes("over")) == 1, job.stderr
     (dead,), (over,) = job.notes("dead"), job.notes("over")
     (first, _) = job.notes("error")
@@ -72,23 +79,23 @@ def test_death_is_noticed_inside_of_a_library(run_job: Callable[..., Any], backe
     assert over["time_s"] - dead["time_s"] < 3
 
 
-@pytest.mark.parametrize("backend", ["mpi", "gloo"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_deadline_holds_inside_of_a_library(run_job: Callable[..., Any], backend: str) -> None:
     script = """
 if RANK == 0:
-    error = caught(comm.all_reduce, x, backend=sys.argv[1], timeout=1.0)
+    error = caught(comm.all_reduce, x, backend=BACKEND, timeout=1.0)
     assert isinstance(error, hk.CommTimeout) and error.ranks == (1,), error
     assert isinstance(caught(comm.barrier), hk.Aborted)
     tell("over")
 else:
     await_told("over")
-    assert isinstance(caught(comm.all_reduce, x, backend=sys.argv[1]), hk.Aborted)
+    assert isinstance(caught(comm.all_reduce, x, backend=BACKEND), hk.Aborted)
 """
-    job = run_job(START + script, 2, backend)
+    job = run_job(START + script, 2, backend, open_mpi="beside" in backend)
     assert job.return_code == 0, job.stderr
 
 
-@pytest.mark.parametrize("backend", ["mpi", "gloo"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_interrupt_leaves_the_operation_pending(run_job: Callable[..., Any], backend: str) -> None:
     script = """
 if RANK == 0:
@@ -97,31 +104,31 @@ if RANK == 0:
         note("sent")
         os.kill(os.getpid(), signal.SIGINT)
     threading.Thread(target=interrupt).start()
-    work = comm.all_reduce(x, backend=sys.argv[1], async_op=True)
+    work = comm.all_reduce(x, backend=BACKEND, async_op=True)
     assert isinstance(caught(work.wait), KeyboardInterrupt) and not work.done
     tell("interrupted")
     work.wait()
 else:
     await_told("interrupted")
-    comm.all_reduce(x, backend=sys.argv[1])
+    comm.all_reduce(x, backend=BACKEND)
 assert (x == SIZE**2).all()
-comm.barrier(backend=sys.argv[1])
+comm.barrier(backend=BACKEND)
 """
-    job = run_job(START + script, 2, backend)
+    job = run_job(START + script, 2, backend, open_mpi="beside" in backend)
     assert job.return_code == 0, job.stderr
     assert job.notes("error")[0]["time_s"] - job.notes("sent")[0]["time_s"] < 2
 
 
-@pytest.mark.parametrize("backend", ["mpi", "gloo"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_mismatch_does_not_reach_the_library(run_job: Callable[..., Any], backend: str) -> None:
     script = """
 for turn in range(20):
     own = np.ones(1000 + (RANK if turn % 3 == 0 else 0), np.float32)
-    error = caught(comm.all_reduce, own, backend=sys.argv[1])
+    error = caught(comm.all_reduce, own, backend=BACKEND)
     assert (type(error) is hk.CollectiveMismatch) == (turn % 3 == 0), error
     assert (own == (1 if error else SIZE)).all()
-comm.all_reduce(x, backend=sys.argv[1])
+comm.all_reduce(x, backend=BACKEND)
 assert (x == SIZE**2).all()
 """
-    job = run_job(START + script, 2, backend)
+    job = run_job(START + script, 2, backend, open_mpi="beside" in backend)
     assert job.return_code == 0, job.stderr

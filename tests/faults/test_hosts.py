@@ -16,16 +16,19 @@ if sys.argv[1] == "gloo":
 comm = hk.init(backends=[sys.argv[1]], timeout=30)
 assert comm.num_hosts == 2 and comm.local_size == SIZE // 2, (comm.num_hosts, comm.local_size)
 x = np.ones(1 << 18, np.float32)
-comm.all_reduce(x)
+how = {"algorithm": sys.argv[2]} if len(sys.argv) > 2 else {}
+comm.all_reduce(x, **how)
 assert (x == SIZE).all()
 comm.barrier()
 """
+WAYS = pytest.mark.parametrize("algorithm", ["native", "hierarchical"])
 BOTH = pytest.mark.parametrize("backend", ["mpi", "gloo"])
 
 
 @BOTH
+@WAYS
 @pytest.mark.parametrize("victim", [0, 3])
-def test_death(run_on_hosts: Callable[..., Any], backend: str, victim: int) -> None:
+def test_death(run_on_hosts: Callable[..., Any], backend: str, algorithm: str, victim: int) -> None:
     script = f"""
 victim = {victim}
 if RANK == victim:
@@ -33,14 +36,14 @@ if RANK == victim:
     await_told(*(f"issued-{{rank}}" for rank in range(SIZE) if rank != victim))
     note("dead")
     os.kill(os.getpid(), signal.SIGKILL)
-work = comm.all_reduce(x, async_op=True)
+work = comm.all_reduce(x, async_op=True, **how)
 tell(f"issued-{{RANK}}")
 error = caught(work.wait)
 assert isinstance(error, hk.PeerFailure) and error.ranks == (victim,), error
 assert isinstance(caught(comm.barrier), (hk.PeerFailure, hk.Aborted))
 note("over")
 """
-    job = run_on_hosts(START + script, 2, backend)
+    job = run_on_hosts(START + script, 2, backend, algorithm)
     assert len(job.notes("over")) == 3, job.stderr
     (dead,) = job.notes("dead")
     errors = {note["rank"]: note for note in reversed(job.notes("error"))}
@@ -72,21 +75,22 @@ else:
 
 
 @BOTH
-def test_deadline_names_who_is_missing(run_on_hosts: Callable[..., Any], backend: str) -> None:
+@WAYS
+def test_deadline_names_who_is_missing(run_on_hosts: Callable[..., Any], backend: str, algorithm: str) -> None:
     script = """
 if RANK == 2:
     await_told("over-0", "over-1", "over-3")
     # Or what it hears first: that the others have left.
     # The word of it may be later than what gloo still had of the others.
-    error = caught(comm.all_reduce, x) or caught(comm.all_reduce, x)
+    error = caught(comm.all_reduce, x, **how) or caught(comm.all_reduce, x, **how)
     assert isinstance(error, (hk.Aborted, hk.PeerFailure)), error
 else:
-    error = caught(comm.all_reduce, x, timeout=2.0)
+    error = caught(comm.all_reduce, x, timeout=2.0, **how)
     # Whose time is over first tells the others, who wait for the same.
     assert isinstance(error, hk.CommTimeout) and error.ranks == (2,), (error, error.ranks)
     tell(f"over-{RANK}")
 """
-    job = run_on_hosts(START + script, 2, backend)
+    job = run_on_hosts(START + script, 2, backend, algorithm)
     assert job.return_codes == [0, 0], job.stderr
 
 

@@ -36,6 +36,7 @@ def make_plan(seed: int) -> dict[str, Any]:
         "progress": rng.choice(["caller", "thread"]),
         "before": rng.choices(operations, k=rng.randint(0, 6)),
         "members": rng.sample(range(size), size),
+        "shared": rng.random() < 0.5,
     }
 
 

@@ -334,10 +334,12 @@ class _Message:
 class _Waiters:
     """As many threads as messages are in flight at once; they stay for the next ones.
 
-    Daemon threads: one that waits for a message that never comes must not keep the process from ending.
+    Daemon threads: one that waits for a message that never comes must not keep the process from ending, and must not
+    end it by an abort where torch gives the wait up just then.
     """
 
     def __init__(self) -> None:
+        _native.let_threads_outlive_interpreter()
         self._messages: SimpleQueue[_Message] = SimpleQueue()
         self._num_idle = Semaphore(0)
 

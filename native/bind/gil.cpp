@@ -1,0 +1,36 @@
+#include "bind/gil.hpp"
+
+#include <exception>
+
+namespace hocket {
+
+namespace {
+
+std::terminate_handler g_previous = nullptr;
+
+bool is_interpreter_ending() {
+#if PY_VERSION_HEX >= 0x030d0000
+  return Py_IsFinalizing();
+#else
+  return _Py_IsFinalizing();
+#endif
+}
+
+[[noreturn]] void sleep_if_interpreter_ends() {
+  // A thread that pthread_exit() unwinds has no exception that could be named.
+  while (gettid() != getpid() && is_interpreter_ending() && !std::current_exception()) pause();
+  if (g_previous) g_previous();
+  std::abort();
+}
+
+}  // namespace
+
+void let_threads_outlive_interpreter() {
+  static const bool once = [] {
+    g_previous = std::set_terminate(&sleep_if_interpreter_ends);
+    return true;
+  }();
+  (void)once;
+}
+
+}  // namespace hocket
