@@ -112,7 +112,7 @@ void add_program_methods(nb::class_<PyCommunicator>& communicator);
 void bind_control(nb::module_& module);
 void bind_work(nb::module_& module);
 
-// For threads other than that of a virtual rank, which alone has a clock.
+// For threads other than that of a virtual rank, which alone has a clock, and for those where it is another's.
 Failure not_its_thread(const Communicator& core);
 
 // Sets the exception of a failed operation and tells communicator.on_failure.

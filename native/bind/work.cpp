@@ -29,14 +29,16 @@ void raise_operation_error(nb::handle communicator, const Error& error) {
 }
 
 Failure not_its_thread(const Communicator& core) {
-  return {ErrorCode::invalid_state,
-          core.label + " belongs to a virtual rank, and can be used in the thread of it alone"};
+  const char* what = core.events().has_clock() ? " belongs to a virtual rank, and can be used in the thread of it alone"
+                                               : " has no virtual ranks, and cannot be waited for by one";
+  return {ErrorCode::invalid_state, core.label + what};
 }
 
 void wait_for_work(nb::handle communicator, const WorkPtr& work, double timeout_s) {
   WaitResult result = WaitResult::finished;
   if (!work->finished()) {
-    if (work->communicator->events().has_clock() && !Turns::mine()) throw not_its_thread(*work->communicator);
+    if (work->communicator->events().has_clock() != (Turns::mine() != nullptr))
+      throw not_its_thread(*work->communicator);
     const int64_t begin_ns = caller_ns();
     {
       ReleasedGil hooks;

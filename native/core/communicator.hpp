@@ -95,6 +95,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::vector<int> missing(const Work& work);
 
   EventRing& events() { return events_; }
+  const EventRing& events() const { return events_; }
   uint64_t collectives_issued() const { return collective_seq_; }
 
   // Set while a call is inside this communicator (decision 7); tested without the progress lock.

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -370,6 +371,32 @@ def test_other_threads_have_no_clock() -> None:
 
     for error in _run(fn, 2).results:
         assert type(error) is hk.InvalidState and "can be used in the thread of it alone" in str(error)
+
+
+_REAL = """
+import hocket as hk, numpy as np
+from hocket.collectives import Link
+world = hk.init()
+
+def fn(comm):
+    if comm.rank == 0 and world.rank == 0:
+        try:
+            world.recv(np.zeros(1), 1)
+        except hk.InvalidState as error:
+            assert "has no virtual ranks" in str(error)
+            return True
+    comm.barrier()
+
+hk.simulate(fn, 1, fabric=Link.of(1, 1))
+"""
+
+
+def test_real_ranks_are_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(_REAL)
+    command = [sys.executable, "-m", "hocket.cli", "run", "-n", "2", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
