@@ -388,6 +388,7 @@ def fn(comm):
     comm.barrier()
 
 hk.simulate(fn, 1, fabric=Link.of(1, 1))
+world.barrier()
 """
 
 
@@ -395,7 +396,7 @@ def test_real_ranks_are_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(_REAL)
     command = [sys.executable, "-m", "hocket.cli", "run", "-n", "2", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stderr
 
 
