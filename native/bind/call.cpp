@@ -129,7 +129,7 @@ WorkPtr make_work(const Entry& entry, const Operation& op, Arrays& arrays, doubl
   if (!op.site) work->op.site = call_site();
   work->communicator = entry.communicator().shared_core();
   work->timeout_s = timeout_s;
-  work->issued_ns = now_ns();
+  work->issued_ns = caller_ns();
   work->reads = arrays.reads();
   work->writes = arrays.writes();
   if (arrays.has_copies()) {

@@ -75,12 +75,19 @@ void bind_lanes(nb::module_& module) {
       .def("__init__", [](PyShares* self) { new (self) PyShares{std::make_shared<Shares>()}; })
       .def(
           "set",
-          [](const PyShares& self, const std::string& kind, Shares::Ranges ranges) {
-            const auto index = index_of(kOpNames, kind, "operation");
+          [](const PyShares& self, const std::map<std::string, Shares::Ranges>& ranges) {
+            std::map<OpKind, Shares::Ranges> checked;
+            for (const auto& [kind, of_kind] : ranges) {
+              for (const auto& [most_nbytes, share] : of_kind)
+                if (!(share >= 0 && share <= 1))
+                  throw Failure(ErrorCode::invalid_argument,
+                                "a share of " + kind + " must lie between 0 and 1, not " + std::to_string(share));
+              checked[static_cast<OpKind>(index_of(kOpNames, kind, "operation"))] = of_kind;
+            }
             const ProgressGuard guard;  // lanes read it under the lock
-            self.shares->set(static_cast<OpKind>(index), std::move(ranges));
+            self.shares->set(std::move(checked));
           },
-          nb::arg("kind"), nb::arg("ranges"));
+          nb::arg("ranges"));
   module.def(
       "split_lane",
       [](std::string backend, PyLane& first, PyLane& second, const PyShares& shares) {

@@ -59,6 +59,20 @@ nb::tuple open_lanes(const PyVirtualRanks& self, uint64_t key, const std::vector
                         PyLane{std::make_unique<sim::VirtualTransfers>(self.ranks, group, rank)});
 }
 
+// What the rank has dropped with something in flight ends with it.
+void end(const PyVirtualRanks& self, int rank) {
+  std::vector<std::shared_ptr<Communicator>> left;
+  {
+    const std::lock_guard guard(Engine::instance().lock());
+    left.swap(Turns::mine()->communicators);
+    for (const auto& communicator : left) {
+      communicator->drop();
+      communicator->close();
+    }
+  }
+  self.ranks->end(rank);
+}
+
 Turns& own_turns() {
   Turns* turns = Turns::mine();
   if (!turns) throw Failure(ErrorCode::invalid_state, "this thread is no virtual rank's");
@@ -82,9 +96,11 @@ void bind_virtual_ranks(nb::module_& module) {
       .def(
           "begin", [](const PyVirtualRanks& self, int rank) { self.ranks->begin(rank); }, nb::arg("rank"),
           nb::call_guard<nb::gil_scoped_release>())
+      .def("end", &end, nb::arg("rank"), nb::call_guard<nb::gil_scoped_release>())
       .def(
-          "end", [](const PyVirtualRanks& self, int rank) { self.ranks->end(rank); }, nb::arg("rank"),
+          "leave_out", [](const PyVirtualRanks& self, int rank) { self.ranks->leave_out(rank); }, nb::arg("rank"),
           nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("moves_data", [](const PyVirtualRanks& self) { return self.ranks->moves_data; })
       .def(
           "stop",
           [](const PyVirtualRanks& self, std::string reason) {

@@ -85,6 +85,7 @@ void Communicator::issue(const WorkPtr& work, uint8_t event_flags) {
   if (issue_log_ && !is_point_to_point(work->op.kind)) issue_log_(work->op);
   find_dependencies(*work);
   LaneQueue& queue = queue_of(work->op);
+  queue.lane->note_issue(work->op);
   queue.works.push_back(work);
   progress(queue);
 }
@@ -197,6 +198,8 @@ bool Communicator::progress(LaneQueue& queue) {
     queue.works.erase(queue.works.begin() + static_cast<std::ptrdiff_t>(i));
     --queue.num_posted;
     moved = true;
+    // A lane of several libraries may have failed in one and given up the other's part.
+    if (error && is_fatal(*error) && queue.lane->keeps_arrays()) keep_for_ever(*over);
     if (!error) {
       finish(*over);
       continue;

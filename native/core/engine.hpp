@@ -66,8 +66,10 @@ class Engine {
   bool wait_for(const std::function<bool()>& ready, double timeout_s, WaitHooks& hooks,
                 const std::function<std::string()>& waiting_text = {});
 
-  // Until a virtual clock is there, or something stops it; drives the lanes whenever something of this rank is over.
+  // Until a virtual clock is there; drives the lanes whenever something of this rank is over. Throws what stopped it.
   void wait_until(double time_s, Turns& turns);
+  // A look at whether the work is finished, which takes a moment of the virtual clock; it fails when its time is over.
+  bool test_in_turn(Work& work, Turns& turns);
 
   // Lanes that are driven by calls into Python cannot be driven under the lock: they ask for attention, and who waits
   // calls the pump, without the lock. Set once, before the first such lane.
@@ -101,6 +103,7 @@ class Engine {
     return turns ? turns->communicators : communicators_;
   }
   WaitResult wait_in_turn(Work& work, double timeout_s, Turns& turns);
+  bool look_in_turn(Work& work, double begin_s, double timeout_s, Turns& turns);
   void run_thread();
   void stop_thread(bool for_good);
   void tend(int64_t now);

@@ -16,6 +16,7 @@ enum class Progress : uint8_t { waiting, moved, done };
 enum class Polling : uint8_t { none, patient, eager };
 
 // Contract. Every call is made under the engine's progress lock, and none may block or call back into the engine.
+//  - note_issue() is called when an operation gets its place in the issue order, before it is posted.
 //  - post() starts an operation; the arrays it names stay valid until test() said done, threw, or cancel() was called.
 //    The core posts at most depth() operations that are not done yet, in issue order.
 //  - test() drives a posted operation. Operation moves in memory between post() and test() are allowed; what must stay
@@ -31,6 +32,7 @@ class Lane {
   virtual ~Lane() = default;
   virtual const char* backend() const = 0;
   virtual size_t depth() const { return 1; }
+  virtual void note_issue(Operation&) {}
   virtual Progress post(Operation& op) = 0;
   virtual Progress test(Operation& op) = 0;
   virtual std::vector<int> missing(const Operation& op) const = 0;

@@ -26,6 +26,7 @@ struct Operation {
   const Blocks* blocks = nullptr;    // only with counts; belongs to the call or the work
   uint64_t sent_nbytes = 0;          // that this rank has sent by the program
   const Program* program = nullptr;  // by which it is executed; null: as its library does; belongs to the communicator
+  uint32_t shares = 0;               // which version of its lane's Shares divides it; 0: none, so in halves
   bool is_in_place = false;          // it was done on shared arrays, where they are
   bool is_named = false;             // the call named library or algorithm, or was prepared: no policy has a say
 

@@ -16,13 +16,15 @@ bool is_splittable(OpKind kind) { return is_in(kind, kSplittable); }
 
 uint64_t Shares::first_nbytes(const Operation& op) const {
   constexpr double kHalf = 0.5;
-  const auto found = ranges_.find(is_point_to_point(op.kind) ? OpKind::send : op.kind);
   double share = kHalf;
-  if (found != ranges_.end())
-    for (const auto& [most_nbytes, each] : found->second) {
-      share = each;
-      if (op.nbytes <= most_nbytes) break;
-    }
+  if (op.shares) {
+    const auto& ranges = versions_[op.shares - 1];
+    if (const auto found = ranges.find(is_point_to_point(op.kind) ? OpKind::send : op.kind); found != ranges.end())
+      for (const auto& [most_nbytes, each] : found->second) {
+        share = each;
+        if (op.nbytes <= most_nbytes) break;
+      }
+  }
   const uint64_t unit = std::max<uint64_t>(kLine, itemsize(op.dtype));
   const auto first = static_cast<uint64_t>(static_cast<double>(op.nbytes) * share + 0.5);
   return first >= op.nbytes ? op.nbytes : first / unit * unit;

@@ -12,17 +12,20 @@
 
 namespace hocket {
 
-// How much of an operation the first of two libraries carries, from 0 to 1; equal on all members (rule R8).
+// How much of an operation the first of two libraries carries, from 0 to 1; equal on all members (rule R8). What is set
+// counts for operations that are issued from then on: which they are is equal on all members, unlike when each is
+// posted.
 class Shares {
  public:
-  // Up to so many bytes, in order of size; for messages as well, under OpKind::send.
+  // Up to so many bytes, in order of size; for messages under OpKind::send.
   using Ranges = std::vector<std::pair<uint64_t, double>>;
-  void set(OpKind kind, Ranges ranges) { ranges_[kind] = std::move(ranges); }
+  void set(std::map<OpKind, Ranges> ranges) { versions_.push_back(std::move(ranges)); }
+  uint32_t version() const { return static_cast<uint32_t>(versions_.size()); }
   // Bytes of the first part: a whole number of items, that end where a cache line does if the array begins at one.
   uint64_t first_nbytes(const Operation& op) const;
 
  private:
-  std::map<OpKind, Ranges> ranges_;
+  std::vector<std::map<OpKind, Ranges>> versions_;
 };
 
 class SplitLane final : public Lane {
@@ -36,6 +39,7 @@ class SplitLane final : public Lane {
 
   const char* backend() const override { return backend_.c_str(); }
   size_t depth() const override { return std::min(lanes_[0]->depth(), lanes_[1]->depth()); }
+  void note_issue(Operation& op) override { op.shares = shares_->version(); }
   Progress post(Operation& op) override;
   Progress test(Operation& op) override;
   std::vector<int> missing(const Operation& op) const override;

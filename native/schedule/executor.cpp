@@ -248,7 +248,8 @@ void Executor::post(Flights& flights, uint32_t number, OpKind kind, std::byte* m
                .nbytes = nbytes,
                .in = kind == OpKind::send ? memory : nullptr,
                .out = kind == OpKind::recv ? memory : nullptr,
-               .site = op_.site};
+               .site = op_.site,
+               .shares = op_.shares};
   if (kind == OpKind::send) sent_nbytes_ += nbytes;
   try {
     messages_->post(flight.op);

@@ -67,6 +67,7 @@ void Group::connect(int rank) {
 
 void Group::leave(int rank) {
   has_left[static_cast<size_t>(rank)] = has_any_left = true;
+  if (std::find(has_left.begin(), has_left.end(), false) == has_left.end()) ranks.forget_group(key);
   if (failure) return;  // which everyone hears of
   const double now = now_s(rank);
   for (auto each = meetings.begin(); each != meetings.end();) {
@@ -146,13 +147,21 @@ std::string Meeting::mismatch_text() const {
   return text;
 }
 
+// Of what a member has given up the arrays are gone; the others hear of it from the group's failure.
+bool Meeting::is_dropped() const {
+  return std::any_of(posted_.begin(), posted_.end(), [](const auto& each) { return each->is_dropped; });
+}
+
 void Meeting::prepare(const Costs& costs) {
-  if (!agrees()) return;
-  seconds_ = costs.collective_s(group_.key, posted_[0]->op, group_.members);
-  if (group_.ranks.moves_data) move_data();
+  if (is_dropped() || !agrees()) return;
+  const Operation& any = posted_[0]->op;
+  seconds_ = costs.collective_s(group_.key, any, group_.members);
+  // What communicators say to make others has to be right in any case.
+  if (group_.ranks.moves_data || any.kind == OpKind::split || any.kind == OpKind::dup) move_data();
 }
 
 void Meeting::settle() {
+  if (is_dropped()) return;
   const double ready = ready_s();
   if (!agrees()) return give_up(ready, {ErrorCode::collective_mismatch, mismatch_text()});
   double begin = ready;
@@ -195,12 +204,14 @@ void Meeting::move_data() const {
 }
 
 void Message::prepare(const Costs& costs) {
+  if (send_->is_dropped) return;
   const Operation& op = send_->op;
   if (op.root != send_->rank) cost_ = costs.message(group_.number(send_->rank), group_.number(op.root), op.nbytes);
   if (group_.ranks.moves_data) data_.assign(op.in, op.in + op.nbytes);
 }
 
 void Message::settle() {
+  if (send_->is_dropped) return;  // likewise
   VirtualRanks& ranks = group_.ranks;
   const Operation& op = send_->op;
   double end = std::max(send_->posted_s, receive_ ? receive_->posted_s : 0);

@@ -88,6 +88,7 @@ class Meeting final : public Due {
 
  private:
   void move_data() const;
+  bool is_dropped() const;
   bool agrees() const;
   std::string mismatch_text() const;
 

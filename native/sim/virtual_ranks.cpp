@@ -46,6 +46,13 @@ void VirtualRanks::end(int rank) {
   pass(lock);
 }
 
+void VirtualRanks::leave_out(int rank) {
+  Seat& seat = *seats_[static_cast<size_t>(rank)];
+  const std::lock_guard lock(mutex_);
+  sleepers_.erase({seat.wake_s, rank});
+  seat.is_waiting = false;
+}
+
 void VirtualRanks::stop(Error error) {
   const std::lock_guard lock(mutex_);
   if (!stopped_) stopped_ = std::move(error);
@@ -122,8 +129,8 @@ void VirtualRanks::forget_end(int rank, double end_s) {
 }
 
 std::shared_ptr<Group> VirtualRanks::group(uint64_t key, const std::vector<int>& members) {
-  std::shared_ptr<Group> group = groups_[key].lock();
-  if (!group) groups_[key] = group = std::make_shared<Group>(*this, key, members);
+  std::shared_ptr<Group>& group = groups_[key];
+  if (!group) group = std::make_shared<Group>(*this, key, members);
   return group;
 }
 

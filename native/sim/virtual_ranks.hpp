@@ -59,6 +59,8 @@ class VirtualRanks {
   void start();
   void begin(int rank);
   void end(int rank);
+  // A rank that will never begin; before start().
+  void leave_out(int rank);
   // Nobody waits for anything any more: waits, present and later ones, fail.
   void stop(Error error);
   std::optional<Error> stopped() const;
@@ -69,7 +71,9 @@ class VirtualRanks {
 
   std::mutex& mutex() { return mutex_; }
   // All following under the lock.
+  // Of the communicator with that key, from its first member's arrival until all have left.
   std::shared_ptr<Group> group(uint64_t key, const std::vector<int>& members);
+  void forget_group(uint64_t key) { groups_.erase(key); }
   void add_due(double ready_s, std::shared_ptr<Due> due, std::shared_ptr<const Group> group);
   // Something that the rank waits for, maybe, ends then.
   void add_end(int rank, double end_s);
@@ -121,7 +125,7 @@ class VirtualRanks {
   };
   std::set<Entry> due_;
   uint64_t num_due_ = 0;
-  std::unordered_map<uint64_t, std::weak_ptr<Group>> groups_;
+  std::unordered_map<uint64_t, std::shared_ptr<Group>> groups_;
   std::unordered_map<int, double> shared_from_s_;
   std::optional<Error> stopped_;
 };

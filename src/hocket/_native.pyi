@@ -88,8 +88,16 @@ class Lane:
 class Shares:
     """How much of an operation the first of two libraries carries, from 0 to 1; half, unless set."""
 
-    def set(self, kind: str, ranges: Sequence[tuple[int, float]]) -> None:
-        """Set it for one operation: (up to so many bytes, share), in order of size; "send" stands for messages."""
+    def set(self, ranges: dict[str, list[tuple[int, float]]]) -> None:
+        """Set them for operations that are issued from now on.
+
+        Args:
+            ranges: by operation, in order of size: (up to so many bytes, share); "send" stands for messages. What is
+                not there is divided in halves.
+
+        Raises:
+            InvalidArgument: there is no such operation, or a share is not between 0 and 1.
+        """
 
 class LaneOperation:
     """An operation as a backend written in Python gets it; sizes in bytes, memory as addresses."""
@@ -183,6 +191,10 @@ class VirtualRanks:
         """Give the first turn; each rank's thread calls `begin`, which returns when it has its turn, and `end`."""
     def begin(self, rank: int) -> None: ...
     def end(self, rank: int) -> None: ...
+    def leave_out(self, rank: int) -> None:
+        """Say that a rank will never begin; before `start`."""
+    @property
+    def moves_data(self) -> bool: ...
     def stop(self, reason: str) -> None: ...
     def stopped(self) -> str:
         """Return why nobody goes on any more, or nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import hocket as hk
-from hocket.comm.policy import Group
+from hocket.comm.policy import DefaultPolicy, Group
 from hocket.tune.policy import SPLITTABLE, TablePolicy
 from hocket.tune.sweep import Sweep, measure_table
 
@@ -23,12 +24,22 @@ def _start(comm: hk.Communicator) -> hk.Communicator:
     return hk.init(backends=["shm", "mpi", "gloo", BOTH], timeout=30)
 
 
+class _Halves(DefaultPolicy):
+    """Shares of its own."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+
+    def shares(self, group: Group, backend: str) -> Any:
+        ranges = [(1 << 12, self._share), (1 << 60, 1 - self._share)]
+        return dict.fromkeys(SPLITTABLE, ranges) if "+" in backend else {}
+
+
 def _results(comm: hk.Communicator) -> set[str]:
     comm = _start(comm)
     size = comm.size
-    library: Any = comm._fabric.libraries[-1]
     for share in (0.5, 0.0, 1.0, 0.3):
-        library.set_shares(comm._key, {kind: [(1 << 12, share), (1 << 60, 1 - share)] for kind in SPLITTABLE})
+        comm.policy = _Halves(share)
         for dtype in ("float32", "float16", "int64", "complex128", "bool"):
             for count in (0, 1, 7, 33, 5000, 100_003):
                 random = [np.random.default_rng([rank, count]) for rank in range(size)]
@@ -54,6 +65,16 @@ def _results(comm: hk.Communicator) -> set[str]:
         x = np.ones(30_000)
         comm.all_reduce(x, backend=BOTH, algorithm="ring")  # every message of it in two parts
         assert (x == size).all()
+    queued = np.full((6, 100_000), 1.0, np.float32)
+    works = [comm.all_reduce(each, backend=BOTH, async_op=True) for each in queued]
+    time.sleep(0.1 * comm.rank)  # how many of them are posted differs between the ranks
+    comm.policy = _Halves(0.9)
+    for work in works:
+        work.wait()
+    assert (queued == size).all()
+    with pytest.raises(hk.InvalidArgument, match=r"a share of all_reduce must lie between 0 and 1, not 1\.5"):
+        comm.policy = _Halves(1.5)
+    comm.policy = DefaultPolicy()
     half = comm.split(comm.rank % 2)
     assert half is not None
     y = np.full(2000, 1.0)
@@ -119,6 +140,23 @@ def test_a_rank_that_dies(tmp_path: Path) -> None:
     with pytest.raises((hk.RemoteError, hk.PeerFailure)):
         hk.spawn(_die, 2, str(tmp_path), timeout=50)
     assert (tmp_path / "told").exists()
+
+
+def _two_pairs(comm: hk.Communicator) -> float:
+    comm.finalize()
+    comm = hk.init(backends=["shm", "mpi", "gloo", BOTH, "gloo+mpi"], timeout=30)
+    x = np.ones(1000)
+    comm.all_reduce(x, backend=BOTH)
+    comm.all_reduce(x, backend="gloo+mpi")
+    dropped = comm.dup()
+    dropped.finalize()
+    dropped.policy = _Halves(0.5)  # has no say any more
+    return float(x[0])
+
+
+@pytest.mark.timeout(60)
+def test_two_pairs_of_the_same_libraries() -> None:
+    assert hk.spawn(_two_pairs, 2, timeout=50) == [4.0, 4.0]
 
 
 @pytest.mark.timeout(30)

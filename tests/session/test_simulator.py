@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ import hocket as hk
 from hocket.collectives import Link
 from hocket.collectives.simulate import Hosts, Uniform
 from hocket.comm.replay import Replay
+from hocket.session.simulated_step import simulate_step
 from hocket.trace import published
+from hocket.trace.traffic import Traffic, TrafficStep
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -202,7 +206,7 @@ def test_many_ranks() -> None:
     ran = _run(fn, 1024)
     assert ran.results == [1024.0] * 1024
     assert ran.seconds == pytest.approx(10 * (_ALPHA_S + 8 * _BETA_S))
-    assert ran.algorithms == {("all_reduce", 8): "recursive_doubling"}
+    assert ran.algorithms == {("all_reduce", 8, 1024): "recursive_doubling"}
 
 
 def test_hosts() -> None:
@@ -215,7 +219,7 @@ def test_hosts() -> None:
 
     ran = hk.simulate(fn, 8, fabric=fabric, moves_data=False)
     assert [result[:3] for result in ran.results] == [(2, 4, rank % 4) for rank in range(8)]
-    assert ran.algorithms["all_gather", 1 << 20].startswith("hierarchical(ranks_per_host=4")
+    assert ran.algorithms["all_gather", 1 << 20, 8].startswith("hierarchical(ranks_per_host=4")
     least = 4 * (1 << 20) * outer.beta_s  # each host has to get what the other has
     assert least < ran.seconds < 2 * least
 
@@ -341,6 +345,117 @@ def test_abort() -> None:
     _run(fn, 3)
 
 
+def test_abort_is_seen_by_who_only_looks() -> None:
+    def fn(comm: hk.Communicator) -> float:
+        if comm.rank == 1:
+            comm.compute(0.25)
+            comm.abort("enough")
+            return 0.0
+        work = comm.irecv(np.zeros(1), 1)
+        with pytest.raises(hk.Aborted):
+            _look_until_over(work)
+        return comm.wtime()
+
+    first, second = _run(fn, 2).results[0], _run(fn, 2).results[0]
+    assert first == second == pytest.approx(0.25, abs=2e-6)
+
+
+def _look_until_over(work: hk.Work) -> None:
+    while not work.test():
+        pass
+
+
+def test_looking_has_a_deadline() -> None:
+    def fn(comm: hk.Communicator) -> float:
+        work = comm.irecv(np.zeros(1), 1 - comm.rank, timeout=0.01)
+        with pytest.raises((hk.CommTimeout, hk.PeerFailure)):  # the other one has given up, and left
+            _look_until_over(work)
+        return comm.wtime()
+
+    assert _run(fn, 2).results == pytest.approx([0.01, 0.01], abs=2e-6)
+
+
+def test_what_was_given_up_is_not_looked_at_any_more() -> None:
+    def fn(comm: hk.Communicator) -> None:
+        x = np.ones(1 << 22)
+        works = [comm.isend(x, 1)] if comm.rank == 0 else [comm.all_reduce(x, async_op=True)]
+        del x
+        comm.abort("bye") if comm.rank == 0 else None
+        del works
+        gc.collect()
+        with pytest.raises(hk.Aborted):
+            comm.barrier()
+        comm.compute(1.0)
+
+    _run(fn, 2)
+
+
+def test_who_leaves_before_others_have_come() -> None:
+    def fn(comm: hk.Communicator) -> float:
+        if comm.rank == 0:
+            first = comm.group([0, 1])
+            first.send(np.full(1, 7.0), 1)
+            first.finalize()
+            return 7.0
+        comm.compute(1.0)
+        if comm.rank == 1:
+            x = np.zeros(1)
+            comm.group([0, 1]).recv(x, 0)
+            return float(x[0])
+        with pytest.raises(hk.PeerFailure, match="virtual rank 0 left"):
+            comm.barrier()
+        return 7.0
+
+    assert _run(fn, 3).results == [7.0] * 3
+
+
+def test_groups_without_data() -> None:
+    def fn(comm: hk.Communicator) -> tuple[int, int]:
+        part = comm.split(comm.rank % 2)
+        assert part is not None
+        with pytest.raises(hk.InvalidState, match="objects cannot travel where no data is moved"):
+            comm.all_gather_object(3)
+        return part.rank, part.size
+
+    assert _run(fn, 5, moves_data=False).results == [(0, 3), (0, 2), (1, 3), (1, 2), (2, 3)]
+
+
+def test_many_operations_in_a_step() -> None:
+    step = TrafficStep("all_reduce", 8, "float64", "sum")
+    ran = simulate_step(Traffic("many", 2, "here", (step,) * 5000), _LINK)
+    (each,) = ran.operations
+    assert each.count == 5000 and each.seconds == pytest.approx(_ALPHA_S + 8 * _BETA_S, rel=1e-3)
+    assert ran.seconds == pytest.approx(5000 * (_ALPHA_S + 8 * _BETA_S))
+
+
+def test_what_a_rank_drops_in_flight_ends_with_it() -> None:
+    def fn(comm: hk.Communicator) -> None:
+        comm.dup().irecv(np.zeros(1), 1 - comm.rank)
+
+    _run(fn, 2)
+    gc.collect()
+    alive = weakref.ref(fn)
+    del fn
+    gc.collect()
+    assert alive() is None
+
+
+def test_threads_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def fail_at_third(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail_at_third)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        _run(lambda comm: comm.barrier(), 5)
+    assert not any(thread.is_alive() for thread in started)
+
+
 def test_a_cost_that_is_none() -> None:
     class Broken(Uniform):
         def message_cost(self, source: int, destination: int, nbytes: int) -> Any:
@@ -420,20 +535,28 @@ def test_wrong_calls(call: Any, error: type[Exception], text: str) -> None:
 
 
 _PROGRAM = """
-import hocket as hk
+import sys
+import hocket as hk, numpy as np
 from hocket.collectives import Link
 
 def fn(comm):
     print("begun", flush=True)
     while True:
+        work = comm.irecv(np.zeros(1), 1 - comm.rank, timeout=1e9)
+        while sys.argv[1] == "test" and not work.test():
+            pass
+        while sys.argv[1] == "compute":
+            comm.compute(1e-6)
         comm.barrier()
 
 hk.simulate(fn, 2, fabric=Link.of(1, 1))
 """
 
 
-def test_ctrl_c() -> None:
-    program = subprocess.Popen([sys.executable, "-c", _PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+@pytest.mark.parametrize("inside", ["barrier", "test", "compute"])
+def test_ctrl_c(inside: str) -> None:
+    command = [sys.executable, "-c", _PROGRAM, inside]
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert program.stdout is not None and program.stdout.readline() == b"begun\n"
     os.kill(program.pid, signal.SIGINT)
     _, errors = program.communicate(timeout=30)

@@ -41,7 +41,7 @@ class SplitBackend(Backend):
 
     def open_lanes(self, members: Sequence[int], key: int, timeout: float) -> Lanes:
         first, second = (
-            library.open_lanes(members, _key_of_part(key, library.name), timeout) for library in self._libraries
+            library.open_lanes(members, self._key_of_part(key, library), timeout) for library in self._libraries
         )
         shares = self._shares[key] = _native.Shares()
         return Lanes(
@@ -56,13 +56,18 @@ class SplitBackend(Backend):
         )
 
     def set_shares(self, key: int, shares: Shares) -> None:
-        for kind, ranges in shares.items():
-            self._shares[key].set(kind, ranges)
+        if key in self._shares:  # else the communicator was finalized
+            self._shares[key].set({kind: list(ranges) for kind, ranges in shares.items()})
+
+    def _key_of_part(self, key: int, library: Backend) -> int:
+        """The key of a part's lanes, other than that of the library's own, and of other pairs, in the communicator."""
+        digest = hashlib.blake2b(f"{key} {self.name} {library.name}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") | 2
 
     def close_lanes(self, key: int) -> None:
         self._shares.pop(key, None)
         for library in self._libraries:
-            library.close_lanes(_key_of_part(key, library.name))
+            library.close_lanes(self._key_of_part(key, library))
 
     def find_reason_not_to_go_on(self, members: Collection[int]) -> str | None:
         reasons = (library.find_reason_not_to_go_on(members) for library in self._libraries)
@@ -72,9 +77,3 @@ class SplitBackend(Backend):
 def make_split(name: str) -> type[SplitBackend]:
     """Return the adapter of two libraries at once, whose name is theirs with a plus between."""
     return type("SplitBackend", (SplitBackend,), {"name": name})
-
-
-def _key_of_part(key: int, name: str) -> int:
-    """The key of a part's lanes, other than that of the library's own in the same communicator."""
-    digest = hashlib.blake2b(f"{key} split {name}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") | 2

@@ -22,7 +22,7 @@ from hocket.comm.policy import (
 from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from hocket.comm.fabric import Backends, Fabric
+    from hocket.comm.fabric import Backends
 
 OWN = "native"
 """The `algorithm` of a call that is to go the library's own way, whatever the policy says."""
@@ -66,7 +66,6 @@ class ChoosingOperations(ObjectOperations):
         @property
         def num_hosts(self) -> int: ...
 
-    _fabric: Fabric
     _key: int
     _names: list[str]
     _levels: tuple[int, int]  # ranks per host and per domain
@@ -88,11 +87,13 @@ class ChoosingOperations(ObjectOperations):
     @policy.setter
     def policy(self, policy: Policy) -> None:
         choices = policy.choices(self._group)
+        libraries = self._fabric.libraries
+        shares = [policy.shares(self._group, library.name) for library in libraries]
         for kind in CHOOSABLE:
             for dtypes in _native.DTYPE_CLASS_NAMES:
                 self._set_ranges(kind, dtypes, choices.get((kind, dtypes), ()))
-        for library in self._fabric.libraries:
-            library.set_shares(self._key, policy.shares(self._group, library.name))
+        for library, each in zip(libraries, shares, strict=True):
+            library.set_shares(self._key, each)
         self._policy = self._given_policy = policy
 
     def explain(self, op: str, nbytes: int = 0, dtype: str = "float32", reduction: str = "sum") -> Explanation:

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hocket import _native
-from hocket.errors import InvalidArgument, InvalidType
+from hocket.errors import InvalidArgument, InvalidState, InvalidType
 
 if TYPE_CHECKING:
     from hocket._native import Asynchronous
+    from hocket.comm.fabric import Fabric
 
 _SIZE_NBYTES = 8
 
@@ -24,13 +25,22 @@ _SIZE_NBYTES = 8
 class ObjectOperations(_native.Communicator):
     """The part of a communicator that carries objects; blocking, each at least two operations on arrays."""
 
+    _fabric: Fabric
+
+    def _asynchronous(self, backend: str | None, timeout: float | None) -> Asynchronous:
+        """Each operation is waited for by itself, also inside of ``comm.coalesced()``."""
+        virtual = self._fabric.virtual
+        if virtual is not None and not virtual.moves_data:
+            raise InvalidState("objects cannot travel where no data is moved; simulate with moves_data=True")
+        return {"async_op": True, "backend": backend, "timeout": timeout}
+
     def all_gather_object(self, obj: Any, *, backend: str | None = None, timeout: float | None = None) -> list[Any]:
         """Return the objects of all ranks, by rank.
 
         Raises:
             InvalidType: the object of some rank cannot be pickled; on all ranks.
         """
-        how = _asynchronous(backend, timeout)
+        how = self._asynchronous(backend, timeout)
         data, sizes = self._share_sizes(obj, how)
         return self._gather_all(data, sizes, how)
 
@@ -42,7 +52,7 @@ class ObjectOperations(_native.Communicator):
         Raises:
             InvalidType: the object of some rank cannot be pickled; on all ranks.
         """
-        how = _asynchronous(backend, timeout)
+        how = self._asynchronous(backend, timeout)
         data, sizes = self._share_sizes(obj, how)
         if min(sizes) < 0:  # everyone learns why
             return self._gather_all(data, sizes, how)
@@ -56,7 +66,7 @@ class ObjectOperations(_native.Communicator):
         Raises:
             InvalidType: the object cannot be pickled; on all ranks.
         """
-        how = _asynchronous(backend, timeout)
+        how = self._asynchronous(backend, timeout)
         data, size = _pickle(obj) if self.rank == root else (b"", 0)
         sizes = _int64s(1, [size])
         self.broadcast(sizes, root, **how).wait()
@@ -80,7 +90,7 @@ class ObjectOperations(_native.Communicator):
             InvalidArgument: the root has another number of objects than there are ranks; before anything is sent.
             InvalidType: one of them cannot be pickled; on all ranks.
         """
-        how = _asynchronous(backend, timeout)
+        how = self._asynchronous(backend, timeout)
         is_root = self.rank == root
         pickled = _pickle_each(objs, self.size) if is_root else []
         sizes = _int64s(self.size, [size for _, size in pickled])
@@ -104,7 +114,7 @@ class ObjectOperations(_native.Communicator):
             InvalidArgument: there are more or fewer objects than ranks; before anything is sent.
             InvalidType: one of some rank cannot be pickled; on all ranks that it, or another one of that rank, goes to.
         """
-        how = _asynchronous(backend, timeout)
+        how = self._asynchronous(backend, timeout)
         pickled = _pickle_each(objs, self.size)
         failures = [each for each in pickled if each[1] < 0]
         if failures:  # nobody gets a part of what cannot be sent as a whole
@@ -161,11 +171,6 @@ class ObjectOperations(_native.Communicator):
         received = bytearray(sizes[0])
         self.irecv(received, src, tag, backend=backend, timeout=timeout).wait()
         return _unpickle(received, sizes)[0]
-
-
-def _asynchronous(backend: str | None, timeout: float | None) -> Asynchronous:
-    """Each operation is waited for by itself, also inside of ``comm.coalesced()``."""
-    return {"async_op": True, "backend": backend, "timeout": timeout}
 
 
 def _int64s(count: int, values: Sequence[int] = ()) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
@@ -26,7 +27,7 @@ class SimulatedOperations:
         kind: name of the operation.
         nbytes: as in `Record.nbytes`.
         count: of them in a step.
-        seconds: of one, from its issue to its end; the mean on rank 0.
+        seconds: of one, from its issue to its end; the mean on rank 0, of the last 4,096 operations of the step.
         algorithm: by which its time was found.
     """
 
@@ -77,7 +78,7 @@ def simulate_step(
         replay()
         seconds = comm.wtime() - begin
         if comm.rank == 0:
-            records.extend(comm.records()[1:])
+            records.extend(record for record in comm.records() if record.seq > 1)  # the first is the barrier
         num_done += 1
         on_rank(num_done)
         return seconds
@@ -86,9 +87,12 @@ def simulate_step(
     seconds_of: dict[tuple[str, int], list[float]] = {}
     for record in records:
         seconds_of.setdefault((record.op, record.nbytes), []).append(record.seconds or 0.0)
+    counts = Counter((step.kind, step.nbytes) for step in traffic.steps)
     operations = [
-        SimulatedOperations(kind, nbytes, len(seconds), fmean(seconds), ran.algorithms.get((kind, nbytes), ""))
-        for (kind, nbytes), seconds in seconds_of.items()
+        SimulatedOperations(kind, nbytes, count, fmean(seconds_of[kind, nbytes]), algorithm)
+        for (kind, nbytes), count in counts.items()
+        if (kind, nbytes) in seconds_of  # of very many operations a rank remembers the last ones
+        for algorithm in [ran.algorithms.get((kind, nbytes, traffic.num_ranks), "")]
     ]
     computed_s = sum(step.compute_s for step in traffic.steps)
     return SimulatedStep(max(ran.results), computed_s, tuple(operations))

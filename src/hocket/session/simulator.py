@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -31,13 +32,13 @@ class Simulated:
         results: what the function returned, by rank.
         seconds: until the last rank had ended.
         rank_seconds: until each had.
-        algorithms: by which the time of each operation, of a kind and a number of bytes, was found.
+        algorithms: by which the time of each operation, of a kind, a number of bytes and one of ranks, was found.
     """
 
     results: list[Any]
     seconds: float
     rank_seconds: list[float]
-    algorithms: dict[tuple[str, int], str]
+    algorithms: dict[tuple[str, int, int], str]
 
 
 def simulate(
@@ -63,7 +64,8 @@ def simulate(
         args: further arguments, the same objects on every rank.
         fabric: what connects them: a `hocket.collectives.Link` between any two, or
             `hocket.collectives.simulate.Hosts` of several ranks each.
-        moves_data: False: only time passes, and arrays keep what they hold; for arrays that need not be right.
+        moves_data: False: only time passes, and arrays keep what they hold; for arrays that need not be right. Objects
+            cannot travel then.
         timeout: default of the operations, in seconds of the virtual clock.
 
     Raises:
@@ -75,7 +77,7 @@ def simulate(
         raise InvalidType(f"fn must be a function, not {fn!r}")
     if not isinstance(n, int) or n < 1:
         raise InvalidArgument(f"n must be a number of ranks of 1 or more, not {n!r}")
-    if not isinstance(timeout, (int, float)) or not timeout > 0:
+    if not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
         raise InvalidArgument(f"timeout must be a number of seconds above zero, not {timeout!r}")
     if _native.is_virtual_rank():
         raise InvalidState("a virtual rank cannot simulate others")
@@ -125,20 +127,28 @@ class _Job:
 
     def run(self, threads: list[_RankThread]) -> None:
         """Run all of them to their ends; if interrupted, end them all first."""
-        before = threading.stack_size(_STACK_NBYTES)
+        started: list[_RankThread] = []
+        is_running = False
         try:
-            for thread in threads:
-                thread.start()
-        finally:
-            threading.stack_size(before)
-        self.ranks.start()
-        try:
+            before = threading.stack_size(_STACK_NBYTES)
+            try:
+                for thread in threads:
+                    thread.start()
+                    started.append(thread)
+            finally:
+                threading.stack_size(before)
+            self.ranks.start()
+            is_running = True
             for thread in threads:
                 while thread.is_alive():
                     thread.join(0.1)  # in pieces, so that Ctrl-C comes through
         except BaseException:
             self.ranks.stop("the simulation was interrupted")
-            for thread in threads:
+            if not is_running:
+                for rank in range(len(started), len(threads)):
+                    self.ranks.leave_out(rank)
+                self.ranks.start()
+            for thread in started:
                 thread.join()
             raise
 

@@ -125,20 +125,22 @@ class TablePolicy(Policy):
 
     def _shares_of(self, group: Group, op: str, first: str, second: str) -> list[tuple[int, float]]:
         dtypes = "full" if op in _native.REDUCING_OPS else "moved"
-        sizes = list(self._nearest(group.size, op, dtypes)[1])
-        if any(self.expected_seconds(group.size, each, op, dtypes, 1) is None for each in (first, second)):
+        measured = self._nearest(group.size, op, dtypes)[1]
+        points = {
+            backend: [(nbytes, rows[backend].seconds) for nbytes, rows in measured.items() if backend in rows]
+            for backend in (first, second)
+        }
+        if not all(points.values()):
             return []
 
-        def ahead(share: float, nbytes: int) -> bool:
+        def is_ahead(share: float, nbytes: int) -> bool:
             """Whether the first would be done before the second."""
-            parts = (first, share * nbytes), (second, (1 - share) * nbytes)
-            one, other = (self.expected_seconds(group.size, each, op, dtypes, round(part)) for each, part in parts)
-            assert one is not None and other is not None
-            return one < other
+            return _on_lines(points[first], share * nbytes) < _on_lines(points[second], (1 - share) * nbytes)
 
+        sizes = list(measured)
         borders = [*(_border(each, following) for each, following in pairwise(sizes)), LARGEST_NBYTES]
         return [
-            (most, bisect_left(range(_PARTS), True, key=lambda part: not ahead(part / _PARTS, nbytes)) / _PARTS)
+            (most, bisect_left(range(_PARTS), True, key=lambda part: not is_ahead(part / _PARTS, nbytes)) / _PARTS)
             for nbytes, most in zip(sizes, borders, strict=True)
         ]
 
@@ -277,6 +279,15 @@ class TablePolicy(Policy):
             return size, {}
         nearest = min(measured, key=lambda num_ranks: (abs(math.log(num_ranks / size)), num_ranks))
         return nearest, measured[nearest]
+
+
+def _on_lines(points: Sequence[tuple[int, float]], nbytes: float) -> float:
+    """Seconds on straight lines between measured sizes, by arithmetic that gives the same on every host."""
+    place = min(max(1, bisect_left(points, (nbytes,))), len(points) - 1)
+    if len(points) == 1 or nbytes <= points[0][0]:
+        return points[0][1]
+    (x0, y0), (x1, y1) = points[place - 1], points[place]
+    return max(y0, y0 + (nbytes - x0) * (y1 - y0) / (x1 - x0))
 
 
 def timed_as(op: str) -> str:

@@ -199,9 +199,10 @@ def _split_rows(comm: Communicator, sweep: Sweep, stage: Stage, arrays: _Arrays,
     given = comm.policy
     comm.policy = TablePolicy(Table(this_machine(comm.backends, comm.num_hosts), tuple(rows.values())))
     splittable = replace(sweep, ops=[op for op in sweep.ops if op in SPLITTABLE and op != "send"], busy_sizes=())
-    found = stage.rows([cell for _, cell in _cells(comm, arrays, splittable, both)], sweep.rounds)
-    comm.policy = given
-    return found
+    try:
+        return stage.rows([cell for _, cell in _cells(comm, arrays, splittable, both)], sweep.rounds)
+    finally:
+        comm.policy = given
 
 
 def _cells(comm: Communicator, arrays: _Arrays, sweep: Sweep, backends: Sequence[str]) -> Iterator[tuple[Key, _Cell]]:

@@ -34,7 +34,8 @@ class CollectiveTimes:
         self._fabric = fabric
         self._link = link
         self._layout = layout
-        self._found: dict[tuple[int, str, int, int], tuple[float, str]] = {}
+        self._found: dict[tuple[int, str, int, int], float] = {}
+        self._algorithms: dict[tuple[str, int, int], str] = {}
 
     def __call__(self, key: int, kind: str, nbytes: int, root: int, members: Sequence[int]) -> float:
         """Return the seconds of an operation.
@@ -48,13 +49,14 @@ class CollectiveTimes:
         """
         call = key, kind, nbytes, root
         if call not in self._found:
-            self._found[call] = self._find(kind, nbytes, root, members)
-        return self._found[call][0]
+            self._found[call], name = self._find(kind, nbytes, root, members)
+            self._algorithms[kind, nbytes, len(members)] = name
+        return self._found[call]
 
     @property
-    def algorithms(self) -> dict[tuple[str, int], str]:
-        """By which each operation, of a kind and a size, was taken to be done."""
-        return {(kind, nbytes): name for (_, kind, nbytes, _), (_, name) in self._found.items()}
+    def algorithms(self) -> dict[tuple[str, int, int], str]:
+        """By which each operation, of a kind, a number of bytes and one of ranks, was taken to be done."""
+        return dict(self._algorithms)
 
     def _find(self, kind: str, nbytes: int, root: int, members: Sequence[int]) -> tuple[float, str]:
         size = len(members)
