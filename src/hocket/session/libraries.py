@@ -42,6 +42,9 @@ def bring_up(job: Job, wanted: Sequence[str] | None) -> Libraries:
         job, {name: _find_obstacle(adapter, job, wanted) for name, adapter in adapters.items()}
     )
     libraries = Libraries()
+    for name in adapters:  # before any is started
+        if wanted is not None and name in wanted and obstacles[name] is not None:
+            raise BackendUnavailable(f"backend {name!r} is not available: {obstacles[name]}")
     for name, adapter in adapters.items():
         reason = obstacles[name]
         if reason is None and (wanted is None or name in wanted):
