@@ -186,11 +186,15 @@ const Program* read_algorithm(PyObject* self, Communicator& core, PyObject* algo
   return core.program(index);
 }
 
-void set_carrier(PyObject* self, PyCommunicator& communicator, const Options& options, Operation& op) {
+void set_carrier(PyObject* self, PyCommunicator& communicator, const Options& options, Operation& op, Arrays& arrays) {
   const bool has_algorithm = options.algorithm && options.algorithm != Py_None;
   if (has_algorithm) [[unlikely]]
     op.program = read_algorithm(self, communicator.core(), options.algorithm, op);
   op.is_named = has_algorithm || (options.backend && options.backend != Py_None);
+  if (arrays.is_on_device()) [[unlikely]] {
+    arrays.set_device(op);
+    if (op.device && !communicator.can_carry(options.backend, op)) arrays.stage(op);
+  }
   const Carrier carrier = communicator.choose(options.backend, op);
   op.backend = carrier.backend;
   if (!has_algorithm) op.program = carrier.program;
@@ -202,7 +206,7 @@ PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<
               const Options& options) {
   Communicator& core = entry.core();
   PyCommunicator& communicator = entry.communicator();
-  if (!options.is_internal) set_carrier(self, communicator, options, op);
+  if (!options.is_internal) set_carrier(self, communicator, options, op, *arrays);
   std::vector<WorkPtr> deps = read_deps(options.deps, core);
   if (communicator.mode == PyCommunicator::Mode::prepare) [[unlikely]]
     return prepare(self, op, std::move(arrays), options);

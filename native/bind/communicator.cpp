@@ -113,16 +113,28 @@ Carrier PyCommunicator::choose(PyObject* object, const Operation& op) const {
   const ProgressGuard guard;  // another thread may close the communicator meanwhile, and with it the lanes
   if (core_->closed) throw Failure(core_->closed_error());
   if (!is_named) return core_->choose(op);
+  const uint8_t backend = find_backend(object);
+  if (backend > 0)
+    if (const std::optional<std::string> reason = core_->refuses(backend, op))
+      throw Failure(ErrorCode::unsupported_dtype, names_[backend] + " cannot carry " + describe(op) + ": " + *reason);
+  return core_->choose(op, backend);
+}
+
+bool PyCommunicator::can_carry(PyObject* object, const Operation& op) const {
+  const ProgressGuard guard;
+  if (core_->closed) throw Failure(core_->closed_error());
+  const bool is_named = object && object != Py_None;
+  return core_->find_carrier(op, is_named ? std::optional(find_backend(object)) : std::nullopt).has_value();
+}
+
+uint8_t PyCommunicator::find_backend(PyObject* object) const {
   std::string names;
   for (size_t backend = 0; backend < names_.size(); ++backend) {
     if (!core_->allows(backend)) continue;
     const std::string& name = names_[backend];
     names += (names.empty() ? "'" : ", '") + name + "'";
-    if (!PyUnicode_Check(object) || PyUnicode_CompareWithASCIIString(object, name.c_str()) != 0) continue;
-    if (backend > 0)
-      if (const std::optional<std::string> reason = core_->refuses(backend, op))
-        throw Failure(ErrorCode::unsupported_dtype, name + " cannot carry " + describe(op) + ": " + *reason);
-    return core_->choose(op, static_cast<uint8_t>(backend));
+    if (PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, name.c_str()) == 0)
+      return static_cast<uint8_t>(backend);
   }
   const std::string wanted = nb::cast<std::string>(nb::repr(nb::handle(object)));
   std::string text = "backend " + wanted + " is not available; this communicator has " + names;

@@ -13,6 +13,7 @@
 #include "bind/lanes.hpp"
 #include "core/engine.hpp"
 #include "core/process.hpp"
+#include "memory/driver.hpp"
 #include "reduce/reduce.hpp"
 
 namespace hocket {
@@ -187,6 +188,7 @@ bool pump_python_lanes(bool all) {
 PythonLane::PythonLane(nb::object adapter, std::string backend)
     : backend_(std::move(backend)), adapter_(std::make_shared<Adapter>()) {
   depth_ = nb::cast<size_t>(adapter.attr("depth"));
+  takes_device_memory_ = nb::cast<std::string>(adapter.attr("memory")) == "device";
   adapter_->size = nb::cast<int>(adapter.attr("size"));
   const auto polling = nb::cast<std::string>(adapter.attr("polling"));
   adapter_->polling = polling == "eager" ? Polling::eager : polling == "patient" ? Polling::patient : Polling::none;
@@ -282,6 +284,11 @@ void bind_python_lane(nb::module_& module) {
       .def_prop_ro("nbytes", [](const LaneOperation& self) { return self.op.nbytes; })
       .def_prop_ro("in_blocks", [](const LaneOperation& self) { return block_sizes(self.op, &Blocks::in); })
       .def_prop_ro("out_blocks", [](const LaneOperation& self) { return block_sizes(self.op, &Blocks::out); })
+      .def_prop_ro("device",
+                   [](const LaneOperation& self) -> std::optional<int> {
+                     if (!self.op.device) return std::nullopt;
+                     return self.op.device->device;
+                   })
       .def_prop_ro("in_address", [address](const LaneOperation& self) { return address(self.op.in); })
       .def_prop_ro("out_address", [address](const LaneOperation& self) { return address(self.op.out); })
       .def_prop_ro("in_nbytes", [](const LaneOperation& self) { return self.op.in_nbytes(self.size); })

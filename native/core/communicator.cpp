@@ -39,21 +39,33 @@ void Communicator::add_backend(std::unique_ptr<Lane> collective, std::unique_ptr
   queues_.push_back({std::move(point_to_point), {}, 0});
 }
 
-Carrier Communicator::choose(const Operation& op, std::optional<uint8_t> wanted) const {
-  const auto is_wanted = [&](size_t backend) { return wanted ? *wanted == backend : allows(backend); };
+std::optional<Carrier> Communicator::find_carrier(const Operation& op, std::optional<uint8_t> wanted) const {
   const auto can = [&](size_t backend, const Program* program) {
     Operation asked = op;
     asked.program = program;
-    return is_wanted(backend) && !refuses(backend, asked);
+    return is_wanted(backend, wanted) && !refuses(backend, asked);
   };
-  if (const std::vector<Carrier>* ranking = choices_.ranking(op))
+  if (op.device) {
+    // No table has measured arrays on devices. A library that is made for them comes first.
+    Operation on_host = op;
+    on_host.device = nullptr;
+    for (size_t backend = 0; backend < num_backends(); ++backend)
+      if (can(backend, op.program) && !lane_of(backend, op).takes_memory(on_host))
+        return Carrier{static_cast<uint8_t>(backend), op.program};
+  } else if (const std::vector<Carrier>* ranking = choices_.ranking(op)) {
     for (const Carrier& carrier : *ranking)
       if (can(carrier.backend, op.program ? op.program : carrier.program)) return carrier;
+  }
   for (size_t backend = 0; backend < num_backends(); ++backend)
-    if (can(backend, op.program)) return {static_cast<uint8_t>(backend), op.program};
+    if (can(backend, op.program)) return Carrier{static_cast<uint8_t>(backend), op.program};
+  return std::nullopt;
+}
+
+Carrier Communicator::choose(const Operation& op, std::optional<uint8_t> wanted) const {
+  if (const std::optional<Carrier> carrier = find_carrier(op, wanted)) return *carrier;
   std::string reasons;
   for (size_t backend = 0; backend < num_backends(); ++backend)
-    if (is_wanted(backend)) reasons += std::string("; ") + backend_name(backend) + ": " + *refuses(backend, op);
+    if (is_wanted(backend, wanted)) reasons += std::string("; ") + backend_name(backend) + ": " + *refuses(backend, op);
   throw Failure(ErrorCode::unsupported_dtype, "no backend of " + label + " can carry " + describe(op) + reasons);
 }
 

@@ -38,11 +38,15 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::optional<std::string> refuses(size_t backend, const Operation& op) const {
     if (op.program)
       if (std::optional<std::string> reason = op.program->refuses(op)) return reason;
-    return queues_[2 * backend + (is_point_to_point(op.kind) ? 1 : 0)].lane->refuses(op);
+    const Lane& lane = lane_of(backend, op);
+    if (!lane.takes_memory(op))
+      return op.device ? "it takes arrays in memory of the host" : "it takes arrays in memory of a device alone";
+    return lane.refuses(op);
   }
   // Called with every collective that is issued.
   void set_issue_log(std::function<void(const Operation&)> log) { issue_log_ = std::move(log); }
   // The best way to carry the operation, over one backend or any; of an operation that has a program, the best backend.
+  std::optional<Carrier> find_carrier(const Operation& op, std::optional<uint8_t> backend) const;
   // Throws UnsupportedDtype if there is none.
   Carrier choose(const Operation& op, std::optional<uint8_t> backend = std::nullopt) const;
 
@@ -110,6 +114,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   };
 
   LaneQueue& queue_of(const Operation& op) { return queues_[2u * op.backend + (is_point_to_point(op.kind) ? 1 : 0)]; }
+  const Lane& lane_of(size_t backend, const Operation& op) const {
+    return *queues_[2 * backend + (is_point_to_point(op.kind) ? 1 : 0)].lane;
+  }
+  bool is_wanted(size_t backend, std::optional<uint8_t> wanted) const {
+    return wanted ? *wanted == backend : allows(backend);
+  }
   bool progress(LaneQueue& queue);
   void give_up_all(LaneQueue& queue, const Error& error);
   void find_dependencies(Work& work) const;
