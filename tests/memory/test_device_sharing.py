@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +227,25 @@ def test_a_rank_that_dies(tmp_path: Path) -> None:
     with pytest.raises(hk.RemoteError, match="rank 1 was killed by SIGKILL"):
         hk.spawn(_dying, 3, tmp_path, timeout=100)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["went-on-0", "went-on-2"]
+
+
+def _given_up(comm: hk.Communicator) -> None:
+    other = comm.dup()
+    put = _start(comm, SharingDriver())
+    x = put(np.full(5000, 1.0))
+    kept = weakref.ref(x)
+    if comm.rank == 0:
+        with pytest.raises(hk.CommTimeout, match="for rank 1"):
+            comm.all_reduce(x, timeout=0.3)
+    del x
+    gc.collect()
+    other.barrier()
+    # Others may have begun to write into it.
+    assert (kept() is not None) == (comm.rank == 0)
+
+
+def test_arrays_of_what_was_given_up_are_kept() -> None:
+    hk.spawn(_given_up, 2, timeout=100)
 
 
 def _failing(comm: hk.Communicator) -> None:
