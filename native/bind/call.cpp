@@ -191,9 +191,9 @@ void set_carrier(PyObject* self, PyCommunicator& communicator, const Options& op
   if (has_algorithm) [[unlikely]]
     op.program = read_algorithm(self, communicator.core(), options.algorithm, op);
   op.is_named = has_algorithm || (options.backend && options.backend != Py_None);
-  const Carrier carrier = communicator.choose(options.backend, op);
+  const Carrier carrier = communicator.choose(options.backend, op, has_algorithm);
   op.backend = carrier.backend;
-  if (!has_algorithm) op.program = carrier.program;
+  op.program = carrier.program;
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ class PyCommunicator {
   // Which backends operations may use; shm carries what the communicator needs for itself in any case.
   void set_allowed(const std::vector<std::string>& names);
   // The best way to carry a call, over the backend that it names if it does.
-  Carrier choose(PyObject* backend, const Operation& op) const;
+  Carrier choose(PyObject* backend, const Operation& op, bool keeps_program) const;
   // Why a backend that a call may name is not there; for messages.
   void set_left_out(std::map<std::string, std::string> reasons) { left_out_ = std::move(reasons); }
 

@@ -98,6 +98,9 @@ class Backend(ABC):
     is_optional: ClassVar[bool] = False
     """Whether only who asks for it by name hears of it."""
 
+    has_collectives: ClassVar[bool] = True
+    """Whether it has any of its own; otherwise they are made of messages, by schedules that a model chooses."""
+
     @classmethod
     def find_reason_against(cls, job: Job) -> str | None:
         """Return why the library is not worth starting where nobody asked for it by name, or None."""
