@@ -71,7 +71,7 @@ struct PythonLane::Adapter {
   bool drive(const std::shared_ptr<Adapter>& self, bool all);
   bool post_next(const std::shared_ptr<Adapter>& self);
   bool test(Slot& slot);
-  void fail(Slot& slot);
+  Error error_of(const Slot& slot, const nb::python_error& error) const;
   void finish(Slot& slot) {
     slot.token.reset();
     slot.state.store(Slot::State::over, std::memory_order_release);
@@ -120,17 +120,26 @@ bool PythonLane::Adapter::post_next(const std::shared_ptr<Adapter>& self) {
     slot->state.store(Slot::State::posted, std::memory_order_release);
     posted.push_back(slot);
   } catch (nb::python_error& error) {
-    slot->error = Error{ErrorCode::aborted, backend + ": " + error.what(), {}};
+    slot->error = error_of(*slot, error);
     finish(*slot);
   }
   return true;
+}
+
+// A message that does not fit is the operation's own error, anything else breaks the communicator.
+Error PythonLane::Adapter::error_of(const Slot& slot, const nb::python_error& error) const {
+  if (!error.matches(nb::module_::import_("hocket.errors").attr("CollectiveMismatch")))
+    return {ErrorCode::aborted, backend + ": " + error.what(), {}};
+  const Operation& op = slot.view.op;
+  const std::string text = nb::cast<std::string>(nb::str(error.value()));
+  return {ErrorCode::collective_mismatch, describe(op) + " at " + (op.site ? op.site : "?") + ": " + text, {op.root}};
 }
 
 bool PythonLane::Adapter::test(Slot& slot) {
   try {
     if (!nb::cast<bool>(object.attr("test")(slot.token))) return false;
   } catch (nb::python_error& error) {
-    slot.error = Error{ErrorCode::aborted, backend + ": " + error.what(), {}};
+    slot.error = error_of(slot, error);
   }
   finish(slot);
   return true;
