@@ -90,7 +90,7 @@ class Contest:
         """
         cells = {key: each for key, each in _best_rows(rows).items() if key[0] in OPS and key[2] >= LEAST_NBYTES}
         contenders = {
-            key: [row.carrier, *candidates(key, self.group, fits)]
+            key: list(dict.fromkeys((row.carrier, *candidates(key, self.group, fits))))
             for key, row in cells.items()
             if key[1] != "half"  # schedules round to 16 bits at every step, the libraries here do not
         }
