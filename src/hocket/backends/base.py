@@ -200,6 +200,14 @@ class Lane(ABC):
     def test(self, token: object) -> bool:
         """Drive a posted operation; True when its result is in place. What it raises fails the operation."""
 
+    def give_up(self, token: object) -> bool:
+        """Forget a posted operation that nobody waits for any more, if that can be done.
+
+        Returns:
+            Whether the library will not touch its memory any more; otherwise it is tested until it is over.
+        """
+        return False
+
 
 def call_driving(what: str, call: Callable[[], T], timeout: float) -> T:
     """Run something that blocks, on a thread of its own, and drive all lanes meanwhile (rule R3).

@@ -13,7 +13,7 @@ again, so that no two of its own are equal, and tells the senders when a communi
 the receiver's channels that are for it. Messages with the same 64 bits come in the order in which they were sent.
 
 What has come is taken when a receive is first in the queue for its 64 bits. So the size of a message is known before it
-is received, and of a receive that was given up UCX has never heard unless its message is there.
+is received, and of a receive that is given up UCX has never heard unless its message is there.
 """
 
 from __future__ import annotations
@@ -204,20 +204,29 @@ class UcxMessageLane(Lane):
             raise CollectiveMismatch(f"a message of {token.received_nbytes} bytes has come")
         return True
 
+    def give_up(self, token: object) -> bool:
+        if not isinstance(token, _Receive) or token.request is not None:
+            return False
+        self._leave_queue(token)
+        return True
+
     def _take(self, receive: _Receive) -> None:
         """Begin to receive a message that has come, if it is this one's turn."""
-        queue = self._expected[receive.tag]
-        if queue[0] is not receive or (found := self._connection.probe(receive.tag)) is None:
+        if self._expected[receive.tag][0] is not receive or (found := self._connection.probe(receive.tag)) is None:
             return
-        queue.popleft()
-        if not queue:
-            del self._expected[receive.tag]
+        self._leave_queue(receive)
         receive.received_nbytes = found.length
         # What does not fit is taken in all the same, or its sender would wait for ever.
         fits = found.length == receive.nbytes
         memory = _view(receive.address, receive.nbytes) if fits else bytearray(found.length)
         receive.request = self._connection.receive(found, memory)
         receive.memory = memory
+
+    def _leave_queue(self, receive: _Receive) -> None:
+        queue = self._expected[receive.tag]
+        queue.remove(receive)
+        if not queue:
+            del self._expected[receive.tag]
 
 
 @dataclass(eq=False)
