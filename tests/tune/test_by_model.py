@@ -45,7 +45,7 @@ def test_there_is_none_of_what_has_no_schedules(op: str) -> None:
     assert not best_schedules(op, GROUPS[1], "ucx", MODEL)
     assert best_candidate(op, 1000, GROUPS[1], "ucx", MODEL) is None
     bare = Candidate("ucx", None, "in order")
-    assert LazySchedules().complete_candidate(bare, op, 1000, GROUPS[1], MODEL) == bare
+    assert LazySchedules().complete_candidates([bare], op, 1000, GROUPS[1], MODEL) == [bare]
 
 
 @pytest.mark.parametrize("nbytes", [16, 4096, 1 << 20, 16 << 20])

@@ -70,7 +70,7 @@ def explain(
     nbytes = read_size(size)
     group = Group(num_ranks, backends, num_hosts)
     reason, candidates = policy.explain(group, op, dtype_class(op, dtype), nbytes)
-    candidates = [LazySchedules().complete_candidate(each, op, nbytes, group, policy) for each in candidates]
+    candidates = LazySchedules().complete_candidates(candidates, op, nbytes, group, policy)
     explanation = Explanation(op, nbytes, dtype, num_ranks, candidates[0].carrier, reason, tuple(candidates), {})
     print(json.dumps(asdict(explanation)) if as_json else explanation)
     return 0

@@ -66,8 +66,10 @@ class ScheduleSource(Protocol):
         """Return the best schedule over a library up to each size, by name; none if there are none."""
         ...
 
-    def complete_candidate(self, candidate: Candidate, op: str, nbytes: int, group: Group, policy: Policy) -> Candidate:
-        """Return a candidate with the best schedule, where it is a library that has no collectives of its own."""
+    def complete_candidates(
+        self, candidates: Sequence[Candidate], op: str, nbytes: int, group: Group, policy: Policy
+    ) -> list[Candidate]:
+        """Name the best schedules in candidates that are libraries without collectives of their own; each way once."""
         ...
 
 
@@ -101,8 +103,8 @@ class ChoosingOperations(ObjectOperations):
     def policy(self, policy: Policy) -> None:
         choices = policy.choices(self._group)
         libraries = self._fabric.libraries
-        self._policy = policy
         shares = [policy.shares(self._group, library.name) for library in libraries]
+        self._policy = policy
         for kind in CHOOSABLE:
             for dtypes in _native.DTYPE_CLASS_NAMES:
                 self._set_ranges(kind, dtypes, choices.get((kind, dtypes), ()))
@@ -134,23 +136,26 @@ class ChoosingOperations(ObjectOperations):
             if (reason := self._refuses(name, op, dtype, reduced, nbytes)) is not None
         }
         reason, candidates = self._policy.explain(self._group, op, dtypes, nbytes)
-        able = [self._complete(each, op, nbytes) for each in candidates if each.backend not in refused]
-        by_name = {each.carrier: each for each in reversed(able)}  # what was measured comes before what is modelled
+        able = self._complete([each for each in candidates if each.backend not in refused], op, nbytes)
         if refused:
             reason += f"; {', '.join(refused)} cannot carry it"
         chosen = join_carrier(backend, algorithm)
-        return Explanation(op, nbytes, dtype, self.size, chosen, reason, tuple(reversed(by_name.values())), refused)
+        return Explanation(op, nbytes, dtype, self.size, chosen, reason, tuple(able), refused)
 
     def _set_ranges(self, kind: str, dtypes: str, ranges: Sequence[Range]) -> None:
         """Set what is chosen for one operation, on all members between the same operations."""
         ranges = self._with_schedules(kind, ranges)
         self._set_choice(kind, dtypes, [(each.most_nbytes, self._carriers(kind, each.ranking)) for each in ranges])
 
-    def _complete(self, candidate: Candidate, op: str, nbytes: int) -> Candidate:
-        """Name the schedule of a library that has no collectives of its own."""
+    def _complete(self, candidates: list[Candidate], op: str, nbytes: int) -> list[Candidate]:
+        """Name the schedules of libraries that have no collectives of their own."""
         if self._schedules is None:
-            return candidate
-        return self._schedules.complete_candidate(candidate, op, nbytes, self._group, self._policy)
+            return candidates
+        return self._schedules.complete_candidates(candidates, op, nbytes, self._group, self._policy)
+
+    def _carrier_over(self, backend: str, op: str, nbytes: int) -> str:
+        """What carries an operation over a library by itself, as in `Range.ranking`."""
+        return self._complete([Candidate(backend, None, "")], op, nbytes)[0].carrier
 
     def _with_schedules(self, kind: str, ranges: Sequence[Range]) -> Sequence[Range]:
         """Name schedules for libraries that have no collectives of their own, where ranges name none."""

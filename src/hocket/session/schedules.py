@@ -28,12 +28,18 @@ class LazySchedules:
 
         return best_schedules(op, group, backend, policy)
 
-    def complete_candidate(self, candidate: Candidate, op: str, nbytes: int, group: Group, policy: Policy) -> Candidate:
-        if candidate.algorithm or has_collectives(candidate.backend):
-            return candidate
-        from hocket.tune.by_model import best_candidate
+    def complete_candidates(
+        self, candidates: Sequence[Candidate], op: str, nbytes: int, group: Group, policy: Policy
+    ) -> list[Candidate]:
+        completed: dict[str, Candidate] = {}
+        for candidate in candidates:
+            each = candidate
+            if not each.algorithm and not has_collectives(each.backend):
+                from hocket.tune.by_model import best_candidate
 
-        return best_candidate(op, nbytes, group, candidate.backend, policy) or candidate
+                each = best_candidate(op, nbytes, group, each.backend, policy) or each
+            completed.setdefault(each.carrier, each)  # what was measured comes before what is modelled
+        return list(completed.values())
 
     @cached_property
     def _schedules(self) -> Schedules:

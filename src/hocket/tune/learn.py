@@ -347,7 +347,7 @@ class Learner:
             found += candidates((cell.op, cell.dtypes, kind.nbytes), self._group, fits)
         for name in dict.fromkeys(found):
             backend, algorithm = split_carrier(name)
-            carrier = self._comm._complete(Candidate(backend, None, "", algorithm), cell.op, kind.nbytes).carrier
+            carrier = name if algorithm else self._comm._carrier_over(backend, cell.op, kind.nbytes)
             if carrier == incumbent or carrier in tried or len(tried) >= _MOST_CHALLENGERS:
                 continue
             if backend not in self._group.backends:

@@ -2,7 +2,7 @@
 
 An operation takes rounds x latency + traffic / bandwidth. Rounds and traffic are those of the usual algorithm (Thakur,
 Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005); the constants were read
-off one machine with two cores and are good for an order only: shared memory before MPI before gloo.
+off one machine with two cores and are good for an order only: shared memory before MPI before UCX before gloo.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Link:
     bandwidth_gb_s: float
 
 
-LINKS = {"shm": Link(0.15e-6, 8.0), "mpi": Link(1e-6, 5.0), "gloo": Link(100e-6, 1.0), "ucx": Link(20e-6, 5.0)}
+LINKS = {"shm": Link(0.15e-6, 8.0), "mpi": Link(1e-6, 5.0), "gloo": Link(100e-6, 1.0), "ucx": Link(15e-6, 1.4)}
 LINKS_BETWEEN_HOSTS = {"mpi": Link(50e-6, 1.0), "gloo": Link(200e-6, 0.9), "ucx": Link(70e-6, 1.0)}
 _UNKNOWN = Link(1e-3, 0.1)
 

@@ -12,7 +12,7 @@ import numpy as np
 from hocket import _native
 from hocket.comm import Communicator
 from hocket.comm.choosing import OWN
-from hocket.comm.policy import Candidate, Policy, split_carrier
+from hocket.comm.policy import Policy, split_carrier
 from hocket.errors import InvalidArgument, UnsupportedDtype
 from hocket.measure import Contender, Key, Settings, Team, measure
 from hocket.measure.rounds import OnRound
@@ -211,7 +211,7 @@ def _cells(comm: Communicator, arrays: _Arrays, sweep: Sweep, backends: Sequence
             for nbytes in (0,) if op == "barrier" else sweep.sizes:
                 for busy in (False, True) if nbytes in sweep.busy_sizes and dtypes != "half" else (False,):
                     for backend in backends:
-                        carrier = comm._complete(Candidate(backend, None, ""), op, nbytes).carrier
+                        carrier = comm._carrier_over(backend, op, nbytes)
                         if carrier != backend and dtypes == "half":  # schedules round to 16 bits at every step
                             continue
                         cell = _cell(comm, arrays, op, dtypes, nbytes, carrier, busy)
