@@ -52,6 +52,7 @@ ALLOWED = {
     "typer": {"cli"},
     "rich": {"cli", "measure"},
     "mpi4py": {"backends/_mpi.py"},
+    "ucxx": {"backends/_ucx.py"},
     "keras": {"keras"},
     "dask": {"dask"},
     "distributed": {"dask"},

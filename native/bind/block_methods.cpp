@@ -1,5 +1,6 @@
 // Collectives of which an array has a block for every rank, of equal sizes or of those that the caller gives.
 #include "bind/arguments.hpp"
+#include "bind/gil.hpp"
 #include "bind/methods.hpp"
 #include "bind/operands.hpp"
 
@@ -249,8 +250,14 @@ PyObject* gather_for(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
   return guarded([&] {
     const auto v = signature.read(args, nargs, kwnames);
     const Entry entry(self);
-    const bool is_split = PyUnicode_CompareWithASCIIString(v[0], "split") == 0;
-    return run_blocks(self, entry, {.kind = is_split ? OpKind::split : OpKind::dup}, {v[1], v[2]},
+    Operation op{.kind = PyUnicode_CompareWithASCIIString(v[0], "split") == 0 ? OpKind::split : OpKind::dup};
+    {
+      // What a communicator needs for itself its first backend carries, if need be by a schedule.
+      const ProgressGuard guard;
+      Communicator& core = entry.core();
+      if (core.refuses(0, op)) op.program = core.choose({.kind = OpKind::all_gather}, {.backend = 0}).program;
+    }
+    return run_blocks(self, entry, op, {v[1], v[2]},
                       {.timeout_s = entry.communicator().timeout_s, .is_internal = true});
   });
 }

@@ -193,11 +193,11 @@ void set_carrier(PyObject* self, PyCommunicator& communicator, const Options& op
   op.is_named = has_algorithm || (options.backend && options.backend != Py_None);
   if (arrays.is_on_device()) [[unlikely]] {
     arrays.set_device(op);
-    if (op.device && !communicator.can_carry(options.backend, op)) arrays.stage(op);
+    if (op.device && !communicator.can_carry(options.backend, op, has_algorithm)) arrays.stage(op);
   }
-  const Carrier carrier = communicator.choose(options.backend, op);
+  const Carrier carrier = communicator.choose(options.backend, op, has_algorithm);
   op.backend = carrier.backend;
-  if (!has_algorithm) op.program = carrier.program;
+  op.program = carrier.program;
 }
 
 }  // namespace

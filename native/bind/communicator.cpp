@@ -107,34 +107,29 @@ void PyCommunicator::set_allowed(const std::vector<std::string>& names) {
   core_->set_allowed(allowed);
 }
 
-Carrier PyCommunicator::choose(PyObject* object, const Operation& op) const {
+Carrier PyCommunicator::choose(PyObject* object, const Operation& op, bool keeps_program) const {
   const bool is_named = object && object != Py_None;
   if (!is_named && names_.size() == 1 && core_->choices().is_empty()) return {0, op.program};
   const ProgressGuard guard;  // another thread may close the communicator meanwhile, and with it the lanes
   if (core_->closed) throw Failure(core_->closed_error());
-  if (!is_named) return core_->choose(op);
-  const uint8_t backend = find_backend(object);
-  if (backend > 0)
-    if (const std::optional<std::string> reason = core_->refuses(backend, op))
-      throw Failure(ErrorCode::unsupported_dtype, names_[backend] + " cannot carry " + describe(op) + ": " + *reason);
-  return core_->choose(op, backend);
+  return core_->choose(op, wish_of(object, keeps_program));
 }
 
-bool PyCommunicator::can_carry(PyObject* object, const Operation& op) const {
+bool PyCommunicator::can_carry(PyObject* object, const Operation& op, bool keeps_program) const {
   const ProgressGuard guard;
   if (core_->closed) throw Failure(core_->closed_error());
-  const bool is_named = object && object != Py_None;
-  return core_->find_carrier(op, is_named ? std::optional(find_backend(object)) : std::nullopt).has_value();
+  return core_->find_carrier(op, wish_of(object, keeps_program)).has_value();
 }
 
-uint8_t PyCommunicator::find_backend(PyObject* object) const {
+Wish PyCommunicator::wish_of(PyObject* object, bool keeps_program) const {
+  if (!object || object == Py_None) return {.keeps_program = keeps_program};
   std::string names;
   for (size_t backend = 0; backend < names_.size(); ++backend) {
     if (!core_->allows(backend)) continue;
     const std::string& name = names_[backend];
     names += (names.empty() ? "'" : ", '") + name + "'";
     if (PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, name.c_str()) == 0)
-      return static_cast<uint8_t>(backend);
+      return {.backend = static_cast<uint8_t>(backend), .keeps_program = keeps_program};
   }
   const std::string wanted = nb::cast<std::string>(nb::repr(nb::handle(object)));
   std::string text = "backend " + wanted + " is not available; this communicator has " + names;
@@ -224,7 +219,7 @@ Operation operation_of(const std::string& kind, const std::string& dtype, const 
 
 std::pair<std::string, std::string> choose(PyCommunicator& self, const std::string& kind, const std::string& dtype,
                                            const std::optional<std::string>& reduction, uint64_t nbytes) {
-  const Carrier carrier = self.choose(nullptr, operation_of(kind, dtype, reduction, nbytes));
+  const Carrier carrier = self.choose(nullptr, operation_of(kind, dtype, reduction, nbytes), false);
   return {self.core().backend_name(carrier.backend), carrier.program ? carrier.program->name : ""};
 }
 
@@ -232,9 +227,12 @@ std::optional<std::string> refuses(PyCommunicator& self, const std::string& back
                                    const std::string& dtype, const std::optional<std::string>& reduction,
                                    uint64_t nbytes) {
   if (self.core().closed) throw Failure(self.core().closed_error());
-  for (size_t number = 0; number < self.core().num_backends(); ++number)
-    if (backend == self.core().backend_name(number))
-      return self.core().refuses(number, operation_of(kind, dtype, reduction, nbytes));
+  const Operation op = operation_of(kind, dtype, reduction, nbytes);
+  for (size_t number = 0; number < self.core().num_backends(); ++number) {
+    if (backend != self.core().backend_name(number)) continue;
+    if (self.core().find_carrier(op, {.backend = static_cast<uint8_t>(number)})) return std::nullopt;
+    return self.core().refuses(number, op);
+  }
   throw Failure(ErrorCode::invalid_argument, "there is no backend '" + backend + "'");
 }
 

@@ -52,9 +52,9 @@ class PyCommunicator {
   // Which backends operations may use; shm carries what the communicator needs for itself in any case.
   void set_allowed(const std::vector<std::string>& names);
   // The best way to carry a call, over the backend that it names if it does.
-  Carrier choose(PyObject* backend, const Operation& op) const;
+  Carrier choose(PyObject* backend, const Operation& op, bool keeps_program) const;
   // Whether anything can carry it as it is.
-  bool can_carry(PyObject* backend, const Operation& op) const;
+  bool can_carry(PyObject* backend, const Operation& op, bool keeps_program) const;
   // Why a backend that a call may name is not there; for messages.
   void set_left_out(std::map<std::string, std::string> reasons) { left_out_ = std::move(reasons); }
 
@@ -87,7 +87,7 @@ class PyCommunicator {
   nb::object on_failure;  // called with (communicator, exception) when an operation failed
 
  private:
-  uint8_t find_backend(PyObject* name) const;  // under the progress lock; throws BackendUnavailable
+  Wish wish_of(PyObject* backend, bool keeps_program) const;  // under the progress lock; throws BackendUnavailable
   void take_turn(PyObject* self);
   void open_host(const PyHost& host, const std::vector<int>& host_numbers, int rank, uint64_t key,
                  double open_timeout_s);

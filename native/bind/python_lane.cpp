@@ -50,7 +50,8 @@ struct PythonLane::Slot {
   std::atomic<bool> dropped{false};
   std::atomic<bool> woken{false};
   std::optional<Error> error;
-  nb::object token;  // with the GIL only
+  nb::object token;          // with the GIL only
+  bool is_given_up = false;  // the pump's own
 };
 
 // What the pump sees of a lane; outlives it until the pump has let go of the Python objects.
@@ -72,7 +73,8 @@ struct PythonLane::Adapter {
   bool drive(const std::shared_ptr<Adapter>& self, bool all);
   bool post_next(const std::shared_ptr<Adapter>& self);
   bool test(Slot& slot);
-  void fail(Slot& slot);
+  bool give_up(Slot& slot);
+  Error error_of(const Slot& slot, const nb::python_error& error) const;
   void finish(Slot& slot) {
     slot.token.reset();
     slot.state.store(Slot::State::over, std::memory_order_release);
@@ -121,17 +123,39 @@ bool PythonLane::Adapter::post_next(const std::shared_ptr<Adapter>& self) {
     slot->state.store(Slot::State::posted, std::memory_order_release);
     posted.push_back(slot);
   } catch (nb::python_error& error) {
-    slot->error = Error{ErrorCode::aborted, backend + ": " + error.what(), {}};
+    slot->error = error_of(*slot, error);
     finish(*slot);
   }
   return true;
+}
+
+// A message that does not fit is the operation's own error, anything else breaks the communicator.
+Error PythonLane::Adapter::error_of(const Slot& slot, const nb::python_error& error) const {
+  if (!error.matches(nb::module_::import_("hocket.errors").attr("CollectiveMismatch")))
+    return {ErrorCode::aborted, backend + ": " + error.what(), {}};
+  const Operation& op = slot.view.op;
+  const std::string text = nb::cast<std::string>(nb::str(error.value()));
+  return {ErrorCode::collective_mismatch, describe(op) + " at " + (op.site ? op.site : "?") + ": " + text, {op.root}};
 }
 
 bool PythonLane::Adapter::test(Slot& slot) {
   try {
     if (!nb::cast<bool>(object.attr("test")(slot.token))) return false;
   } catch (nb::python_error& error) {
-    slot.error = Error{ErrorCode::aborted, backend + ": " + error.what(), {}};
+    slot.error = error_of(slot, error);
+  }
+  finish(slot);
+  return true;
+}
+
+// Whether an operation that was dropped is over by that.
+bool PythonLane::Adapter::give_up(Slot& slot) {
+  if (slot.is_given_up || !slot.dropped.load(std::memory_order_acquire)) return false;
+  slot.is_given_up = true;
+  try {
+    if (!nb::cast<bool>(object.attr("give_up")(slot.token))) return false;
+  } catch (nb::python_error& error) {
+    slot.error = error_of(slot, error);
   }
   finish(slot);
   return true;
@@ -144,7 +168,7 @@ bool PythonLane::Adapter::drive(const std::shared_ptr<Adapter>& self, bool all) 
   for (size_t i = 0; i < posted.size();) {
     Slot& slot = *posted[i];
     const bool look = polling != Polling::none || all || slot.woken.exchange(false, std::memory_order_acq_rel);
-    if (look && test(slot)) {
+    if (give_up(slot) || (look && test(slot))) {
       moved = true;
       posted.erase(posted.begin() + static_cast<std::ptrdiff_t>(i));
     } else {

@@ -39,11 +39,12 @@ void Communicator::add_backend(std::unique_ptr<Lane> collective, std::unique_ptr
   queues_.push_back({std::move(point_to_point), {}, 0});
 }
 
-std::optional<Carrier> Communicator::find_carrier(const Operation& op, std::optional<uint8_t> wanted) const {
+std::optional<Carrier> Communicator::find_carrier(const Operation& op, const Wish& wish) const {
+  const auto is_wanted = [&](size_t backend) { return wish.backend ? *wish.backend == backend : allows(backend); };
   const auto can = [&](size_t backend, const Program* program) {
     Operation asked = op;
     asked.program = program;
-    return is_wanted(backend, wanted) && !refuses(backend, asked);
+    return is_wanted(backend) && !refuses(backend, asked);
   };
   if (op.device) {
     // No table has measured arrays on devices. A library that is made for them comes first.
@@ -53,19 +54,24 @@ std::optional<Carrier> Communicator::find_carrier(const Operation& op, std::opti
       if (can(backend, op.program) && !lane_of(backend, op).takes_memory(on_host))
         return Carrier{static_cast<uint8_t>(backend), op.program};
   } else if (const std::vector<Carrier>* ranking = choices_.ranking(op)) {
-    for (const Carrier& carrier : *ranking)
-      if (can(carrier.backend, op.program ? op.program : carrier.program)) return carrier;
+    for (const Carrier& carrier : *ranking) {
+      const Program* program = wish.keeps_program ? op.program : carrier.program;
+      if (can(carrier.backend, program)) return Carrier{carrier.backend, program};
+    }
   }
   for (size_t backend = 0; backend < num_backends(); ++backend)
     if (can(backend, op.program)) return Carrier{static_cast<uint8_t>(backend), op.program};
   return std::nullopt;
 }
 
-Carrier Communicator::choose(const Operation& op, std::optional<uint8_t> wanted) const {
-  if (const std::optional<Carrier> carrier = find_carrier(op, wanted)) return *carrier;
+Carrier Communicator::choose(const Operation& op, const Wish& wish) const {
+  if (const std::optional<Carrier> carrier = find_carrier(op, wish)) return *carrier;
+  if (wish.backend)
+    throw Failure(ErrorCode::unsupported_dtype, std::string(backend_name(*wish.backend)) + " cannot carry " +
+                                                    describe(op) + ": " + *refuses(*wish.backend, op));
   std::string reasons;
   for (size_t backend = 0; backend < num_backends(); ++backend)
-    if (is_wanted(backend, wanted)) reasons += std::string("; ") + backend_name(backend) + ": " + *refuses(backend, op);
+    if (allows(backend)) reasons += std::string("; ") + backend_name(backend) + ": " + *refuses(backend, op);
   throw Failure(ErrorCode::unsupported_dtype, "no backend of " + label + " can carry " + describe(op) + reasons);
 }
 

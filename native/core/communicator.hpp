@@ -15,6 +15,12 @@
 
 namespace hocket {
 
+// What a call asks for: one backend, and to be executed by the operation's own program, or none where it has none.
+struct Wish {
+  std::optional<uint8_t> backend = std::nullopt;
+  bool keeps_program = false;
+};
+
 // Every method is called under the engine's progress lock unless it says otherwise.
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
@@ -45,10 +51,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   }
   // Called with every collective that is issued.
   void set_issue_log(std::function<void(const Operation&)> log) { issue_log_ = std::move(log); }
-  // The best way to carry the operation, over one backend or any; of an operation that has a program, the best backend.
-  std::optional<Carrier> find_carrier(const Operation& op, std::optional<uint8_t> backend) const;
-  // Throws UnsupportedDtype if there is none.
-  Carrier choose(const Operation& op, std::optional<uint8_t> backend = std::nullopt) const;
+  // The best way to carry the operation; nothing if there is none.
+  std::optional<Carrier> find_carrier(const Operation& op, const Wish& wish = {}) const;
+  // The same; throws UnsupportedDtype if there is none.
+  Carrier choose(const Operation& op, const Wish& wish = {}) const;
 
   // Schedules that operations may be executed by; they stay as long as the communicator. Numbers count from 1.
   uint16_t add_program(OpKind kind, std::string name, int num_blocks, int num_slots, int ports, int group_size,
@@ -116,9 +122,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   LaneQueue& queue_of(const Operation& op) { return queues_[2u * op.backend + (is_point_to_point(op.kind) ? 1 : 0)]; }
   const Lane& lane_of(size_t backend, const Operation& op) const {
     return *queues_[2 * backend + (is_point_to_point(op.kind) ? 1 : 0)].lane;
-  }
-  bool is_wanted(size_t backend, std::optional<uint8_t> wanted) const {
-    return wanted ? *wanted == backend : allows(backend);
   }
   bool progress(LaneQueue& queue);
   void give_up_all(LaneQueue& queue, const Error& error);

@@ -94,11 +94,22 @@ def test_survivors_of_random_deaths(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_libraries_that_go_on(tmp_path: Path, victim: int) -> None:
-    lines = _run(tmp_path, 3, {victim: 5}, "kill", ["shm", "gloo", "mpi"], 1000)
+    lines = _run(tmp_path, 3, {victim: 5}, "kill", ["shm", "gloo", "mpi", "ucx"], 1000)
     left = [rank for rank in range(3) if rank != victim]
-    backends = ["shm"] if victim == 0 else ["gloo", "shm"]
+    backends = ["shm", "ucx"] if victim == 0 else ["gloo", "shm", "ucx"]
     gone = ["gloo", "mpi"] if victim == 0 else ["mpi"]
     assert lines == [f"left {left} {backends} -> {gone}"] * 2
+
+
+@pytest.mark.parametrize("transports", ["all", "tcp,self"])
+@pytest.mark.parametrize("how", ["kill", "leave"])
+def test_ucx_goes_on_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, transports: str) -> None:
+    monkeypatch.setenv("UCX_TLS", transports)
+    for count in (1, 300_000):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        lines = _run(folder, 4, {0: 3, 2: 11}, how, ["ucx"], count)
+        assert lines == ["left [1, 3] ['ucx'] -> ['gloo', 'mpi']"] * 2
 
 
 def _exclude(comm: hk.Communicator) -> list[int]:

@@ -28,7 +28,7 @@ def _run(shm_only: hk.Communicator, backend: str, form: str) -> Counter[str]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("form", ["blocking", "async"])
-@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+@pytest.mark.parametrize("backend", ["gloo", "mpi", "ucx"])
 def test_product(backend: str, form: str) -> None:
     for used in hk.spawn(_run, 2, backend, form, timeout=280):
         # What the library would compute otherwise than promised goes to shm: avg of 16-bit floats, int16 for gloo.

@@ -129,7 +129,17 @@ def _beside_collectives(comm: hk.Communicator) -> None:
         assert (total == sum(range(comm.size))).all()
 
 
+def _over(comm: hk.Communicator, run: Callable[[hk.Communicator], None], backend: str) -> None:
+    if backend != "shm":
+        comm.finalize()
+        comm = hk.init(backends=backend, timeout=40)
+    run(comm)
+    used = {record.backend for record in comm.records() if record.op in ("send", "recv")}
+    assert used <= {backend}, used
+
+
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize("backend", ["shm", "ucx"])
 @pytest.mark.parametrize(
     ("run", "num_ranks"),
     [
@@ -142,8 +152,8 @@ def _beside_collectives(comm: hk.Communicator) -> None:
         (_beside_collectives, 3),
     ],
 )
-def test_messages(run: Callable[[hk.Communicator], None], num_ranks: int) -> None:
-    hk.spawn(run, num_ranks, timeout=50)
+def test_messages(run: Callable[[hk.Communicator], None], num_ranks: int, backend: str) -> None:
+    hk.spawn(_over, num_ranks, run, backend, timeout=50)
 
 
 def _all_send_first(comm: hk.Communicator) -> int:

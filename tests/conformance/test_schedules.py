@@ -122,7 +122,19 @@ def _run(comm: hk.Communicator, backend: str) -> int:
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("backend", "num_ranks"),
-    [("shm", 1), ("shm", 2), ("shm", 3), ("shm", 5), ("shm", 8), ("mpi", 2), ("mpi", 3), ("gloo", 2), ("gloo", 3)],
+    [
+        ("shm", 1),
+        ("shm", 2),
+        ("shm", 3),
+        ("shm", 5),
+        ("shm", 8),
+        ("mpi", 2),
+        ("mpi", 3),
+        ("gloo", 2),
+        ("gloo", 3),
+        ("ucx", 2),
+        ("ucx", 3),
+    ],
 )
 def test_every_algorithm_against_numpy(backend: str, num_ranks: int) -> None:
     checked = hk.spawn(_run, num_ranks, backend, timeout=180)

@@ -1,4 +1,4 @@
-"""Faults while an operation is inside of MPI or gloo: hocket watches where the library would wait for ever.
+"""Faults while an operation is inside of MPI, gloo or UCX: hocket watches where the library would wait for ever.
 
 Also with two MPIs in each process: the first one named carries what goes wrong, the other one is up beside it.
 """
@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.timeout(120)
 
-BACKENDS = ("mpi", "gloo", "mpi beside mpi:mpich", "mpi:mpich beside mpi")
+BACKENDS = ("mpi", "gloo", "ucx", "ucx beside mpi", "mpi beside mpi:mpich", "mpi:mpich beside mpi")
 START = """
 import importlib
 BACKEND, *others = sys.argv[1].split(" beside ")

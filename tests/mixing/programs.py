@@ -15,12 +15,14 @@ import numpy as np
 
 import hocket as hk
 from hocket import _native
+from hocket.backends import has_collectives
 from hocket.collectives import algorithms
 
 KINDS = (
     "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter",
     "all_gatherv", "reduce_scatterv", "all_to_allv", "gatherv", "scatterv", "scan",
 )  # fmt: skip
+SCHEDULED = tuple(kind for kind in KINDS if _native.WITH_COUNTS.get(kind, kind) not in ("gather", "scatter"))
 DTYPES = ("float32", "float64", "int64", "int32")
 MEMORY = ("own", "own", "shared", "mixed")
 COUNTS = (0, 1, 3, 64, 1000, 5000, 40_000, 300_000)  # up to beyond every library's eager limit
@@ -87,7 +89,8 @@ def random_program(seed: int, backends: list[str], communicators: list[list[int]
                 Step("message", communicator, backend, dtype, count, root, source, rng.randrange(3), memory=memory)
             )
             continue
-        kind = rng.choice(KINDS)
+        messages_only = backend is not None and not has_collectives(backend)
+        kind = rng.choice(SCHEDULED if messages_only else KINDS)
         earlier = [i for i, step in enumerate(steps) if step.communicator == communicator and step.kind != "message"]
         deps = tuple(rng.sample(earlier, min(len(earlier), rng.choice((0, 0, 0, 1, 2)))))
         step = Step(
@@ -98,7 +101,7 @@ def random_program(seed: int, backends: list[str], communicators: list[list[int]
             count,
             rng.randrange(size),
             deps=deps,
-            algorithm=_draw(rng, kind, size),
+            algorithm=_draw(rng, kind, size, not messages_only),
             memory=rng.choice(MEMORY),
         )
         if kind in ("all_reduce", "broadcast"):
@@ -110,17 +113,18 @@ def random_program(seed: int, backends: list[str], communicators: list[list[int]
     return steps
 
 
-def _draw(rng: random.Random, kind: str, size: int) -> str | None:
+def _draw(rng: random.Random, kind: str, size: int, has_own: bool) -> str | None:
     """Draw a schedule, or the library's own way, for some operations; leave the others to the policy."""
     if rng.random() < 0.5:
         return None
+    own = ("native",) if has_own else ()
     if kind == "all_to_allv":  # others go by way of ranks that do not know the sizes
-        return rng.choice(("pairwise", "windowed(window=2)", "native"))
+        return rng.choice(("pairwise", "windowed(window=2)", *own))
     found = algorithms(_native.WITH_COUNTS.get(kind, kind))
     names = [each.name for each in found if each.restriction(size) is None]
     if size % 2 == 0 and "hierarchical" in names:
         names.append("hierarchical(ranks_per_host=2)")
-    return rng.choice([*names, "native"])
+    return rng.choice([*names, *own])
 
 
 @dataclass

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hocket as hk
 from hocket.errors import InvalidArgument
-from hocket.tune import Table, this_machine
+from hocket.tune import Table, TablePolicy, this_machine
 from hocket.tune.sweep import SIZES, Sweep, measure_table
 
 pytestmark = pytest.mark.timeout(90)
@@ -64,6 +65,32 @@ def test_schedules_are_measured_beside_the_libraries() -> None:
     assert all(row.dtypes != "half" and row.low <= row.seconds <= row.high for row in scheduled)
     places = [row.place for row in table.rows]
     assert len(set(places)) == len(places)
+
+
+def _measure_messages(comm: hk.Communicator) -> tuple[Table, str, str]:
+    comm.finalize()
+    comm = hk.init(backends=["shm", "ucx"], timeout=60)
+    sweep = Sweep(("barrier", "all_reduce", "gather", "send"), (16, 4096), busy_sizes=(4096,), rounds=6,
+                  min_sample_s=0.0005)  # fmt: skip
+    table = measure_table(comm, sweep)
+    comm.policy = TablePolicy(table)
+    explained = comm.explain("all_reduce", 4096)
+    x = np.ones(1024, np.float32)
+    comm.all_reduce(x, backend="ucx")
+    assert (x == comm.size).all()
+    way = comm.records()[-1].algorithm
+    return table, str(explained), way
+
+
+def test_a_library_of_messages_is_measured_by_schedules() -> None:
+    (table, explained, way), (table_of_1, _, _) = hk.spawn(_measure_messages, 2, timeout=80)
+    assert table_of_1.hash == table.hash
+    rows = [row for row in table.rows if row.backend == "ucx"]
+    assert {row.op for row in rows} == {"barrier", "all_reduce", "send"}  # no schedule makes a gather
+    assert all((row.algorithm == "") == (row.op == "send") and row.dtypes != "half" for row in rows)
+    assert any(row.busy for row in rows)
+    assert [fit.backend for fit in table.fits] == ["shm", "ucx"]
+    assert f"ucx/{way} " in explained and "measured at 4096 B" in explained
 
 
 @pytest.mark.parametrize(

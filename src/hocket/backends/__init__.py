@@ -14,7 +14,7 @@ from hocket.backends._split import make_split
 from hocket.backends.base import Backend, Job, Lane, Lanes, Shares
 from hocket.errors import BackendUnavailable
 
-__all__ = ["Backend", "Job", "Lane", "Lanes", "Shares", "backends_among", "find_backends"]
+__all__ = ["Backend", "Job", "Lane", "Lanes", "Shares", "backends_among", "find_backends", "has_collectives"]
 
 
 @cache
@@ -44,3 +44,9 @@ def backends_among(wanted: Collection[str] | None) -> dict[str, type[Backend]]:
     wanted_parts = {part for name in wanted or () for part in name.split("+")}
     found = {name: adapter for name, adapter in known.items() if not adapter.is_optional or name in wanted_parts}
     return found | {name: make_split(name) for name in wanted or () if "+" in name}
+
+
+def has_collectives(name: str) -> bool:
+    """Return whether a backend, or both of two with a plus between, has collectives of its own."""
+    known = find_backends()
+    return all(known[part].has_collectives for part in name.split("+") if part in known)

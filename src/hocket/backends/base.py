@@ -98,6 +98,9 @@ class Backend(ABC):
     is_optional: ClassVar[bool] = False
     """Whether only who asks for it by name hears of it."""
 
+    has_collectives: ClassVar[bool] = True
+    """Whether it has any of its own; otherwise they are made of messages, by schedules that a model chooses."""
+
     @classmethod
     def find_reason_against(cls, job: Job) -> str | None:
         """Return why the library is not worth starting where nobody asked for it by name, or None."""
@@ -199,6 +202,14 @@ class Lane(ABC):
     @abstractmethod
     def test(self, token: object) -> bool:
         """Drive a posted operation; True when its result is in place. What it raises fails the operation."""
+
+    def give_up(self, token: object) -> bool:
+        """Forget a posted operation that nobody waits for any more, if that can be done.
+
+        Returns:
+            Whether the library will not touch its memory any more; otherwise it is tested until it is over.
+        """
+        return False
 
 
 def call_driving(what: str, call: Callable[[], T], timeout: float) -> T:

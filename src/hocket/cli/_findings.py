@@ -192,6 +192,14 @@ def check_mpi() -> Iterator[Finding]:
         )
 
 
+def check_ucx() -> Iterator[Finding]:
+    version = _version("ucxx-cu12")
+    if version is None:
+        yield Finding("ucx", "note", "ucxx is not installed", "pip install 'hocket[ucx]' for backends=\"ucx\"")
+    else:
+        yield Finding("ucx", "good", f'ucxx {version}, UCX {_version("libucx-cu12")}; for who asks for backend "ucx"')
+
+
 def check_left_segments() -> Iterator[Finding]:
     """hocket leaves no names in /dev/shm; other libraries do when their processes are killed."""
     folder = Path("/dev/shm")
@@ -236,7 +244,8 @@ def check_table() -> Iterator[Finding]:
 
 
 _CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
-    check_processors, check_shared_memory, check_limits, check_torch, check_mpi, check_left_segments, check_table,
+    check_processors, check_shared_memory, check_limits, check_torch, check_mpi, check_ucx,
+    check_left_segments, check_table,
 )  # fmt: skip
 
 

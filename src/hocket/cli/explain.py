@@ -10,9 +10,11 @@ from typing import Annotated
 import typer
 
 from hocket import _native
+from hocket.backends import backends_among
 from hocket.cli._sizes import read_size
 from hocket.comm.policy import CHOOSABLE, Explanation, Group, Policy, dtype_class
 from hocket.errors import InvalidArgument
+from hocket.session.schedules import LazySchedules
 from hocket.tune.find import find_table, foreign_table
 from hocket.tune.machine import this_machine
 from hocket.tune.model import LINKS, LINKS_BETWEEN_HOSTS, ModelPolicy
@@ -57,7 +59,8 @@ def explain(
     if not 1 <= num_hosts <= num_ranks:
         raise InvalidArgument(f"--hosts must be a number from 1 to that of the ranks, not {num_hosts}")
     policy: Policy = ModelPolicy()
-    backends = list(LINKS if num_hosts == 1 else LINKS_BETWEEN_HOSTS)
+    common = {"shm", *backends_among(None)}
+    backends = [name for name in (LINKS if num_hosts == 1 else LINKS_BETWEEN_HOSTS) if name in common]
     if (path := table or find_table(num_hosts)) is not None:
         loaded = load_table(path)
         # As hocket.init does; what versions of libraries are here, only init knows.
@@ -67,6 +70,7 @@ def explain(
     nbytes = read_size(size)
     group = Group(num_ranks, backends, num_hosts)
     reason, candidates = policy.explain(group, op, dtype_class(op, dtype), nbytes)
+    candidates = LazySchedules().complete_candidates(candidates, op, nbytes, group, policy)
     explanation = Explanation(op, nbytes, dtype, num_ranks, candidates[0].carrier, reason, tuple(candidates), {})
     print(json.dumps(asdict(explanation)) if as_json else explanation)
     return 0

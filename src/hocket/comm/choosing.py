@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from hocket import _native
+from hocket.backends import has_collectives
 from hocket.comm.objects import ObjectOperations
 from hocket.comm.policy import (
     CHOOSABLE,
+    LARGEST_NBYTES,
     WITH_COUNTS,
+    Candidate,
     Explanation,
     Group,
     Policy,
     Range,
     dtype_class,
     join_carrier,
+    range_of,
     split_carrier,
     total_nbytes,
 )
@@ -57,6 +62,16 @@ class ScheduleSource(Protocol):
         """Build what `complete` returned; return its name and the table."""
         ...
 
+    def best_by_model(self, op: str, group: Group, backend: str, policy: Policy) -> Sequence[Range]:
+        """Return the best schedule over a library up to each size, by name; none if there are none."""
+        ...
+
+    def complete_candidates(
+        self, candidates: Sequence[Candidate], op: str, nbytes: int, group: Group, policy: Policy
+    ) -> list[Candidate]:
+        """Name the best schedules in candidates that are libraries without collectives of their own; each way once."""
+        ...
+
 
 class ChoosingOperations(ObjectOperations):
     """What a communicator knows of choices. Its policy is set once it has its backends."""
@@ -89,12 +104,13 @@ class ChoosingOperations(ObjectOperations):
         choices = policy.choices(self._group)
         libraries = self._fabric.libraries
         shares = [policy.shares(self._group, library.name) for library in libraries]
+        self._policy = policy
         for kind in CHOOSABLE:
             for dtypes in _native.DTYPE_CLASS_NAMES:
                 self._set_ranges(kind, dtypes, choices.get((kind, dtypes), ()))
         for library, each in zip(libraries, shares, strict=True):
             library.set_shares(self._key, each)
-        self._policy = self._given_policy = policy
+        self._given_policy = policy
 
     def explain(self, op: str, nbytes: int = 0, dtype: str = "float32", reduction: str = "sum") -> Explanation:
         """Say what carries an operation that names no backend and no algorithm, why, and what was second.
@@ -120,7 +136,7 @@ class ChoosingOperations(ObjectOperations):
             if (reason := self._refuses(name, op, dtype, reduced, nbytes)) is not None
         }
         reason, candidates = self._policy.explain(self._group, op, dtypes, nbytes)
-        able = [candidate for candidate in candidates if candidate.backend not in refused]
+        able = self._complete([each for each in candidates if each.backend not in refused], op, nbytes)
         if refused:
             reason += f"; {', '.join(refused)} cannot carry it"
         chosen = join_carrier(backend, algorithm)
@@ -128,7 +144,38 @@ class ChoosingOperations(ObjectOperations):
 
     def _set_ranges(self, kind: str, dtypes: str, ranges: Sequence[Range]) -> None:
         """Set what is chosen for one operation, on all members between the same operations."""
+        ranges = self._with_schedules(kind, ranges)
         self._set_choice(kind, dtypes, [(each.most_nbytes, self._carriers(kind, each.ranking)) for each in ranges])
+
+    def _complete(self, candidates: list[Candidate], op: str, nbytes: int) -> list[Candidate]:
+        """Name the schedules of libraries that have no collectives of their own."""
+        if self._schedules is None:
+            return candidates
+        return self._schedules.complete_candidates(candidates, op, nbytes, self._group, self._policy)
+
+    def _carrier_over(self, backend: str, op: str, nbytes: int) -> str:
+        """What carries an operation over a library by itself, as in `Range.ranking`."""
+        return self._complete([Candidate(backend, None, "")], op, nbytes)[0].carrier
+
+    def _with_schedules(self, kind: str, ranges: Sequence[Range]) -> Sequence[Range]:
+        """Name schedules for libraries that have no collectives of their own, where ranges name none."""
+        bare = [name for name in self._backends if not has_collectives(name)]
+        if not bare or self._schedules is None:
+            return ranges
+        best = {name: self._schedules.best_by_model(kind, self._group, name, self._policy) for name in bare}
+        best = {name: of_name for name, of_name in best.items() if of_name}
+        in_order = tuple(self._backends)
+        ranges = ranges or [Range(LARGEST_NBYTES, in_order)]
+
+        def carrier(name: str, nbytes: int) -> str:
+            return join_carrier(name, *range_of(best[name], nbytes).ranking) if name in best else name
+
+        def at(nbytes: int) -> Range:
+            given = range_of(ranges, nbytes)
+            ranking = (carrier(name, nbytes) for name in (*given.ranking, *in_order))
+            return replace(given, most_nbytes=nbytes, ranking=tuple(dict.fromkeys(ranking)))
+
+        return [at(most) for most in sorted({each.most_nbytes for some in (ranges, *best.values()) for each in some})]
 
     def _take_turn(self) -> None:
         """Called by the native methods before a collective, where `_set_turn` has asked for it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hocket import _native
 from hocket.errors import InvalidArgument
@@ -60,6 +61,11 @@ class Range:
     most_nbytes: int
     ranking: tuple[str, ...]
     reason: str = ""
+
+
+def range_of(ranges: Sequence[Range], nbytes: int) -> Range:
+    """Return the range that a size is in."""
+    return next(each for each in ranges if nbytes <= each.most_nbytes)
 
 
 @dataclass(frozen=True)
@@ -215,6 +221,13 @@ class Policy(ABC):
             By operation, in order of size: (up to so many bytes, a share from 0 to 1).
         """
         return {}
+
+    def fitted_link(self, group: Group, backend: str) -> Any:
+        """Return what a message costs over a backend (`hocket.collectives.Link`); None where that was not measured.
+
+        By it schedules are chosen where a backend has no collectives of its own.
+        """
+        return None
 
 
 class DefaultPolicy(Policy):

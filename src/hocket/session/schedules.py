@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from hocket.comm.policy import Group
+from hocket.backends import has_collectives
+from hocket.comm.policy import Candidate, Group, Policy, Range
 from hocket.tune.model import typical_link
 
 if TYPE_CHECKING:
@@ -20,6 +22,24 @@ class LazySchedules:
 
     def build(self, collective: str, algorithm: object, num_ranks: int) -> tuple[str, Any]:
         return self._schedules.build(collective, algorithm, num_ranks)
+
+    def best_by_model(self, op: str, group: Group, backend: str, policy: Policy) -> Sequence[Range]:
+        from hocket.tune.by_model import best_schedules
+
+        return best_schedules(op, group, backend, policy)
+
+    def complete_candidates(
+        self, candidates: Sequence[Candidate], op: str, nbytes: int, group: Group, policy: Policy
+    ) -> list[Candidate]:
+        completed: dict[str, Candidate] = {}
+        for candidate in candidates:
+            each = candidate
+            if not each.algorithm and not has_collectives(each.backend):
+                from hocket.tune.by_model import best_candidate
+
+                each = best_candidate(op, nbytes, group, each.backend, policy) or each
+            completed.setdefault(each.carrier, each)  # what was measured comes before what is modelled
+        return list(completed.values())
 
     @cached_property
     def _schedules(self) -> Schedules:

@@ -90,7 +90,7 @@ class Contest:
         """
         cells = {key: each for key, each in _best_rows(rows).items() if key[0] in OPS and key[2] >= LEAST_NBYTES}
         contenders = {
-            key: [row.carrier, *candidates(key, self.group, fits)]
+            key: list(dict.fromkeys((row.carrier, *candidates(key, self.group, fits))))
             for key, row in cells.items()
             if key[1] != "half"  # schedules round to 16 bits at every step, the libraries here do not
         }
@@ -150,18 +150,22 @@ def predict_all(op: str, nbytes: int, group: Group, link: Link) -> Iterator[tupl
         group: the communicator.
         link: between any two of the ranks, or between hosts.
     """
-    total = total_nbytes(op, nbytes, group.size)
     seen = set()
     for algorithm, parameters in ways(op, nbytes, group, link):
-        if 1 < group.ranks_per_host < group.size:
-            fabric = Hosts(typical_link(1), link, group.ranks_per_host)
-            seconds = simulate(algorithm.schedule(group.size, **parameters), total, fabric).seconds
-        else:
-            seconds = algorithm.seconds(link, group.size, total, **parameters)
+        seconds = predict(algorithm, parameters, nbytes, group, link)
         if group.size == 2 and seconds in seen:  # between two ranks many algorithms are one
             continue
         seen.add(seconds)
         yield format_algorithm(algorithm.name, parameters), seconds
+
+
+def predict(algorithm: Algorithm, parameters: Mapping[str, Any], nbytes: int, group: Group, link: Link) -> float:
+    """Return the time of an algorithm by the model, as `predict_all` does."""
+    total = total_nbytes(algorithm.collective, nbytes, group.size)
+    if 1 < group.ranks_per_host < group.size:
+        fabric = Hosts(typical_link(1), link, group.ranks_per_host)
+        return simulate(algorithm.schedule(group.size, **parameters), total, fabric).seconds
+    return algorithm.seconds(link, group.size, total, **parameters)
 
 
 def ways(op: str, nbytes: int, group: Group, link: Link) -> Iterator[tuple[Algorithm, dict[str, Any]]]:

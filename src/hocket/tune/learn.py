@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -107,6 +107,9 @@ class _Corrected(Policy):
     def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
         is_learned = (timed_as(op), dtypes, group.size) in self._learned.table.ranges
         return (self._learned if is_learned else self._base).explain(group, op, dtypes, nbytes)
+
+    def fitted_link(self, group: Group, backend: str) -> Any:
+        return self._base.fitted_link(group, backend)
 
 
 def _all_choices(policy: Policy, group: Group) -> dict[tuple[str, str], Sequence[Range]]:
@@ -342,8 +345,9 @@ class Learner:
         if cell.op in OPS and cell.dtypes != "half" and kind.nbytes >= LEAST_NBYTES:
             fits = self.table.fits or _typical_fits(self._group)
             found += candidates((cell.op, cell.dtypes, kind.nbytes), self._group, fits)
-        for carrier in dict.fromkeys(found):
-            backend, _ = split_carrier(carrier)
+        for name in dict.fromkeys(found):
+            backend, algorithm = split_carrier(name)
+            carrier = name if algorithm else self._comm._carrier_over(backend, cell.op, kind.nbytes)
             if carrier == incumbent or carrier in tried or len(tried) >= _MOST_CHALLENGERS:
                 continue
             if backend not in self._group.backends:

@@ -2,7 +2,7 @@
 
 An operation takes rounds x latency + traffic / bandwidth. Rounds and traffic are those of the usual algorithm (Thakur,
 Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005); the constants were read
-off one machine with two cores and are good for an order only: shared memory before MPI before gloo.
+off one machine with two cores and are good for an order only: shared memory before MPI before UCX before gloo.
 """
 
 from __future__ import annotations
@@ -29,14 +29,19 @@ class Link:
     bandwidth_gb_s: float
 
 
-LINKS = {"shm": Link(0.15e-6, 8.0), "mpi": Link(1e-6, 5.0), "gloo": Link(100e-6, 1.0)}
-LINKS_BETWEEN_HOSTS = {"mpi": Link(50e-6, 1.0), "gloo": Link(200e-6, 0.9)}
+LINKS = {"shm": Link(0.15e-6, 8.0), "mpi": Link(1e-6, 5.0), "gloo": Link(100e-6, 1.0), "ucx": Link(15e-6, 1.4)}
+LINKS_BETWEEN_HOSTS = {"mpi": Link(50e-6, 1.0), "gloo": Link(200e-6, 0.9), "ucx": Link(70e-6, 1.0)}
 _UNKNOWN = Link(1e-3, 0.1)
 
 
 def typical_link(num_hosts: int) -> collectives.Link:
     """Return the link by which schedules are cut into blocks, and compared, where none was fitted."""
-    link = (LINKS if num_hosts == 1 else LINKS_BETWEEN_HOSTS)["mpi"]
+    return link_of("mpi", num_hosts)
+
+
+def link_of(backend: str, num_hosts: int) -> collectives.Link:
+    """Return the link of a backend by which schedules over it are compared, where none was fitted."""
+    link = (LINKS if num_hosts == 1 else LINKS_BETWEEN_HOSTS).get(backend, _UNKNOWN)
     return collectives.Link(link.latency_s, 1e-9 / link.bandwidth_gb_s)
 
 

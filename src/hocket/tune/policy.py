@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from hocket import _native
+from hocket.collectives.link import Link
 from hocket.comm.policy import (
     CHOOSABLE,
     LARGEST_NBYTES,
@@ -19,6 +20,7 @@ from hocket.comm.policy import (
     Policy,
     Range,
     format_nbytes,
+    range_of,
     split_carrier,
     total_nbytes,
 )
@@ -57,12 +59,9 @@ class TablePolicy(Policy):
         }
 
     def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
-        if op in _ONE_CHOICE:
-            nbytes = _ONE_CHOICE[op]
-        elif op in WITH_COUNTS:
-            nbytes //= group.size
+        nbytes = timed_nbytes(op, group, nbytes)
         measured_size, sizes = self._rows_for(group, op, dtypes)
-        chosen = _range_of(self._ranges_of_one(group, timed_as(op), dtypes), nbytes)
+        chosen = range_of(self._ranges_of_one(group, timed_as(op), dtypes), nbytes)
         if not sizes and (timed_as(op), dtypes, group.size) in self.table.ranges:
             return chosen.reason or f"a rule of {self.table.path}", [_unmeasured(each) for each in chosen.ranking]
         if not sizes:
@@ -138,7 +137,7 @@ class TablePolicy(Policy):
             return _on_lines(points[first], share * nbytes) < _on_lines(points[second], (1 - share) * nbytes)
 
         sizes = list(measured)
-        borders = [*(_border(each, following) for each, following in pairwise(sizes)), LARGEST_NBYTES]
+        borders = [*(border(each, following) for each, following in pairwise(sizes)), LARGEST_NBYTES]
         return [
             (most, bisect_left(range(_PARTS), True, key=lambda part: not is_ahead(part / _PARTS, nbytes)) / _PARTS)
             for nbytes, most in zip(sizes, borders, strict=True)
@@ -164,17 +163,13 @@ class TablePolicy(Policy):
 
     def ranges(self, group: Group, op: str, dtypes: str) -> Sequence[Range]:
         """Return what `choices` has for one operation and class of types."""
-        ranges = self._ranges_of_one(group, timed_as(op), dtypes)
-        if op in _ONE_CHOICE:
-            return [replace(_range_of(ranges, _ONE_CHOICE[op]), most_nbytes=LARGEST_NBYTES)]
-        if op not in WITH_COUNTS:
-            return ranges
-        return [  # the size of those is that of all blocks together
-            each
-            if each.most_nbytes == LARGEST_NBYTES
-            else replace(each, most_nbytes=(each.most_nbytes + 1) * group.size - 1)
-            for each in ranges
-        ]
+        return ranges_as_called(op, group, self._ranges_of_one(group, timed_as(op), dtypes))
+
+    def fitted_link(self, group: Group, backend: str) -> Link | None:
+        """As `Policy.fitted_link`."""
+        if group.num_hosts != self.table.machine.num_hosts:
+            return None
+        return next((fit.link for fit in self.table.fits if fit.backend == backend), None)
 
     def _ranges_of_one(self, group: Group, op: str, dtypes: str) -> Sequence[Range]:
         """The rules of the table, and without any what follows from its times."""
@@ -296,8 +291,25 @@ def timed_as(op: str) -> str:
     return "send" if op == "recv" else WITH_COUNTS.get(op, op)
 
 
-def _range_of(ranges: Sequence[Range], nbytes: int) -> Range:
-    return next(each for each in ranges if nbytes <= each.most_nbytes)
+def timed_nbytes(op: str, group: Group, nbytes: int) -> int:
+    """The size of the operation whose time stands for this one."""
+    if op in _ONE_CHOICE:
+        return _ONE_CHOICE[op]
+    return nbytes // group.size if op in WITH_COUNTS else nbytes
+
+
+def ranges_as_called(op: str, group: Group, ranges: Sequence[Range]) -> Sequence[Range]:
+    """Return what holds for an operation, given the ranges of the one whose times stand for it."""
+    if op in _ONE_CHOICE:
+        return [replace(range_of(ranges, _ONE_CHOICE[op]), most_nbytes=LARGEST_NBYTES)]
+    if op not in WITH_COUNTS:
+        return ranges
+    return [  # the size of those is that of all blocks together
+        each
+        if each.most_nbytes == LARGEST_NBYTES
+        else replace(each, most_nbytes=(each.most_nbytes + 1) * group.size - 1)
+        for each in ranges
+    ]
 
 
 def ranking_for(group: Group, ranking: Sequence[str]) -> tuple[str, ...]:
@@ -355,7 +367,7 @@ def formula_seconds(row: Row, group: Group, table: Table) -> float | None:
     return algorithm.seconds(link, group.size, total_nbytes(row.op, row.nbytes, group.size), **parameters)
 
 
-def _border(nbytes: int, following: int) -> int:
+def border(nbytes: int, following: int) -> int:
     """Up to where a measured size stands for others: the geometric mean with the next one."""
     return math.isqrt(nbytes * following)
 
@@ -366,10 +378,10 @@ def _crossing(
     """Up to where the winner at one size stands for others: where the lines through both sizes' times cross, on
     logarithmic scales."""
     if winner == next_winner or not {winner, next_winner} <= rows.keys() & next_rows.keys() or not nbytes:
-        return _border(nbytes, following)
+        return border(nbytes, following)
     ahead = math.log(rows[next_winner].seconds / rows[winner].seconds)
     behind = math.log(next_rows[winner].seconds / next_rows[next_winner].seconds)
     if ahead < 0 or behind < 0 or ahead + behind == 0:  # not by their times, but by what else counts
-        return _border(nbytes, following)
+        return border(nbytes, following)
     share = ahead / (ahead + behind)
     return min(following - 1, int(nbytes * (following / nbytes) ** share))

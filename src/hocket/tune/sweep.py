@@ -211,7 +211,10 @@ def _cells(comm: Communicator, arrays: _Arrays, sweep: Sweep, backends: Sequence
             for nbytes in (0,) if op == "barrier" else sweep.sizes:
                 for busy in (False, True) if nbytes in sweep.busy_sizes and dtypes != "half" else (False,):
                     for backend in backends:
-                        cell = _cell(comm, arrays, op, dtypes, nbytes, backend, busy)
+                        carrier = comm._carrier_over(backend, op, nbytes)
+                        if carrier != backend and dtypes == "half":  # schedules round to 16 bits at every step
+                            continue
+                        cell = _cell(comm, arrays, op, dtypes, nbytes, carrier, busy)
                         if cell is not None:
                             yield cell.contender.key, cell
 
