@@ -59,10 +59,8 @@ class Array {
     else
       strided_.scatter_from(copy_.get());
   }
-  // Waits for whatever works on a device's memory, before it is read once more; with the GIL.
-  void synchronize() const {
-    if (device_) device_->driver->synchronize(device_->buffer.device, nullptr);
-  }
+  // Waits for whatever works on a device's memory, which may be that of another allocation by now; with the GIL.
+  void look_again();
   void read_in() const {  // once more
     if (device_)
       device_->read_into(copy_.get(), nbytes_);

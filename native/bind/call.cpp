@@ -191,13 +191,16 @@ void set_carrier(PyObject* self, PyCommunicator& communicator, const Options& op
   if (has_algorithm) [[unlikely]]
     op.program = read_algorithm(self, communicator.core(), options.algorithm, op);
   op.is_named = has_algorithm || (options.backend && options.backend != Py_None);
-  if (arrays.is_on_device()) [[unlikely]] {
+  const bool is_on_device = arrays.is_on_device();
+  if (is_on_device) [[unlikely]] {
     arrays.set_device(op);
-    if (op.device && !communicator.can_carry(options.backend, op, has_algorithm)) arrays.stage(op);
+    op.is_named = true;  // how long it takes says nothing of arrays on the host
   }
   const Carrier carrier = communicator.choose(options.backend, op, has_algorithm);
   op.backend = carrier.backend;
   op.program = carrier.program;
+  if (is_on_device && op.device && !communicator.takes_memory(op)) [[unlikely]]
+    arrays.stage(op);
 }
 
 }  // namespace

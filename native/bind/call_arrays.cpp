@@ -75,11 +75,16 @@ void Arrays::set_device(Operation& op) {
   std::string reason;
   device.driver = any ? any->driver : find_memory_driver(&reason);
   if (!device.driver) return stage(op);  // of nothing, and no member has more
-  device.device = any ? any->buffer.device : 0;
-  if (places[0]) device.in = places[0]->buffer;
-  if (places[1]) device.out = places[1]->buffer;
+  device.device = any ? any->buffer.device : DeviceArrays::kAny;
   device.is_written = written != nullptr;
+  note_buffers();
   op.device = &device;
+}
+
+void Arrays::note_buffers() {
+  const Array& result = out.is_given() ? out : in;
+  if (in.device()) device.in = in.device()->buffer;
+  if (result.device()) device.out = result.device()->buffer;
 }
 
 void Arrays::stage(Operation& op) {
@@ -100,10 +105,11 @@ void Arrays::read_in() const {
   }
 }
 
-void Arrays::synchronize() const {
-  in.synchronize();
-  out.synchronize();
-  for (const auto& part : parts) part->synchronize();
+void Arrays::look_again() {
+  in.look_again();
+  out.look_again();
+  for (const auto& part : parts) part->look_again();
+  if (device.driver) note_buffers();
 }
 
 void Arrays::write_back() const {

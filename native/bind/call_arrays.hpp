@@ -30,6 +30,7 @@ struct Arrays {
   // Tells the operation of its arrays in the memory of one device, or stages those that others do not go with.
   bool is_on_device() const { return in.is_on_device() || out.is_on_device(); }
   void set_device(Operation& op);
+  void note_buffers();
   // Hands the operation copies of them on the host.
   void stage(Operation& op);
 
@@ -37,7 +38,7 @@ struct Arrays {
   // it. Neither needs the GIL.
   bool has_copies() const { return in.is_copy() || out.is_copy() || buffer; }
   void read_in() const;
-  void synchronize() const;  // before read_in(), where others may have worked on the arrays since; with the GIL
+  void look_again();  // where others may have worked on the arrays since, or exchanged their memory; with the GIL
   void write_back() const;
   ByteRange reads() const;
   ByteRange writes() const;
@@ -51,7 +52,8 @@ class ArraysPool {
     arrays->written = nullptr;
     arrays->written_object.reset();
     arrays->blocks.reset();
-    arrays->device = {};
+    if (arrays->device.driver) [[unlikely]]
+      arrays->device = {};
     if (!arrays->parts.empty()) return;  // rare, and large
     spare_ = std::move(arrays);
   }

@@ -115,10 +115,10 @@ Carrier PyCommunicator::choose(PyObject* object, const Operation& op, bool keeps
   return core_->choose(op, wish_of(object, keeps_program));
 }
 
-bool PyCommunicator::can_carry(PyObject* object, const Operation& op, bool keeps_program) const {
+bool PyCommunicator::takes_memory(const Operation& op) const {
   const ProgressGuard guard;
   if (core_->closed) throw Failure(core_->closed_error());
-  return core_->find_carrier(op, wish_of(object, keeps_program)).has_value();
+  return core_->takes_memory(op);
 }
 
 Wish PyCommunicator::wish_of(PyObject* object, bool keeps_program) const {

@@ -53,8 +53,7 @@ class PyCommunicator {
   void set_allowed(const std::vector<std::string>& names);
   // The best way to carry a call, over the backend that it names if it does.
   Carrier choose(PyObject* backend, const Operation& op, bool keeps_program) const;
-  // Whether anything can carry it as it is.
-  bool can_carry(PyObject* backend, const Operation& op, bool keeps_program) const;
+  bool takes_memory(const Operation& op) const;
   // Why a backend that a call may name is not there; for messages.
   void set_left_out(std::map<std::string, std::string> reasons) { left_out_ = std::move(reasons); }
 

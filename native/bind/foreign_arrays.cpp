@@ -148,6 +148,12 @@ void Array::set_foreign(uintptr_t address, std::optional<uintptr_t> stream, bool
   device_ = std::make_unique<DeviceMemory>(DeviceMemory{driver, address, buffer});
 }
 
+void Array::look_again() {
+  if (!device_) return;
+  device_->buffer = pointer_cache().find(*device_->driver, device_->address, nullptr);
+  device_->driver->synchronize(device_->buffer.device, nullptr);
+}
+
 void Array::stage() {
   if (!device_ || copy_) return;
   copy_ = std::make_unique_for_overwrite<std::byte[]>(nbytes_);

@@ -212,7 +212,7 @@ bool pump_python_lanes(bool all) {
 PythonLane::PythonLane(nb::object adapter, std::string backend)
     : backend_(std::move(backend)), adapter_(std::make_shared<Adapter>()) {
   depth_ = nb::cast<size_t>(adapter.attr("depth"));
-  takes_device_memory_ = nb::cast<std::string>(adapter.attr("memory")) == "device";
+  device_ = nb::cast<std::optional<int>>(adapter.attr("device"));
   adapter_->size = nb::cast<int>(adapter.attr("size"));
   const auto polling = nb::cast<std::string>(adapter.attr("polling"));
   adapter_->polling = polling == "eager" ? Polling::eager : polling == "patient" ? Polling::patient : Polling::none;
@@ -276,6 +276,7 @@ std::vector<int> PythonLane::missing(const Operation& op) const {
 bool PythonLane::cancel(Operation& op) noexcept {
   auto* held = static_cast<std::shared_ptr<Slot>*>(op.token);
   (*held)->dropped.store(true, std::memory_order_release);
+  adapter_->ask();
   const bool unnoticed = (*held)->state.load(std::memory_order_acquire) == Slot::State::queued;
   delete held;
   op.token = nullptr;
@@ -286,6 +287,11 @@ std::optional<std::string> PythonLane::refuses(const Operation& op) const {
   const auto found = refusals_.find(key_of(op));
   if (found == refusals_.end()) return std::nullopt;
   return found->second;
+}
+
+bool PythonLane::takes_memory(const Operation& op) const {
+  if (!device_ || !op.device) return !device_ && !op.device;
+  return op.device->device == *device_ || op.device->device == DeviceArrays::kAny;
 }
 
 Polling PythonLane::polling() const {
@@ -308,11 +314,6 @@ void bind_python_lane(nb::module_& module) {
       .def_prop_ro("nbytes", [](const LaneOperation& self) { return self.op.nbytes; })
       .def_prop_ro("in_blocks", [](const LaneOperation& self) { return block_sizes(self.op, &Blocks::in); })
       .def_prop_ro("out_blocks", [](const LaneOperation& self) { return block_sizes(self.op, &Blocks::out); })
-      .def_prop_ro("device",
-                   [](const LaneOperation& self) -> std::optional<int> {
-                     if (!self.op.device) return std::nullopt;
-                     return self.op.device->device;
-                   })
       .def_prop_ro("in_address", [address](const LaneOperation& self) { return address(self.op.in); })
       .def_prop_ro("out_address", [address](const LaneOperation& self) { return address(self.op.out); })
       .def_prop_ro("in_nbytes", [](const LaneOperation& self) { return self.op.in_nbytes(self.size); })

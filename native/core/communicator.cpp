@@ -41,24 +41,23 @@ void Communicator::add_backend(std::unique_ptr<Lane> collective, std::unique_ptr
 
 std::optional<Carrier> Communicator::find_carrier(const Operation& op, const Wish& wish) const {
   const auto is_wanted = [&](size_t backend) { return wish.backend ? *wish.backend == backend : allows(backend); };
+  // What is made for devices comes first. Otherwise their arrays are carried as those on the host are, so that it does
+  // not matter if some members have theirs there.
+  if (op.device)
+    for (size_t backend = 0; backend < num_backends(); ++backend)
+      if (is_wanted(backend) && is_for_devices(backend, op) && !refuses(backend, op))
+        return Carrier{static_cast<uint8_t>(backend), op.program};
   const auto can = [&](size_t backend, const Program* program) {
     Operation asked = op;
     asked.program = program;
+    asked.device = nullptr;
     return is_wanted(backend) && !refuses(backend, asked);
   };
-  if (op.device) {
-    // No table has measured arrays on devices. A library that is made for them comes first.
-    Operation on_host = op;
-    on_host.device = nullptr;
-    for (size_t backend = 0; backend < num_backends(); ++backend)
-      if (can(backend, op.program) && !lane_of(backend, op).takes_memory(on_host))
-        return Carrier{static_cast<uint8_t>(backend), op.program};
-  } else if (const std::vector<Carrier>* ranking = choices_.ranking(op)) {
+  if (const std::vector<Carrier>* ranking = choices_.ranking(op))
     for (const Carrier& carrier : *ranking) {
       const Program* program = wish.keeps_program ? op.program : carrier.program;
       if (can(carrier.backend, program)) return Carrier{carrier.backend, program};
     }
-  }
   for (size_t backend = 0; backend < num_backends(); ++backend)
     if (can(backend, op.program)) return Carrier{static_cast<uint8_t>(backend), op.program};
   return std::nullopt;

@@ -57,8 +57,9 @@ class MemoryDriver {
 
 // Where the arrays of an operation lie, if they lie in the memory of a device. One of no bytes has no allocation.
 struct DeviceArrays {
+  static constexpr int kAny = -1;
   std::shared_ptr<MemoryDriver> driver;
-  int device = 0;
+  int device = kAny;  // where there are no bytes
   Buffer in;
   Buffer out;
   bool is_written = false;  // the array at Operation::out

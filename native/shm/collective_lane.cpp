@@ -85,6 +85,7 @@ Progress CollectiveLane::test(Operation& op) {
     forget_task();
     return progress;
   } catch (...) {
+    has_left_device_arrays_ |= op.device && is_shared_;
     forget_task();
     throw;
   }

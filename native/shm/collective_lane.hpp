@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "core/lane.hpp"
@@ -36,9 +37,10 @@ class CollectiveLane final : public Lane {
   std::optional<Error> health() override;
   void abandon(const Error& error) noexcept override { region_->post_abort(error); }
   bool is_short(const Operation& op) const override { return is_eager(op); }
-  // A few bytes are copied to the host and travel with the line.
+  // A few bytes are copied to the host and travel with the line. Of all_to_allv only two members know where a block is.
   bool takes_memory(const Operation& op) const override {
-    return !op.device || (!op.program && !is_eager(op) && op.device->driver->shares_memory());
+    return !op.device || (!op.program && !is_eager(op) && op.kind != OpKind::all_to_allv && op.device->device >= 0 &&
+                          op.device->driver->shares_memory());
   }
   bool keeps_arrays() const override { return has_left_device_arrays_; }
 
@@ -58,6 +60,7 @@ class CollectiveLane final : public Lane {
   void forget_task() {
     task_ = Task();
     host_copies_.reset();
+    in_use_.clear();
   }
   // `largest`: the largest block of all members.
   Task start(const Operation& op, uint64_t largest);
@@ -101,7 +104,7 @@ class CollectiveLane final : public Lane {
   Task copy_in_place(Operation op, Sharing sharing);
   std::byte* in_of(const Operation& op, int peer);
   std::byte* out_of(const Operation& op, int peer);
-  std::byte* opened(const Operation& op, int peer, const SharedAllocation& allocation, uint64_t place);
+  std::byte* opened(const Operation& op, int peer, const SharedAllocation& allocation);
   // Of pieces on devices; returns the result in memory of the host, which the next call uses again.
   std::byte* reduce_on_host(const Operation& op, const std::vector<const std::byte*>& sources, uint64_t nbytes);
   // The direct algorithms, in direct.cpp.
@@ -150,11 +153,13 @@ class CollectiveLane final : public Lane {
   bool cannot_map_ = false;
   bool is_shared_ = false;                  // others read and write the arrays of the operation at hand
   std::vector<DeviceOffer> device_offers_;  // likewise, of those whose arrays lie on a device
-  std::map<int, bool> can_open_;            // by device of this process: what was found out with the first operation
-  OpenedMemory opened_;
-  std::vector<std::byte> scratch_;         // for pieces of arrays on devices
-  std::optional<HostCopies> host_copies_;  // of arrays on a device that not all members see
-  bool has_left_device_arrays_ = false;    // in an operation that was given up, whose other members may write on
+  // The members whose memory was opened, by the device of this process for which it was; kCannot if one's could not be.
+  std::map<std::pair<const MemoryDriver*, int>, std::set<int>> proven_;
+  static constexpr int kCannot = -1;
+  std::vector<std::shared_ptr<const OpenedAllocation>> in_use_;  // by the operation at hand
+  std::vector<std::byte> scratch_;                               // for pieces of arrays on devices
+  std::optional<HostCopies> host_copies_;                        // of arrays on a device that not all members see
+  bool has_left_device_arrays_ = false;  // in an operation that was given up, whose other members may write on
 };
 
 }  // namespace hocket

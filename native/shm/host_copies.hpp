@@ -11,10 +11,14 @@ namespace hocket {
 
 class HostCopies {
  public:
-  HostCopies(const Operation& op, int size)
-      : device_(*op.device), out_(op.out), in_nbytes_(op.in_nbytes(size)), out_nbytes_(op.out_nbytes(size)) {
-    in_copy_ = read(op.in, in_nbytes_);
-    if (op.out && op.out != op.in) out_copy_ = read(op.out, out_nbytes_);
+  HostCopies(const Operation& op, int size) : device_(*op.device), out_(op.out), out_nbytes_(op.out_nbytes(size)) {
+    if (op.in) {
+      const uint64_t nbytes = op.in_nbytes(size);
+      in_copy_ = std::make_unique_for_overwrite<std::byte[]>(nbytes);
+      device_.driver->copy_to_host(in_copy_.get(), reinterpret_cast<uintptr_t>(op.in), nbytes, device_.device);
+    }
+    // Operations with two arrays write all of the second.
+    if (op.out && op.out != op.in) out_copy_ = std::make_unique_for_overwrite<std::byte[]>(out_nbytes_);
   }
   // The operation as it is to be done.
   Operation on_host(Operation op) const {
@@ -30,16 +34,8 @@ class HostCopies {
   }
 
  private:
-  std::unique_ptr<std::byte[]> read(const std::byte* from, uint64_t nbytes) const {
-    auto copy = std::make_unique_for_overwrite<std::byte[]>(nbytes);
-    if (from && nbytes)
-      device_.driver->copy_to_host(copy.get(), reinterpret_cast<uintptr_t>(from), nbytes, device_.device);
-    return copy;
-  }
-
   const DeviceArrays device_;
   std::byte* const out_;
-  const uint64_t in_nbytes_;
   const uint64_t out_nbytes_;
   std::unique_ptr<std::byte[]> in_copy_;
   std::unique_ptr<std::byte[]> out_copy_;  // null: both are one

@@ -1,8 +1,8 @@
 // What a member says in its line of where its arrays lie, and what the others make of it.
 //
 // Arrays that others use where they are lie in the heap of the host, or on devices whose memory others can open. That a
-// member can do so is said with the line as well, so it has to be known before: the first operation that comes with
-// such arrays is done by copies, and each member tries meanwhile.
+// member can do so is said with the line as well, so it has to be known before: operations that come with such arrays
+// are done by copies until every member has tried every other one's.
 #include <algorithm>
 #include <cstring>
 
@@ -38,8 +38,8 @@ void CollectiveLane::offer_arrays(const Operation& op) {
 
 void CollectiveLane::offer_device_arrays(const Operation& op, Offer& offer) {
   const DeviceArrays& device = *op.device;
-  const auto known = can_open_.find(device.device);
-  offer.sees_others = known != can_open_.end() && known->second;
+  const std::set<int>& proven = proven_[{device.driver.get(), device.device}];
+  offer.sees_others = proven.size() + 1 == static_cast<size_t>(size_) && !proven.contains(kCannot);
   DeviceOffer more{};
   const auto share = [&](const Buffer& buffer, const std::byte* array, SharedAllocation& allocation) {
     if (!array || buffer.begin == 0) return kNotShared;
@@ -80,37 +80,36 @@ void CollectiveLane::map_heap() {
 }
 
 void CollectiveLane::try_to_open(const Operation& op) {
-  if (can_open_.contains(op.device->device)) return;
-  bool is_any_open = false;
-  for (int peer = 0; peer < size_; ++peer) {
+  std::set<int>& proven = proven_[{op.device->driver.get(), op.device->device}];
+  for (int peer = 0; peer < size_ && !proven.contains(kCannot); ++peer) {
     const Offer& offer = offers_[static_cast<size_t>(peer)];
-    if (peer == rank_ || !offer.is_on_device) continue;
     const DeviceOffer& more = device_offers_[static_cast<size_t>(peer)];
+    if (peer == rank_ || !offer.is_on_device || proven.contains(peer)) continue;
     if (offer.in_place == kNotShared && offer.out_place == kNotShared) continue;
     try {
-      opened(op, peer, offer.in_place != kNotShared ? more.in : more.out, 0);
-      is_any_open = true;
+      opened(op, peer, offer.in_place != kNotShared ? more.in : more.out);
+      proven.insert(peer);
     } catch (const Failure&) {
-      can_open_[op.device->device] = false;  // devices without a way between them; by the host it is right, too
-      return;
+      proven.insert(kCannot);  // devices without a way between them; by the host it is right, too
     }
   }
-  if (is_any_open) can_open_[op.device->device] = true;
 }
 
-std::byte* CollectiveLane::opened(const Operation& op, int peer, const SharedAllocation& allocation, uint64_t place) {
-  return opened_.open(op.device->driver, op.device->device, peer, allocation) + place;
+std::byte* CollectiveLane::opened(const Operation& op, int peer, const SharedAllocation& allocation) {
+  in_use_.push_back(
+      region_->host().opened_memory().open(op.device->driver, op.device->device, region_->host_rank(peer), allocation));
+  return in_use_.back()->data();
 }
 
 std::byte* CollectiveLane::in_of(const Operation& op, int peer) {
   const auto at = static_cast<size_t>(peer);
-  if (op.device) return opened(op, peer, device_offers_[at].in, offers_[at].in_place);
+  if (op.device) return opened(op, peer, device_offers_[at].in) + offers_[at].in_place;
   return heap_->at(region_->host_rank(peer), offers_[at].in_place);
 }
 
 std::byte* CollectiveLane::out_of(const Operation& op, int peer) {
   const auto at = static_cast<size_t>(peer);
-  if (op.device) return opened(op, peer, device_offers_[at].out, offers_[at].out_place);
+  if (op.device) return opened(op, peer, device_offers_[at].out) + offers_[at].out_place;
   return heap_->at(region_->host_rank(peer), offers_[at].out_place);
 }
 

@@ -2,35 +2,33 @@
 
 #include <algorithm>
 
+#include "core/error.hpp"
+
 namespace hocket {
 
-OpenedMemory::~OpenedMemory() {
-  for (const Entry& entry : entries_) entry.close();
+std::shared_ptr<const OpenedAllocation> OpenedMemory::open(const std::shared_ptr<MemoryDriver>& driver, int device,
+                                                           int owner, const SharedAllocation& allocation) {
+  const auto found = std::find_if(opened_.begin(), opened_.end(),
+                                  [&](const auto& each) { return each->is(*driver, device, owner, allocation); });
+  if (found != opened_.end()) {
+    opened_.splice(opened_.begin(), opened_, found);
+    return opened_.front();
+  }
+  opened_.remove_if([&](const auto& each) { return each->is_in_the_place_of(owner, allocation); });
+  close_unused(kMostUnused - 1);
+  const auto open = [&] { return std::make_shared<const OpenedAllocation>(driver, device, owner, allocation); };
+  try {
+    opened_.push_front(open());
+  } catch (const Failure&) {
+    close_unused(0);
+    opened_.push_front(open());
+  }
+  return opened_.front();
 }
 
-std::byte* OpenedMemory::open(const std::shared_ptr<MemoryDriver>& driver, int device, int owner,
-                              const SharedAllocation& allocation) {
-  const auto is_it = [&](const Entry& entry) {
-    return entry.driver == driver && entry.device == device && entry.owner == owner &&
-           entry.allocation.id == allocation.id && entry.allocation.begin == allocation.begin;
-  };
-  auto found = std::find_if(entries_.begin(), entries_.end(), is_it);
-  if (found == entries_.end()) {
-    entries_.remove_if([&](const Entry& entry) {
-      const bool is_in_its_place = entry.owner == owner && entry.allocation.id != allocation.id &&
-                                   entry.allocation.begin < allocation.end && allocation.begin < entry.allocation.end;
-      if (is_in_its_place) entry.close();
-      return is_in_its_place;
-    });
-    if (entries_.size() == kMostOpen) {
-      entries_.back().close();
-      entries_.pop_back();
-    }
-    entries_.push_front({driver, device, owner, allocation, driver->open(allocation.handle, device)});
-  } else {
-    entries_.splice(entries_.begin(), entries_, found);
-  }
-  return reinterpret_cast<std::byte*>(entries_.front().address);  // NOLINT
+void OpenedMemory::close_unused(size_t most) {
+  size_t unused = 0;
+  opened_.remove_if([&](const auto& each) { return each.use_count() == 1 && ++unused > most; });
 }
 
 }  // namespace hocket

@@ -3,9 +3,8 @@
 // nothing is staged. A rank says in its header line where its arrays lie, and whether it sees those of others; all
 // members see the same lines, so all of them take this way or none. What has to be shared is said in find_sharing().
 //
-// Of arrays on devices, a rank has the host reduce what it owns, piece by piece: over the bus go the array once to the
-// host and a part of it back, whatever the number of ranks, and the result has the bits of any other reduction of
-// hocket's.
+// Of arrays on devices, a rank has the host reduce what it owns, piece by piece, and the result has the bits of any
+// other reduction of hocket's.
 //
 // The agreement is the barrier in front: who has put out its line has what it gives in its array. `finished` is the
 // barrier behind: nobody returns while others read or write its array.
@@ -28,7 +27,7 @@ constexpr uint64_t kPieceBytes = 256 << 10;
 // What is written to more than two arrays is read again, out of the processor's own cache.
 constexpr uint64_t kCachedPieceBytes = 32 << 10;
 constexpr uint64_t kDevicePieceBytes = 1 << 20;  // a copy to or from a device takes ten microseconds before it begins
-constexpr uint64_t kMostDeviceCopyBytes = 64 << 20;  // within devices: a fraction of a millisecond
+constexpr uint64_t kMostDeviceCopyBytes = 16 << 20;  // between devices: within a millisecond
 
 void copy_to_device(const Operation& op, std::byte* to, const std::byte* from, uint64_t nbytes) {
   op.device->driver->copy_to_device(reinterpret_cast<uintptr_t>(to), from, nbytes, op.device->device);

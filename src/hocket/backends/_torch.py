@@ -86,7 +86,7 @@ class GroupCollectives(GroupLane):
         x = self._tensor(operation, operation.in_address, operation.in_nbytes, operation.dtype)
         options = reduction_options("ReduceOptions", operation)
         options.rootRank = operation.root
-        # gloo uses the arrays of the others as scratch memory
+        # a group may use the arrays of the others as scratch memory, as gloo does
         return self._group.reduce([x if operation.root == self._rank else x.clone()], options), None
 
     def _broadcast(self, operation: _native.LaneOperation) -> Started:

@@ -174,8 +174,9 @@ class Lane(ABC):
     depth: int = 1
     """Operations that are posted before the first of them is over."""
 
-    memory: Literal["host", "device"] = "host"
-    """Where the arrays lie that it takes. Arrays of a device are copied to the host for lanes that take those."""
+    device: int | None = None
+    """Number of the device whose arrays it takes, and no others; None: it takes arrays on the host, and copies there of
+    those on devices."""
 
     polling: Literal["none", "patient", "eager"] = "eager"
     """How `test` is called while something is in flight: again and again ("eager"), with pauses, where the library has
