@@ -380,7 +380,8 @@ class Communicator(SharingOperations):
         """Make a communicator of the ranks that are left, after this one has failed; called by all of those.
 
         They keep their order. Shared memory goes on, and so do UCX, and gloo unless rank 0 of the job is gone, which
-        keeps its store; MPI ends with the first rank that dies. To finalize the new communicator finalizes this one as well.
+        keeps its store; MPI ends with the first rank that dies. To finalize the new communicator finalizes this one as
+        well.
 
         Args:
             exclude: ranks that are alive but do not call this, since they hang.
