@@ -238,7 +238,7 @@ def test_malformed_table_is_bad_input(folder: Path, verb: str, name: str) -> Non
 
 
 def test_unknown_backend_is_bad_input(folder: Path) -> None:
-    check_complaint(hocket(folder, "tune", "run", "-n", "2", "--backends", "shm,nccl"), ["'nccl'", "shm, gloo, mpi"])
+    check_complaint(hocket(folder, "tune", "run", "-n", "2", "--backends", "shm,sharp"), ["'sharp'", "shm, gloo, mpi"])
 
 
 def test_output_that_cannot_be_written_is_bad_input(folder: Path) -> None:

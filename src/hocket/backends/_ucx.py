@@ -13,6 +13,7 @@ import os
 import sys
 import time
 import weakref
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -53,7 +54,8 @@ def load() -> Any:
             del sys.modules["libucx"]
         # ucxx sets defaults for GPUs, which MPI's use of UCX would take over.
         for name in os.environ.keys() - before:
-            del os.environ[name]
+            if name.startswith("UCX_"):
+                del os.environ[name]
     return libucxx
 
 
@@ -71,6 +73,11 @@ def _find_loaded() -> str | None:
     return min(paths, default=None)
 
 
+def _make_worker() -> tuple[Any, Any]:
+    ucx = load()
+    return ucx, ucx.UCXWorker(ucx.UCXContext({}, (ucx.Feature.TAG,)))
+
+
 class Connection:
     """What all lanes of a job share.
 
@@ -79,15 +86,11 @@ class Connection:
     """
 
     def __init__(self, job: Job) -> None:
-        self._ucx = ucx = job.all_or_none(load)
-        self.rank = job.rank
-        context = ucx.UCXContext({}, (ucx.Feature.TAG,))
-        self._worker = ucx.UCXWorker(context)
+        self._ucx, self._worker = job.all_or_none(_make_worker)
         addresses = job.exchange(base64.b64encode(self._worker.address.tobytes()).decode())
         self._endpoints = job.all_or_none(lambda: [self._endpoint(address) for address in addresses])
         self.is_closed = False
-        if not _connections:
-            _keep_in_forked_children()
+        _keep_in_forked_children()
         _connections.add(self)
 
     def _endpoint(self, address: str) -> Any:
@@ -169,6 +172,7 @@ def _ucp() -> Any:
     return library
 
 
+@cache
 def _keep_in_forked_children() -> None:
     """A forked child that lets go of endpoints would close what it shares with its parent."""
 

@@ -103,8 +103,11 @@ class UcxBackend(Backend):
             if time.monotonic() > deadline:
                 _kept.append(hellos)
                 raise CommTimeout(f"ucx: ranks {silent} of the job did not answer within {timeout:g} s")
-        for hello in hellos:
-            hello.request.check_error()
+        try:
+            for hello in hellos:
+                hello.request.check_error()
+        except Exception as error:  # ucxx has a class for every status
+            raise Aborted(f"ucx could not connect the ranks of a new communicator: {error}") from error
 
     def _take_hellos(self) -> None:
         """Note what has come, also for communicators that this rank opens later."""
