@@ -241,6 +241,10 @@ def test_unknown_backend_is_bad_input(folder: Path) -> None:
     check_complaint(hocket(folder, "tune", "run", "-n", "2", "--backends", "shm,sharp"), ["'sharp'", "shm, gloo, mpi"])
 
 
+def test_backend_that_cannot_be_had_is_bad_input(folder: Path) -> None:
+    check_complaint(hocket(folder, "tune", "run", "-n", "2", "--backends", "shm,nccl"), ["'nccl'", "has no NCCL"])
+
+
 def test_output_that_cannot_be_written_is_bad_input(folder: Path) -> None:
     options = ["--ops", "barrier", "--rounds", "6", "--backends", "shm"]
     check_complaint(hocket(folder, "tune", "run", "-n", "2", *options, "-o", str(folder)), [str(folder)])

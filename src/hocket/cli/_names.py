@@ -10,13 +10,16 @@ def read_backends(text: str | None) -> list[str] | None:
     """Return the names in "shm,mpi"; None for none.
 
     Raises:
-        InvalidArgument: one is not known.
+        InvalidArgument: one is not known, or cannot be had here.
     """
     if text is None:
         return None
     names = text.split(",")
     try:
-        backends_among(names)
+        adapters = backends_among(names)
     except BackendUnavailable as error:
         raise InvalidArgument(str(error)) from None
+    for name in names:
+        if name in adapters and (obstacle := adapters[name].find_obstacle()) is not None:
+            raise InvalidArgument(f"backend {name!r} is not available: {obstacle}")
     return names
