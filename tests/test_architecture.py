@@ -45,8 +45,8 @@ SAME_FLOOR = {("torch", "session")}
 
 # Third-party packages and the rooms (or files) that may import them.
 ALLOWED = {
-    "torch": {"backends/gloo.py", "backends/nccl.py", "torch", "train", "movement", "collectives/sparse",
-              "collectives/compress"},
+    "torch": {"backends/_torch.py", "backends/gloo.py", "backends/nccl.py", "torch", "train", "movement",
+              "collectives/sparse", "collectives/compress"},
     "numpy": {""},
     "cloudpickle": {"session"},
     "typer": {"cli"},

@@ -96,6 +96,7 @@ void Array::release() {
   Py_CLEAR(owner_);
   copy_.reset();
   device_.reset();
+  is_of_device_ = false;
   data_ = nullptr;
   nbytes_ = 0;
 }

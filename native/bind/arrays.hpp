@@ -42,7 +42,15 @@ class Array {
   size_t nbytes() const { return nbytes_; }
   DType dtype() const { return dtype_; }
 
-  // A non-contiguous array, or one in device memory, is worked on in a copy; write_back() brings the copy home and may
+  bool is_given() const { return owner_ || buffer_.obj; }
+  // Lies in the memory of a device, and has no copy on the host; without bytes it lies nowhere, and says so all the
+  // same.
+  bool is_on_device() const { return is_of_device_ && !copy_; }
+  const DeviceMemory* device() const { return device_.get(); }
+  // Makes the copy on the host.
+  void stage();
+
+  // A non-contiguous array, or one that was staged, is worked on in a copy; write_back() brings the copy home and may
   // run without the GIL. Both throw Failure if a device fails.
   bool is_copy() const { return copy_ != nullptr; }
   void write_back() const {
@@ -51,10 +59,8 @@ class Array {
     else
       strided_.scatter_from(copy_.get());
   }
-  // Waits for whatever works on a device's memory, before it is read once more; with the GIL.
-  void synchronize() const {
-    if (device_) device_->driver->synchronize(device_->device, nullptr);
-  }
+  // Waits for whatever works on a device's memory, which may be that of another allocation by now; with the GIL.
+  void look_again();
   void read_in() const {  // once more
     if (device_)
       device_->read_into(copy_.get(), nbytes_);
@@ -88,6 +94,7 @@ class Array {
   Py_buffer buffer_{};         // buffer_.obj is null where it is not used
   PyObject* owner_ = nullptr;  // of anything else
   StridedArray strided_;       // of a non-contiguous array
+  bool is_of_device_ = false;
   std::unique_ptr<DeviceMemory> device_;
   std::unique_ptr<std::byte[]> copy_;
 };

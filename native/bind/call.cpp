@@ -186,14 +186,21 @@ const Program* read_algorithm(PyObject* self, Communicator& core, PyObject* algo
   return core.program(index);
 }
 
-void set_carrier(PyObject* self, PyCommunicator& communicator, const Options& options, Operation& op) {
+void set_carrier(PyObject* self, PyCommunicator& communicator, const Options& options, Operation& op, Arrays& arrays) {
   const bool has_algorithm = options.algorithm && options.algorithm != Py_None;
   if (has_algorithm) [[unlikely]]
     op.program = read_algorithm(self, communicator.core(), options.algorithm, op);
   op.is_named = has_algorithm || (options.backend && options.backend != Py_None);
+  const bool is_on_device = arrays.is_on_device();
+  if (is_on_device) [[unlikely]] {
+    arrays.set_device(op);
+    op.is_named = true;  // how long it takes says nothing of arrays on the host
+  }
   const Carrier carrier = communicator.choose(options.backend, op, has_algorithm);
   op.backend = carrier.backend;
   op.program = carrier.program;
+  if (is_on_device && op.device && !communicator.takes_memory(op)) [[unlikely]]
+    arrays.stage(op);
 }
 
 }  // namespace
@@ -202,7 +209,7 @@ PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<
               const Options& options) {
   Communicator& core = entry.core();
   PyCommunicator& communicator = entry.communicator();
-  if (!options.is_internal) set_carrier(self, communicator, options, op);
+  if (!options.is_internal) set_carrier(self, communicator, options, op, *arrays);
   std::vector<WorkPtr> deps = read_deps(options.deps, core);
   if (communicator.mode == PyCommunicator::Mode::prepare) [[unlikely]]
     return prepare(self, op, std::move(arrays), options);

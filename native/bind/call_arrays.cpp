@@ -5,6 +5,7 @@
 #include <mutex>
 #include <vector>
 
+#include "bind/pointer_cache.hpp"
 #include "core/copy.hpp"
 
 namespace hocket {
@@ -63,6 +64,37 @@ ArraysPool& arrays_pool() {
   return *pool;
 }
 
+void Arrays::set_device(Operation& op) {
+  const Array& result = out.is_given() ? out : in;
+  const DeviceMemory* const places[] = {in.device(), result.device()};
+  const DeviceMemory* const any = places[0] ? places[0] : places[1];
+  const bool is_one_device = std::all_of(std::begin(places), std::end(places), [&](const DeviceMemory* place) {
+    return !place || (place->driver == any->driver && place->buffer.device == any->buffer.device);
+  });
+  if (!in.is_on_device() || !result.is_on_device() || !is_one_device) return stage(op);
+  std::string reason;
+  device.driver = any ? any->driver : find_memory_driver(&reason);
+  if (!device.driver) return stage(op);  // of nothing, and no member has more
+  device.device = any ? any->buffer.device : DeviceArrays::kAny;
+  device.is_written = written != nullptr;
+  note_buffers();
+  op.device = &device;
+}
+
+void Arrays::note_buffers() {
+  const Array& result = out.is_given() ? out : in;
+  if (in.device()) device.in = in.device()->buffer;
+  if (result.device()) device.out = result.device()->buffer;
+}
+
+void Arrays::stage(Operation& op) {
+  in.stage();
+  out.stage();
+  if (op.in) op.in = in.data();
+  if (op.out) op.out = out.is_given() ? out.data() : in.data();
+  op.device = nullptr;
+}
+
 void Arrays::read_in() const {
   if (in.is_copy()) in.read_in();
   std::byte* to = buffer.get();
@@ -73,9 +105,11 @@ void Arrays::read_in() const {
   }
 }
 
-void Arrays::synchronize() const {
-  in.synchronize();
-  for (const auto& part : parts) part->synchronize();
+void Arrays::look_again() {
+  in.look_again();
+  out.look_again();
+  for (const auto& part : parts) part->look_again();
+  if (device.driver) note_buffers();
 }
 
 void Arrays::write_back() const {

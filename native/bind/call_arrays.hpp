@@ -25,12 +25,20 @@ struct Arrays {
   std::vector<nb::object> written_parts;
   bool writes_parts = false;
   std::shared_ptr<const Blocks> blocks;  // of an operation with counts
+  DeviceArrays device;                   // of an operation that has any
+
+  // Tells the operation of its arrays in the memory of one device, or stages those that others do not go with.
+  bool is_on_device() const { return in.is_on_device() || out.is_on_device(); }
+  void set_device(Operation& op);
+  void note_buffers();
+  // Hands the operation copies of them on the host.
+  void stage(Operation& op);
 
   // Whether the operation works on a copy of what the caller gave, which has to be filled before and brought home after
   // it. Neither needs the GIL.
   bool has_copies() const { return in.is_copy() || out.is_copy() || buffer; }
   void read_in() const;
-  void synchronize() const;  // before read_in(), where others may have worked on the arrays since; with the GIL
+  void look_again();  // where others may have worked on the arrays since, or exchanged their memory; with the GIL
   void write_back() const;
   ByteRange reads() const;
   ByteRange writes() const;
@@ -44,6 +52,8 @@ class ArraysPool {
     arrays->written = nullptr;
     arrays->written_object.reset();
     arrays->blocks.reset();
+    if (arrays->device.driver) [[unlikely]]
+      arrays->device = {};
     if (!arrays->parts.empty()) return;  // rare, and large
     spare_ = std::move(arrays);
   }

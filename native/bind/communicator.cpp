@@ -112,14 +112,24 @@ Carrier PyCommunicator::choose(PyObject* object, const Operation& op, bool keeps
   if (!is_named && names_.size() == 1 && core_->choices().is_empty()) return {0, op.program};
   const ProgressGuard guard;  // another thread may close the communicator meanwhile, and with it the lanes
   if (core_->closed) throw Failure(core_->closed_error());
-  if (!is_named) return core_->choose(op, {.keeps_program = keeps_program});
+  return core_->choose(op, wish_of(object, keeps_program));
+}
+
+bool PyCommunicator::takes_memory(const Operation& op) const {
+  const ProgressGuard guard;
+  if (core_->closed) throw Failure(core_->closed_error());
+  return core_->takes_memory(op);
+}
+
+Wish PyCommunicator::wish_of(PyObject* object, bool keeps_program) const {
+  if (!object || object == Py_None) return {.keeps_program = keeps_program};
   std::string names;
   for (size_t backend = 0; backend < names_.size(); ++backend) {
     if (!core_->allows(backend)) continue;
     const std::string& name = names_[backend];
     names += (names.empty() ? "'" : ", '") + name + "'";
-    if (!PyUnicode_Check(object) || PyUnicode_CompareWithASCIIString(object, name.c_str()) != 0) continue;
-    return core_->choose(op, {.backend = static_cast<uint8_t>(backend), .keeps_program = keeps_program});
+    if (PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, name.c_str()) == 0)
+      return {.backend = static_cast<uint8_t>(backend), .keeps_program = keeps_program};
   }
   const std::string wanted = nb::cast<std::string>(nb::repr(nb::handle(object)));
   std::string text = "backend " + wanted + " is not available; this communicator has " + names;

@@ -53,6 +53,7 @@ class PyCommunicator {
   void set_allowed(const std::vector<std::string>& names);
   // The best way to carry a call, over the backend that it names if it does.
   Carrier choose(PyObject* backend, const Operation& op, bool keeps_program) const;
+  bool takes_memory(const Operation& op) const;
   // Why a backend that a call may name is not there; for messages.
   void set_left_out(std::map<std::string, std::string> reasons) { left_out_ = std::move(reasons); }
 
@@ -85,6 +86,7 @@ class PyCommunicator {
   nb::object on_failure;  // called with (communicator, exception) when an operation failed
 
  private:
+  Wish wish_of(PyObject* backend, bool keeps_program) const;  // under the progress lock; throws BackendUnavailable
   void take_turn(PyObject* self);
   void open_host(const PyHost& host, const std::vector<int>& host_numbers, int rank, uint64_t key,
                  double open_timeout_s);

@@ -11,10 +11,10 @@ namespace hocket {
 struct DeviceMemory {
   std::shared_ptr<MemoryDriver> driver;
   uintptr_t address;
-  int device;
+  Buffer buffer;  // in which it lies
 
-  void read_into(void* to, size_t nbytes) const { driver->copy_to_host(to, address, nbytes, device); }
-  void write(const void* from, size_t nbytes) const { driver->copy_to_device(address, from, nbytes, device); }
+  void read_into(void* to, size_t nbytes) const { driver->copy_to_host(to, address, nbytes, buffer.device); }
+  void write(const void* from, size_t nbytes) const { driver->copy_to_device(address, from, nbytes, buffer.device); }
 };
 
 }  // namespace hocket

@@ -133,6 +133,7 @@ void Array::acquire_dlpack(PyObject* object, const ArrayRules& rules) {
 
 void Array::set_foreign(uintptr_t address, std::optional<uintptr_t> stream, bool is_synchronized, PyObject* holder) {
   data_ = reinterpret_cast<std::byte*>(address);  // NOLINT
+  is_of_device_ = nbytes_ == 0;
   if (nbytes_ == 0) return;
   const std::shared_ptr<MemoryDriver> driver = memory_driver();
   const Buffer buffer = pointer_cache().find(*driver, address, holder);
@@ -143,7 +144,18 @@ void Array::set_foreign(uintptr_t address, std::optional<uintptr_t> stream, bool
   if (!is_synchronized && buffer.kind != MemoryKind::host)
     driver->synchronize(buffer.device, stream ? &*stream : nullptr);
   if (buffer.kind != MemoryKind::device) return;
-  device_ = std::make_unique<DeviceMemory>(DeviceMemory{driver, address, buffer.device});
+  is_of_device_ = true;
+  device_ = std::make_unique<DeviceMemory>(DeviceMemory{driver, address, buffer});
+}
+
+void Array::look_again() {
+  if (!device_) return;
+  device_->buffer = pointer_cache().find(*device_->driver, device_->address, nullptr);
+  device_->driver->synchronize(device_->buffer.device, nullptr);
+}
+
+void Array::stage() {
+  if (!device_ || copy_) return;
   copy_ = std::make_unique_for_overwrite<std::byte[]>(nbytes_);
   device_->read_into(copy_.get(), nbytes_);
   data_ = copy_.get();

@@ -26,6 +26,7 @@ Message read_message(const Entry& entry, OpKind kind, PyObject* x, PyObject* pee
       {.kind = kind, .root = read_rank(peer, is_send ? "dst" : "src", entry.core().size), .tag = read_tag(tag)},
       arrays_pool().take()};
   take_in_place(entry, x, is_send ? Access::read : Access::write, message.op, *message.arrays);
+  message.arrays->stage(message.op);  // before any of several is issued
   return message;
 }
 

@@ -76,6 +76,7 @@ void take_parts(const Entry& entry, PyObject* xs, Access access, Operation& op, 
     const std::string argument = "xs[" + std::to_string(i) + "]";
     arrays.parts.push_back(std::make_unique<Array>());
     arrays.parts.back()->acquire(x, {argument.c_str(), access, entry.communicator().check_grad});
+    arrays.parts.back()->stage();
     nbytes += arrays.parts.back()->nbytes();
     if (access == Access::write && is_tensor(x)) arrays.written_parts.push_back(nb::borrow(nb::handle(x)));
   }

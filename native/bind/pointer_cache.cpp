@@ -94,6 +94,10 @@ PointerCache& pointer_cache() {
 namespace {
 
 using Copy = int (*)(void* to, const void* from, size_t nbytes);
+// Of 64 bytes at `handle`: false where the allocation cannot be shared, the address or 0, and an error or 0.
+using Share = int (*)(uintptr_t begin, void* handle);
+using Open = uintptr_t (*)(const void* handle);
+using Close = int (*)(uintptr_t address);
 
 // A driver written in Python; its copies are functions of C, since they run without the GIL.
 class PythonDriver : public MemoryDriver {
@@ -101,8 +105,13 @@ class PythonDriver : public MemoryDriver {
   explicit PythonDriver(nb::object driver) : driver_(std::move(driver)) {
     tells_frees_ = nb::cast<bool>(driver_.attr("tells_frees"));
     name_ = nb::cast<std::string>(driver_.attr("name"));
-    to_host_ = address_of("copy_to_host");
-    to_device_ = address_of("copy_to_device");
+    to_host_ = address_of<Copy>("copy_to_host");
+    to_device_ = address_of<Copy>("copy_to_device");
+    if (!nb::hasattr(driver_, "share")) return;
+    within_ = address_of<Copy>("copy_within");
+    share_ = address_of<Share>("share");
+    open_ = address_of<Open>("open");
+    close_ = address_of<Close>("close");
   }
   ~PythonDriver() override {
     const nb::gil_scoped_acquire gil;
@@ -129,13 +138,25 @@ class PythonDriver : public MemoryDriver {
   void copy_to_device(uintptr_t to, const void* from, size_t nbytes, int) override {
     check(to_device_(reinterpret_cast<void*>(to), from, nbytes), "copy_to_device");
   }
+  void copy_within(uintptr_t to, uintptr_t from, size_t nbytes, int) override {
+    check(within_(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), nbytes), "copy_within");
+  }
+  bool shares_memory() const override { return share_ != nullptr; }
+  bool share(const Buffer& buffer, MemoryHandle* handle) override { return share_(buffer.begin, handle->data()) != 0; }
+  uintptr_t open(const MemoryHandle& handle, int) override {
+    const uintptr_t address = open_(handle.data());
+    check(address == 0, "open");
+    return address;
+  }
+  void close(uintptr_t address, int) noexcept override { close_(address); }
   void synchronize(int device, const uintptr_t* stream) override {
     driver_.attr("synchronize")(device, stream ? nb::object(nb::int_(*stream)) : nb::object(nb::none()));
   }
 
  private:
-  Copy address_of(const char* name) const {
-    return reinterpret_cast<Copy>(nb::cast<uintptr_t>(driver_.attr(name)));  // NOLINT
+  template <typename Function>
+  Function address_of(const char* name) const {
+    return reinterpret_cast<Function>(nb::cast<uintptr_t>(driver_.attr(name)));  // NOLINT
   }
   void check(int result, const char* what) const {
     if (result != 0)
@@ -147,6 +168,10 @@ class PythonDriver : public MemoryDriver {
   std::string name_;
   Copy to_host_;
   Copy to_device_;
+  Copy within_ = nullptr;
+  Share share_ = nullptr;  // null: it shares no memory
+  Open open_ = nullptr;
+  Close close_ = nullptr;
 };
 
 std::shared_ptr<MemoryDriver>& chosen_driver() {
@@ -156,15 +181,18 @@ std::shared_ptr<MemoryDriver>& chosen_driver() {
 
 }  // namespace
 
-std::shared_ptr<MemoryDriver> memory_driver() {
+std::shared_ptr<MemoryDriver> find_memory_driver(std::string* reason) {
   std::shared_ptr<MemoryDriver>& driver = chosen_driver();
-  if (!driver) {
-    std::string reason;
-    driver = find_cuda_driver(&reason);
-    if (!driver)
-      throw Failure(ErrorCode::backend_unavailable, "the array lies in device memory, and there is no driver for it: " +
-                                                        reason + "; hocket.memory.use_driver() takes another one");
-  }
+  if (!driver) driver = find_cuda_driver(reason);
+  return driver;
+}
+
+std::shared_ptr<MemoryDriver> memory_driver() {
+  std::string reason;
+  std::shared_ptr<MemoryDriver> driver = find_memory_driver(&reason);
+  if (!driver)
+    throw Failure(ErrorCode::backend_unavailable, "the array lies in device memory, and there is no driver for it: " +
+                                                      reason + "; hocket.memory.use_driver() takes another one");
   return driver;
 }
 

@@ -53,7 +53,9 @@ class PointerCache {
 };
 
 PointerCache& pointer_cache();
-// The driver in use; throws Failure (BackendUnavailable) where there is none.
+// The driver in use, or null and why there is none.
+std::shared_ptr<MemoryDriver> find_memory_driver(std::string* reason);
+// Throws Failure (BackendUnavailable) where there is none.
 std::shared_ptr<MemoryDriver> memory_driver();
 
 }  // namespace hocket

@@ -31,10 +31,8 @@ void start_as(PyPrepared& prepared, const Entry& entry, bool is_async) {
   note_written(*prepared.arrays);
   Operation op = prepared.op;
   Communicator::AtOnce at_once;
-  if (prepared.arrays->has_copies()) {
-    prepared.arrays->synchronize();
-    prepared.arrays->read_in();
-  }
+  prepared.arrays->look_again();
+  if (prepared.arrays->has_copies()) prepared.arrays->read_in();
   if (!is_async && try_at_once(entry.core(), op, at_once)) [[likely]] {
     if (prepared.arrays->has_copies()) prepared.arrays->write_back();
     return;

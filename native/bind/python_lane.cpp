@@ -13,6 +13,7 @@
 #include "bind/lanes.hpp"
 #include "core/engine.hpp"
 #include "core/process.hpp"
+#include "memory/driver.hpp"
 #include "reduce/reduce.hpp"
 
 namespace hocket {
@@ -211,6 +212,7 @@ bool pump_python_lanes(bool all) {
 PythonLane::PythonLane(nb::object adapter, std::string backend)
     : backend_(std::move(backend)), adapter_(std::make_shared<Adapter>()) {
   depth_ = nb::cast<size_t>(adapter.attr("depth"));
+  device_ = nb::cast<std::optional<int>>(adapter.attr("device"));
   adapter_->size = nb::cast<int>(adapter.attr("size"));
   const auto polling = nb::cast<std::string>(adapter.attr("polling"));
   adapter_->polling = polling == "eager" ? Polling::eager : polling == "patient" ? Polling::patient : Polling::none;
@@ -274,6 +276,7 @@ std::vector<int> PythonLane::missing(const Operation& op) const {
 bool PythonLane::cancel(Operation& op) noexcept {
   auto* held = static_cast<std::shared_ptr<Slot>*>(op.token);
   (*held)->dropped.store(true, std::memory_order_release);
+  adapter_->ask();
   const bool unnoticed = (*held)->state.load(std::memory_order_acquire) == Slot::State::queued;
   delete held;
   op.token = nullptr;
@@ -284,6 +287,11 @@ std::optional<std::string> PythonLane::refuses(const Operation& op) const {
   const auto found = refusals_.find(key_of(op));
   if (found == refusals_.end()) return std::nullopt;
   return found->second;
+}
+
+bool PythonLane::takes_memory(const Operation& op) const {
+  if (!device_ || !op.device) return !device_ && !op.device;
+  return op.device->device == *device_ || op.device->device == DeviceArrays::kAny;
 }
 
 Polling PythonLane::polling() const {

@@ -33,12 +33,14 @@ class PythonLane final : public Lane {
   std::vector<int> missing(const Operation& op) const override;
   bool cancel(Operation& op) noexcept override;
   std::optional<std::string> refuses(const Operation& op) const override;
+  bool takes_memory(const Operation& op) const override;
   Polling polling() const override;
   bool keeps_arrays() const override { return true; }
 
  private:
   std::string backend_;
   size_t depth_ = 1;
+  std::optional<int> device_;  // whose memory it takes; none: the host's
   std::shared_ptr<Adapter> adapter_;
   // Why an operation is refused, by kind, type and reduction: asked once, so that choosing needs no Python.
   std::map<uint32_t, std::string> refusals_;

@@ -51,6 +51,7 @@ void wait_for_work(nb::handle communicator, const WorkPtr& work, double timeout_
   }
   if (result == WaitResult::interrupted) throw PythonError();
   if (work->error) {
+    Engine::instance().attend();  // libraries let go of what was given up before the program goes on
     raise_operation_error(communicator, *work->error);
     throw PythonError();
   }

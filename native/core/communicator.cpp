@@ -41,9 +41,16 @@ void Communicator::add_backend(std::unique_ptr<Lane> collective, std::unique_ptr
 
 std::optional<Carrier> Communicator::find_carrier(const Operation& op, const Wish& wish) const {
   const auto is_wanted = [&](size_t backend) { return wish.backend ? *wish.backend == backend : allows(backend); };
+  // What is made for devices comes first. Otherwise their arrays are carried as those on the host are, so that it does
+  // not matter if some members have theirs there.
+  if (op.device)
+    for (size_t backend = 0; backend < num_backends(); ++backend)
+      if (is_wanted(backend) && is_for_devices(backend, op) && !refuses(backend, op))
+        return Carrier{static_cast<uint8_t>(backend), op.program};
   const auto can = [&](size_t backend, const Program* program) {
     Operation asked = op;
     asked.program = program;
+    asked.device = nullptr;
     return is_wanted(backend) && !refuses(backend, asked);
   };
   if (const std::vector<Carrier>* ranking = choices_.ranking(op))

@@ -44,8 +44,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::optional<std::string> refuses(size_t backend, const Operation& op) const {
     if (op.program)
       if (std::optional<std::string> reason = op.program->refuses(op)) return reason;
-    return queues_[2 * backend + (is_point_to_point(op.kind) ? 1 : 0)].lane->refuses(op);
+    const Lane& lane = lane_of(backend, op);
+    if (std::optional<std::string> reason = lane.refuses(op)) return reason;
+    if (is_for_devices(backend, op) && !lane.takes_memory(op)) return "it takes arrays in memory of its device alone";
+    return std::nullopt;
   }
+  bool takes_memory(const Operation& op) const { return lane_of(op.backend, op).takes_memory(op); }
   // Called with every collective that is issued.
   void set_issue_log(std::function<void(const Operation&)> log) { issue_log_ = std::move(log); }
   // The best way to carry the operation; nothing if there is none.
@@ -117,6 +121,13 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   };
 
   LaneQueue& queue_of(const Operation& op) { return queues_[2u * op.backend + (is_point_to_point(op.kind) ? 1 : 0)]; }
+  bool is_for_devices(size_t backend, Operation op) const {
+    op.device = nullptr;
+    return !lane_of(backend, op).takes_memory(op);
+  }
+  const Lane& lane_of(size_t backend, const Operation& op) const {
+    return *queues_[2 * backend + (is_point_to_point(op.kind) ? 1 : 0)].lane;
+  }
   bool progress(LaneQueue& queue);
   void give_up_all(LaneQueue& queue, const Error& error);
   void find_dependencies(Work& work) const;

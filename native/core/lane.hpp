@@ -43,6 +43,9 @@ class Lane {
   virtual bool is_short(const Operation&) const { return false; }
   // Why the library cannot carry the operation, nothing if it can; a function of the operation alone (rule R8).
   virtual std::optional<std::string> refuses(const Operation&) const { return std::nullopt; }
+  // Whether it uses the arrays where they lie. Of memory of a device (op.device) a copy on the host is made for a lane
+  // that does not. Also a function of the operation alone.
+  virtual bool takes_memory(const Operation& op) const { return !op.device; }
   // Of messages: a rank of which one with this tag has come that no receive waits for.
   virtual std::optional<int> find_sender(int) { return std::nullopt; }
   virtual Polling polling() const { return Polling::none; }

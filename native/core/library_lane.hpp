@@ -17,6 +17,7 @@ class LibraryLane : public Lane {
   const char* backend() const override { return library_->backend(); }
   size_t depth() const override { return library_->depth(); }
   std::optional<std::string> refuses(const Operation& op) const override { return library_->refuses(op); }
+  bool takes_memory(const Operation& op) const override { return library_->takes_memory(op); }
   void note_issue(Operation& op) override { library_->note_issue(op); }
   Polling polling() const override { return library_->polling(); }
   bool keeps_arrays() const override { return library_->keeps_arrays(); }

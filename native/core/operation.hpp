@@ -10,6 +10,8 @@
 
 namespace hocket {
 
+struct DeviceArrays;  // memory/driver.hpp
+
 struct Operation {
   OpKind kind = OpKind::barrier;
   DType dtype = DType::uint8;
@@ -21,14 +23,15 @@ struct Operation {
   uint64_t nbytes = 0;  // the array, or one block where there is one for every rank; with counts: all blocks together
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  const char* site = nullptr;        // call site "file.py:12", interned for the life of the process; null while unknown
-  void* token = nullptr;             // belongs to the lane that carries the operation
-  const Blocks* blocks = nullptr;    // only with counts; belongs to the call or the work
-  uint64_t sent_nbytes = 0;          // that this rank has sent by the program
+  const char* site = nullptr;      // call site "file.py:12", interned for the life of the process; null while unknown
+  void* token = nullptr;           // belongs to the lane that carries the operation
+  const Blocks* blocks = nullptr;  // only with counts; belongs to the call or the work
+  const DeviceArrays* device = nullptr;  // null: the arrays lie in memory of the host; belongs to the call or the work
+  uint64_t sent_nbytes = 0;              // that this rank has sent by the program
   const Program* program = nullptr;  // by which it is executed; null: as its library does; belongs to the communicator
   uint32_t shares = 0;               // which version of its lane's Shares divides it; 0: none, so in halves
   bool is_in_place = false;          // it was done on shared arrays, where they are
-  bool is_named = false;             // the call named library or algorithm, or was prepared: no policy has a say
+  bool is_named = false;  // no policy has a say in it, and none learns from it: the call named a library, ...
 
   size_t count() const { return nbytes / itemsize(dtype); }
   // Bytes at `in` and at `out` of this rank; of gather and scatter those of the root.

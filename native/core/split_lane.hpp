@@ -47,6 +47,9 @@ class SplitLane final : public Lane {
   std::optional<Error> health() override;
   void abandon(const Error& error) noexcept override;
   std::optional<std::string> refuses(const Operation& op) const override;
+  bool takes_memory(const Operation& op) const override {
+    return lanes_[0]->takes_memory(op) && lanes_[1]->takes_memory(op);
+  }
   Polling polling() const override { return std::max(lanes_[0]->polling(), lanes_[1]->polling()); }
   bool keeps_arrays() const override { return lanes_[0]->keeps_arrays() || lanes_[1]->keeps_arrays(); }
 

@@ -1,8 +1,9 @@
 // CUDA's driver API, looked up at run time. Its functions and constants are those of the CUDA Driver API reference:
-// Unified Addressing (cuPointerGetAttributes), Memory Management, Context and Stream Management.
+// Unified Addressing (cuPointerGetAttributes), Memory Management (cuMemcpy*, cuIpc*), Context and Stream Management.
 #include <dlfcn.h>
 
 #include <array>
+#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -28,6 +29,12 @@ enum Attribute : int {
 };
 constexpr int kMemoryTypeDevice = 2;
 constexpr Result kInvalidValue = 1;  // of an address that CUDA does not know
+constexpr unsigned kEnablePeerAccess = 1;
+
+struct IpcHandle {  // CUipcMemHandle, which is handed over by value
+  char reserved[64];
+};
+static_assert(sizeof(IpcHandle) == sizeof(MemoryHandle));
 
 struct Functions {
   Result (*init)(unsigned) = nullptr;
@@ -40,6 +47,10 @@ struct Functions {
   Result (*pop)(Context*) = nullptr;
   Result (*to_host)(void*, DevicePointer, size_t) = nullptr;
   Result (*to_device)(DevicePointer, const void*, size_t) = nullptr;
+  Result (*copy)(DevicePointer, DevicePointer, size_t) = nullptr;
+  Result (*share)(IpcHandle*, DevicePointer) = nullptr;
+  Result (*open)(DevicePointer*, IpcHandle, unsigned) = nullptr;
+  Result (*close)(DevicePointer) = nullptr;
   Result (*synchronize_stream)(void*) = nullptr;
   Result (*synchronize_context)() = nullptr;
 };
@@ -88,6 +99,40 @@ class CudaDriver : public MemoryDriver {
     check(cuda_.to_device(to, from, nbytes), "cuMemcpyHtoD");
     // Out of pageable memory it may return before the last of it is there, and streams of others do not wait for it.
     check(cuda_.synchronize_stream(nullptr), "cuStreamSynchronize");
+  }
+
+  void copy_within(uintptr_t to, uintptr_t from, size_t nbytes, int device) override {
+    const Current current(*this, device);
+    check(cuda_.copy(to, from, nbytes), "cuMemcpy");
+    check(cuda_.synchronize_stream(nullptr), "cuStreamSynchronize");  // between devices it returns before the end
+  }
+
+  bool shares_memory() const override { return true; }
+
+  // Memory of pools, and what was mapped piece by piece (torch's expandable segments), has handles of other kinds.
+  bool share(const Buffer& buffer, MemoryHandle* handle) override {
+    const Current current(*this, buffer.device);
+    IpcHandle its;
+    if (cuda_.share(&its, buffer.begin) != 0) return false;
+    std::memcpy(handle->data(), &its, sizeof its);
+    return true;
+  }
+
+  uintptr_t open(const MemoryHandle& handle, int device) override {
+    const Current current(*this, device);
+    IpcHandle its;
+    std::memcpy(&its, handle.data(), sizeof its);
+    DevicePointer address = 0;
+    check(cuda_.open(&address, its, kEnablePeerAccess), "cuIpcOpenMemHandle");
+    return static_cast<uintptr_t>(address);
+  }
+
+  void close(uintptr_t address, int device) noexcept override {
+    try {
+      const Current current(*this, device);
+      cuda_.close(address);
+    } catch (const Failure&) {  // the device is lost, and with it what was open
+    }
   }
 
   void synchronize(int device, const uintptr_t* stream) override {
@@ -155,7 +200,9 @@ std::shared_ptr<MemoryDriver> find_cuda_driver(std::string* reason) {
       look_up(library, "cuPointerGetAttribute", cuda.attribute) &&
       look_up(library, "cuDevicePrimaryCtxRetain", cuda.retain) && look_up(library, "cuCtxPushCurrent_v2", cuda.push) &&
       look_up(library, "cuCtxPopCurrent_v2", cuda.pop) && look_up(library, "cuMemcpyDtoH_v2", cuda.to_host) &&
-      look_up(library, "cuMemcpyHtoD_v2", cuda.to_device) &&
+      look_up(library, "cuMemcpyHtoD_v2", cuda.to_device) && look_up(library, "cuMemcpy", cuda.copy) &&
+      look_up(library, "cuIpcGetMemHandle", cuda.share) && look_up(library, "cuIpcOpenMemHandle_v2", cuda.open) &&
+      look_up(library, "cuIpcCloseMemHandle", cuda.close) &&
       look_up(library, "cuStreamSynchronize", cuda.synchronize_stream) &&
       look_up(library, "cuCtxSynchronize", cuda.synchronize_context);
   int count = 0;

@@ -36,6 +36,7 @@ class Executor {
   // Of the latest run.
   uint64_t sent_nbytes() const { return sent_nbytes_; }
   Lane& messages() { return *messages_; }
+  bool takes_memory(const Operation& op) const { return messages_->takes_memory(op); }
 
  private:
   struct Buffer {

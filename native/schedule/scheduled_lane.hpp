@@ -25,6 +25,10 @@ class ScheduledLane final : public LibraryLane {
   std::optional<std::string> refuses(const Operation& op) const override {
     return op.program ? std::nullopt : library_->refuses(op);
   }
+  // Schedules reduce and move by the processor.
+  bool takes_memory(const Operation& op) const override {
+    return op.program ? !op.device && executor_.takes_memory(op) : library_->takes_memory(op);
+  }
 
  private:
   Executor executor_;          // of the first of

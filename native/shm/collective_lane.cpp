@@ -16,7 +16,8 @@ CollectiveLane::CollectiveLane(std::shared_ptr<Region> region)
       size_(region_->size),
       agreement_(region_, 0),
       sources_(static_cast<size_t>(size_)),
-      offers_(static_cast<size_t>(size_)) {
+      offers_(static_cast<size_t>(size_)),
+      device_offers_(static_cast<size_t>(size_)) {
   reads_peers_ = true;
   for (int peer = 0; peer < size_ && reads_peers_; ++peer)
     if (peer != rank_) reads_peers_ = may_read_memory(region_->pid(peer));
@@ -65,20 +66,27 @@ Progress CollectiveLane::test(Operation& op) {
       agreement_.finish();
       return Progress::done;
     }
-    read_offers();
+    read_offers(op);
     agreement_.finish();
     uint64_t largest = op.largest_block();
     for (const Offer& offer : offers_) largest = std::max(largest, offer.largest);
     const Sharing sharing = find_sharing(op);
     is_shared_ = op.is_in_place = sharing != Sharing::none;
-    task_ = is_shared_ ? start_shared(op, sharing) : is_direct(op, largest) ? read_directly(op) : start(op, largest);
+    Operation given = op;
+    if (op.device && !is_shared_) given = host_copies_.emplace(op, size_).on_host(op);
+    task_ = is_shared_                  ? start_shared(given, sharing)
+            : is_direct(given, largest) ? read_directly(given)
+                                        : start(given, largest);
   }
   try {
     const Progress progress = task_.drive();
-    if (progress == Progress::done) task_ = Task();
+    if (progress != Progress::done) return progress;
+    if (host_copies_) host_copies_->write_back();
+    forget_task();
     return progress;
   } catch (...) {
-    task_ = Task();
+    has_left_device_arrays_ |= op.device && is_shared_;
+    forget_task();
     throw;
   }
 }
@@ -102,41 +110,6 @@ Progress CollectiveLane::execute(Operation& op) {
   }
 }
 
-void CollectiveLane::offer_arrays(const Operation& op) {
-  Offer offer{.address = reinterpret_cast<uint64_t>(op.in),
-              .largest = op.kind == OpKind::all_to_allv ? op.largest_block() : 0,
-              .in_place = kNotShared,
-              .out_place = kNotShared,
-              .reads_peers = reads_peers_,
-              .maps_heap = 0};
-  static_assert(sizeof offer <= Agreement::kMostPayload);
-  if (!heap_ && region_->host().has_heap()) heap_ = region_->host().heap();
-  if (heap_) {
-    offer.maps_heap = 1;
-    const auto place_of = [&](const std::byte* begin, uint64_t nbytes) {
-      return begin ? heap_->place_of(begin, nbytes).value_or(kNotShared) : kNotShared;
-    };
-    offer.in_place = place_of(op.in, op.in_nbytes(size_));
-    offer.out_place = place_of(op.out, op.out_nbytes(size_));
-  }
-  std::memcpy(agreement_.payload(rank_, sizeof offer), &offer, sizeof offer);
-}
-
-void CollectiveLane::read_offers() {
-  for (int peer = 0; peer < size_; ++peer)
-    std::memcpy(&offers_[static_cast<size_t>(peer)], agreement_.payload(peer, sizeof(Offer)), sizeof(Offer));
-  // From the next operation on: all members have to have it.
-  const auto is_shared = [](const Offer& offer) {
-    return offer.in_place != kNotShared || offer.out_place != kNotShared;
-  };
-  if (heap_ || cannot_map_ || !std::any_of(offers_.begin(), offers_.end(), is_shared)) return;
-  try {
-    heap_ = region_->host().heap();
-  } catch (const Failure&) {
-    cannot_map_ = true;  // what is staged instead is right, too
-  }
-}
-
 void CollectiveLane::consume_eager(const Operation& op) {
   const uint64_t most = contribution(op);
   const uint64_t offset = has_input_blocks(op.kind) ? op.in_block(rank_).offset : 0;
@@ -145,7 +118,12 @@ void CollectiveLane::consume_eager(const Operation& op) {
 }
 
 void CollectiveLane::do_alone(const Operation& op) const {
-  if (op.nbytes && op.out && op.in != op.out) std::memmove(op.out, op.in, op.nbytes);
+  if (!op.nbytes || !op.out || op.in == op.out) return;
+  if (op.device)
+    op.device->driver->copy_within(reinterpret_cast<uintptr_t>(op.out), reinterpret_cast<uintptr_t>(op.in), op.nbytes,
+                                   op.device->device);
+  else
+    std::memmove(op.out, op.in, op.nbytes);
 }
 
 Task CollectiveLane::start(const Operation& op, uint64_t largest) {
@@ -182,7 +160,8 @@ bool CollectiveLane::cancel(Operation& op) noexcept {
   if (heap_ && !op.program && !is_eager(op))
     for (const std::byte* array : {op.in, static_cast<const std::byte*>(op.out)})
       if (array) heap_->detach(array);
-  task_ = Task();
+  if (op.device && !host_copies_) has_left_device_arrays_ = true;
+  forget_task();
   if (is_executing_) executor_->cancel();
   is_executing_ = false;
   agreement_.cancel();

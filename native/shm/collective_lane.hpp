@@ -7,7 +7,10 @@
 // Contributions up to kEagerBytes travel with the line, so that small operations are over when the lines are read.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include "core/lane.hpp"
@@ -15,6 +18,8 @@
 #include "reduce/reduce.hpp"
 #include "schedule/executor.hpp"
 #include "shm/agreement.hpp"
+#include "shm/host_copies.hpp"
+#include "shm/opened_memory.hpp"
 #include "shm/region.hpp"
 #include "shm/task.hpp"
 
@@ -32,6 +37,12 @@ class CollectiveLane final : public Lane {
   std::optional<Error> health() override;
   void abandon(const Error& error) noexcept override { region_->post_abort(error); }
   bool is_short(const Operation& op) const override { return is_eager(op); }
+  // A few bytes are copied to the host and travel with the line. Of all_to_allv only two members know where a block is.
+  bool takes_memory(const Operation& op) const override {
+    return !op.device || (!op.program && !is_eager(op) && op.kind != OpKind::all_to_allv && op.device->device >= 0 &&
+                          op.device->driver->shares_memory());
+  }
+  bool keeps_arrays() const override { return has_left_device_arrays_; }
 
  private:
   // The most that any member gives, which all of them know.
@@ -46,6 +57,11 @@ class CollectiveLane final : public Lane {
   Progress execute(Operation& op);
   void consume_eager(const Operation& op);
   void do_alone(const Operation& op) const;
+  void forget_task() {
+    task_ = Task();
+    host_copies_.reset();
+    in_use_.clear();
+  }
   // `largest`: the largest block of all members.
   Task start(const Operation& op, uint64_t largest);
 
@@ -53,14 +69,23 @@ class CollectiveLane final : public Lane {
   struct Offer {
     uint64_t address;    // of its input
     uint64_t largest;    // the largest block that it knows, of all_to_allv; else 0
-    uint64_t in_place;   // of its input in its part of the heap, or kNotShared
+    uint64_t in_place;   // of its input in its part of the heap, or in its allocation on a device; or kNotShared
     uint64_t out_place;  // likewise, of its output
-    uint32_t reads_peers;
-    uint32_t maps_heap;
+    bool reads_peers;    // its address is of the host, and it reads those of the others
+    bool is_on_device;
+    bool sees_others;  // it has mapped the heap, or can open what the others share of their devices
+  };
+  // Beside it, where the arrays lie on a device.
+  struct DeviceOffer {
+    SharedAllocation in;
+    SharedAllocation out;
   };
   static constexpr uint64_t kNotShared = UINT64_MAX;
   void offer_arrays(const Operation& op);
-  void read_offers();
+  void offer_device_arrays(const Operation& op, Offer& offer);
+  void read_offers(const Operation& op);
+  void map_heap();
+  void try_to_open(const Operation& op);
   // Where the chunks of an operation lie in every member's areas: in slots of one size, one after the other, behind
   // those of the operation before.
   struct Slots {
@@ -69,7 +94,7 @@ class CollectiveLane final : public Lane {
     uint64_t count;
     uint64_t offset(uint64_t k) const { return (first + k) % count * nbytes; }
   };
-  // The algorithms for arrays in the host's heap, in shared_arrays.cpp: which arrays are used where they are.
+  // The algorithms for arrays that all members see, in shared_arrays.cpp: which arrays are used where they are.
   enum class Sharing : uint8_t { none, in, out, both };
   Sharing find_sharing(const Operation& op) const;
   Task start_shared(const Operation& op, Sharing sharing);
@@ -77,8 +102,11 @@ class CollectiveLane final : public Lane {
   Task reduce_scatter_in_place(Operation op);
   Task scan_in_place(Operation op);
   Task copy_in_place(Operation op, Sharing sharing);
-  std::byte* in_of(int peer) const;
-  std::byte* out_of(int peer) const;
+  std::byte* in_of(const Operation& op, int peer);
+  std::byte* out_of(const Operation& op, int peer);
+  std::byte* opened(const Operation& op, int peer, const SharedAllocation& allocation);
+  // Of pieces on devices; returns the result in memory of the host, which the next call uses again.
+  std::byte* reduce_on_host(const Operation& op, const std::vector<const std::byte*>& sources, uint64_t nbytes);
   // The direct algorithms, in direct.cpp.
   bool is_direct(const Operation& op, uint64_t largest) const;
   Task read_directly(Operation op);
@@ -123,7 +151,15 @@ class CollectiveLane final : public Lane {
   std::vector<Offer> offers_;   // of the members, for the operation at hand
   std::shared_ptr<Heap> heap_;  // null: nobody has offered an array in it
   bool cannot_map_ = false;
-  bool is_shared_ = false;  // others read and write the arrays of the operation at hand
+  bool is_shared_ = false;                  // others read and write the arrays of the operation at hand
+  std::vector<DeviceOffer> device_offers_;  // likewise, of those whose arrays lie on a device
+  // The members whose memory was opened, by the device of this process for which it was; kCannot if one's could not be.
+  std::map<std::pair<const MemoryDriver*, int>, std::set<int>> proven_;
+  static constexpr int kCannot = -1;
+  std::vector<std::shared_ptr<const OpenedAllocation>> in_use_;  // by the operation at hand
+  std::vector<std::byte> scratch_;                               // for pieces of arrays on devices
+  std::optional<HostCopies> host_copies_;                        // of arrays on a device that not all members see
+  bool has_left_device_arrays_ = false;  // in an operation that was given up, whose other members may write on
 };
 
 }  // namespace hocket

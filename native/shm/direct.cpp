@@ -23,7 +23,7 @@ constexpr uint64_t kPieceBytes = 256 << 10;  // read in one step: other lanes wa
 bool CollectiveLane::is_direct(const Operation& op, uint64_t largest) const {
   const OpKind kind = without_counts(op.kind);
   return size_ > 2 && (kind == OpKind::gather || kind == OpKind::scatter) && largest >= kLeastDirectBytes &&
-         std::all_of(offers_.begin(), offers_.end(), [](const Offer& offer) { return offer.reads_peers != 0; });
+         std::all_of(offers_.begin(), offers_.end(), [](const Offer& offer) { return offer.reads_peers; });
 }
 
 Task CollectiveLane::read_directly(Operation op) {

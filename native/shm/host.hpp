@@ -12,6 +12,7 @@
 #include "core/engine.hpp"
 #include "core/error.hpp"
 #include "shm/heap.hpp"
+#include "shm/opened_memory.hpp"
 #include "shm/segment.hpp"
 
 namespace hocket {
@@ -66,6 +67,8 @@ class Host {
   const std::shared_ptr<Heap>& heap();
   bool has_heap() const { return heap_ != nullptr; }
 
+  OpenedMemory& opened_memory() { return opened_memory_; }
+
   // This rank will not take part in anything any more.
   void set_finalized();
   enum class Life : uint8_t { alive, finalized, dead };
@@ -84,6 +87,7 @@ class Host {
   Meeting meeting_;
   Mapping mapping_;
   std::shared_ptr<Heap> heap_;
+  OpenedMemory opened_memory_;
   std::vector<std::atomic<Life>> lives_;  // written under the progress lock, read anywhere
   int64_t looked_ns_ = 0;
 };

@@ -1,7 +1,10 @@
-// The algorithms for arrays that lie in the memory which the ranks of a host share (heap.hpp): who needs something
-// reads it where it is, who has a result writes it where it belongs, and nothing is staged. A rank says in its header
-// line where its arrays lie, and whether it has mapped the memory; all members see the same lines, so all of them take
-// this way or none. What has to be shared is said in find_sharing().
+// The algorithms for arrays that lie in the memory which the ranks of a host share (heap.hpp), or on devices whose
+// memory they can open: who needs something reads it where it is, who has a result writes it where it belongs, and
+// nothing is staged. A rank says in its header line where its arrays lie, and whether it sees those of others; all
+// members see the same lines, so all of them take this way or none. What has to be shared is said in find_sharing().
+//
+// Of arrays on devices, a rank has the host reduce what it owns, piece by piece, and the result has the bits of any
+// other reduction of hocket's.
 //
 // The agreement is the barrier in front: who has put out its line has what it gives in its array. `finished` is the
 // barrier behind: nobody returns while others read or write its array.
@@ -23,6 +26,12 @@ namespace {
 constexpr uint64_t kPieceBytes = 256 << 10;
 // What is written to more than two arrays is read again, out of the processor's own cache.
 constexpr uint64_t kCachedPieceBytes = 32 << 10;
+constexpr uint64_t kDevicePieceBytes = 1 << 20;  // a copy to or from a device takes ten microseconds before it begins
+constexpr uint64_t kMostDeviceCopyBytes = 16 << 20;  // between devices: within a millisecond
+
+void copy_to_device(const Operation& op, std::byte* to, const std::byte* from, uint64_t nbytes) {
+  op.device->driver->copy_to_device(reinterpret_cast<uintptr_t>(to), from, nbytes, op.device->device);
+}
 
 }  // namespace
 
@@ -30,7 +39,10 @@ CollectiveLane::Sharing CollectiveLane::find_sharing(const Operation& op) const 
   const auto all = [&](auto&& has) { return std::all_of(offers_.begin(), offers_.end(), has); };
   const auto has_in = [](const Offer& offer) { return offer.in_place != kNotShared; };
   const auto has_out = [](const Offer& offer) { return offer.out_place != kNotShared; };
-  if (!all([](const Offer& offer) { return offer.maps_heap != 0; })) return Sharing::none;
+  const auto sees = [&](const Offer& offer) {
+    return offer.sees_others && offer.is_on_device == offers_[static_cast<size_t>(rank_)].is_on_device;
+  };
+  if (!all(sees)) return Sharing::none;
   const Offer& root = offers_[static_cast<size_t>(std::max(op.root, 0))];
   switch (op.kind) {
     case OpKind::all_reduce:
@@ -73,14 +85,6 @@ Task CollectiveLane::start_shared(const Operation& op, Sharing sharing) {
   }
 }
 
-std::byte* CollectiveLane::in_of(int peer) const {
-  return heap_->at(region_->host_rank(peer), offers_[static_cast<size_t>(peer)].in_place);
-}
-
-std::byte* CollectiveLane::out_of(int peer) const {
-  return heap_->at(region_->host_rank(peer), offers_[static_cast<size_t>(peer)].out_place);
-}
-
 // Every rank reduces its slice over all arrays, in rank order, and writes the result into all of them; of reduce into
 // that of the root.
 Task CollectiveLane::reduce_in_place(Operation op) {
@@ -89,18 +93,23 @@ Task CollectiveLane::reduce_in_place(Operation op) {
   const Slice own = slice_of(op.nbytes, rank_, size_);
   std::vector<std::byte*> ins, outs;
   for (int peer = 0; peer < size_; ++peer)
-    ins.push_back((peer == rank_ ? const_cast<std::byte*>(op.in) : in_of(peer)) + own.begin);
+    ins.push_back((peer == rank_ ? const_cast<std::byte*>(op.in) : in_of(op, peer)) + own.begin);
   for (int step = 0; step < size_; ++step) {
     const int peer = (rank_ + step) % size_;
     if (op.kind == OpKind::all_reduce || peer == op.root)
-      outs.push_back((peer == rank_ ? op.out : out_of(peer)) + own.begin);
+      outs.push_back((peer == rank_ ? op.out : out_of(op, peer)) + own.begin);
   }
   std::vector<const std::byte*> sources(ins.size());
-  const uint64_t piece = outs.size() > 2 ? kCachedPieceBytes : kPieceBytes;
+  const uint64_t piece = op.device ? kDevicePieceBytes : outs.size() > 2 ? kCachedPieceBytes : kPieceBytes;
   for (uint64_t position = 0; position < own.nbytes; position += piece) {
     co_await step();
     const uint64_t nbytes = std::min(piece, own.nbytes - position);
     for (size_t i = 0; i < ins.size(); ++i) sources[i] = ins[i] + position;
+    if (op.device) {
+      std::byte* const result = reduce_on_host(op, sources, nbytes);
+      for (std::byte* out : outs) copy_to_device(op, out + position, result, nbytes);
+      continue;
+    }
     kernel(outs[0] + position, outs.size() > 1 ? outs[1] + position : nullptr, sources.data(), size_,
            nbytes / itemsize(op.dtype));
     for (size_t i = 2; i < outs.size(); ++i) copy_bytes(outs[i] + position, outs[0] + position, nbytes);
@@ -116,12 +125,16 @@ Task CollectiveLane::reduce_scatter_in_place(Operation op) {
   const ReduceKernel kernel = reduce_kernel(op.dtype, op.reduce);
   const Block own = op.in_block(rank_);
   std::vector<const std::byte*> ins, sources(static_cast<size_t>(size_));
-  for (int peer = 0; peer < size_; ++peer) ins.push_back((peer == rank_ ? op.in : in_of(peer)) + own.offset);
-  for (uint64_t position = 0; position < own.nbytes; position += kPieceBytes) {
+  for (int peer = 0; peer < size_; ++peer) ins.push_back((peer == rank_ ? op.in : in_of(op, peer)) + own.offset);
+  const uint64_t piece = op.device ? kDevicePieceBytes : kPieceBytes;
+  for (uint64_t position = 0; position < own.nbytes; position += piece) {
     co_await step();
+    const uint64_t nbytes = std::min(piece, own.nbytes - position);
     for (size_t i = 0; i < ins.size(); ++i) sources[i] = ins[i] + position;
-    kernel(op.out + position, nullptr, sources.data(), size_,
-           std::min(kPieceBytes, own.nbytes - position) / itemsize(op.dtype));
+    if (op.device)
+      copy_to_device(op, op.out + position, reduce_on_host(op, sources, nbytes), nbytes);
+    else
+      kernel(op.out + position, nullptr, sources.data(), size_, nbytes / itemsize(op.dtype));
   }
   publish_staged(epoch);
   publish_finished(epoch);
@@ -133,21 +146,43 @@ Task CollectiveLane::reduce_scatter_in_place(Operation op) {
 // and puts it in its place when those behind have made theirs.
 Task CollectiveLane::scan_in_place(Operation op) {
   const ReduceKernel kernel = reduce_kernel(op.dtype, op.reduce);
-  const uint64_t num_chunks = div_up(op.nbytes, kCachedPieceBytes);
+  const uint64_t piece = op.device ? kDevicePieceBytes : kCachedPieceBytes;
+  const uint64_t num_chunks = div_up(op.nbytes, piece);
   const uint64_t base = take_epochs(num_chunks);
   std::vector<const std::byte*> ins, sources(static_cast<size_t>(rank_ + 1));
-  for (int peer = 0; peer <= rank_; ++peer) ins.push_back(peer == rank_ ? op.in : in_of(peer));
-  std::vector<std::byte> result(std::min(op.nbytes, kCachedPieceBytes));
+  for (int peer = 0; peer <= rank_; ++peer) ins.push_back(peer == rank_ ? op.in : in_of(op, peer));
+  std::vector<std::byte> on_host(op.device ? 0 : std::min(op.nbytes, piece));
   for (uint64_t k = 0; k < num_chunks; ++k) {
-    const Block part = piece_of({0, op.nbytes}, k, kCachedPieceBytes);
+    const Block part = piece_of({0, op.nbytes}, k, piece);
     for (size_t i = 0; i < ins.size(); ++i) sources[i] = ins[i] + part.offset;
-    kernel(result.data(), nullptr, sources.data(), rank_ + 1, part.nbytes / itemsize(op.dtype));
+    std::byte* result = on_host.data();
+    if (op.device)
+      result = reduce_on_host(op, sources, part.nbytes);
+    else
+      kernel(result, nullptr, sources.data(), rank_ + 1, part.nbytes / itemsize(op.dtype));
     publish_staged(base + k + 1);
     publish_finished(base + k + 1);
     for (int peer = rank_ + 1; peer < size_; ++peer) co_await finished_by(peer, base + k + 1);
     co_await step();
-    copy_bytes(op.out + part.offset, result.data(), part.nbytes);
+    if (op.device)
+      copy_to_device(op, op.out + part.offset, result, part.nbytes);
+    else
+      copy_bytes(op.out + part.offset, result, part.nbytes);
   }
+}
+
+std::byte* CollectiveLane::reduce_on_host(const Operation& op, const std::vector<const std::byte*>& sources,
+                                          uint64_t nbytes) {
+  if (scratch_.size() < sources.size() * nbytes) scratch_.resize(sources.size() * nbytes);
+  std::vector<const std::byte*> copies;
+  for (const std::byte* source : sources) {
+    std::byte* const copy = scratch_.data() + copies.size() * nbytes;
+    op.device->driver->copy_to_host(copy, reinterpret_cast<uintptr_t>(source), nbytes, op.device->device);
+    copies.push_back(copy);
+  }
+  reduce_kernel(op.dtype, op.reduce)(scratch_.data(), nullptr, copies.data(), static_cast<int>(copies.size()),
+                                     nbytes / itemsize(op.dtype));
+  return scratch_.data();
 }
 
 // What is copied, and by whom: with Sharing::in by who needs it, with Sharing::out by who has it. A broadcast within
@@ -168,46 +203,52 @@ Task CollectiveLane::copy_in_place(Operation op, Sharing sharing) {
   for (int step = 0; step < size_; ++step) {
     const int peer = (rank_ + step) % size_;
     const bool is_own = peer == rank_;
-    const std::byte* const their_in = is_own ? op.in : reads ? in_of(peer) : nullptr;
-    std::byte* const their_out = is_own ? op.out : sharing != Sharing::in ? out_of(peer) : nullptr;
+    // Only of those whose array is needed: the others may have none.
+    const auto their_in = [&] { return is_own ? op.in : in_of(op, peer); };
+    const auto their_out = [&] { return is_own ? op.out : out_of(op, peer); };
     switch (kind) {
       case OpKind::all_gather:
         if (is_own || reads)
-          add(op.out + op.out_block(peer).offset, their_in, op.out_block(peer).nbytes);
+          add(op.out + op.out_block(peer).offset, their_in(), op.out_block(peer).nbytes);
         else
-          add(their_out + op.out_block(rank_).offset, op.in, op.out_block(rank_).nbytes);
+          add(their_out() + op.out_block(rank_).offset, op.in, op.out_block(rank_).nbytes);
         break;
       case OpKind::all_to_all:
         if (is_own || reads)
-          add(op.out + op.out_block(peer).offset, their_in + op.in_block(rank_).offset, op.nbytes);
+          add(op.out + op.out_block(peer).offset, their_in() + op.in_block(rank_).offset, op.nbytes);
         else
-          add(their_out + op.out_block(rank_).offset, op.in + op.in_block(peer).offset, op.nbytes);
+          add(their_out() + op.out_block(rank_).offset, op.in + op.in_block(peer).offset, op.nbytes);
         break;
       case OpKind::gather:
         if (reads ? rank_ == op.root : peer == op.root)
-          add((reads ? op.out : their_out) + op.out_block(reads ? peer : rank_).offset, reads ? their_in : op.in,
+          add((reads ? op.out : their_out()) + op.out_block(reads ? peer : rank_).offset, reads ? their_in() : op.in,
               op.out_block(reads ? peer : rank_).nbytes);
         break;
       case OpKind::scatter:
         if (reads ? peer == op.root : rank_ == op.root)
-          add(reads ? op.out : their_out, (reads ? their_in : op.in) + op.in_block(reads ? rank_ : peer).offset,
+          add(reads ? op.out : their_out(), (reads ? their_in() : op.in) + op.in_block(reads ? rank_ : peer).offset,
               op.in_block(reads ? rank_ : peer).nbytes);
         break;
       default: {  // broadcast
         const Slice of_root = sharing == Sharing::both ? slice_of(op.nbytes, op.root, size_) : Slice{0, 0};
-        if (rank_ == op.root && !is_own) add(their_out + of_root.begin, op.in + of_root.begin, of_root.nbytes);
+        if (rank_ == op.root && !is_own) add(their_out() + of_root.begin, op.in + of_root.begin, of_root.nbytes);
         if (rank_ != op.root && peer == op.root) {
-          add(op.out, their_in, of_root.begin);
-          add(op.out + of_root.end(), their_in + of_root.end(), op.nbytes - of_root.end());
+          add(op.out, their_in(), of_root.begin);
+          add(op.out + of_root.end(), their_in() + of_root.end(), op.nbytes - of_root.end());
         }
       }
     }
   }
+  const uint64_t piece = op.device ? kMostDeviceCopyBytes : kPieceBytes;
   for (const Copy& copy : copies) {
-    for (uint64_t position = 0; position < copy.nbytes; position += kPieceBytes) {
+    for (uint64_t position = 0; position < copy.nbytes; position += piece) {
       co_await step();
-      copy_into_array(copy.to + position, copy.from + position, std::min(kPieceBytes, copy.nbytes - position),
-                      op.out_nbytes(size_));
+      const uint64_t nbytes = std::min(piece, copy.nbytes - position);
+      if (op.device)
+        op.device->driver->copy_within(reinterpret_cast<uintptr_t>(copy.to + position),
+                                       reinterpret_cast<uintptr_t>(copy.from + position), nbytes, op.device->device);
+      else
+        copy_into_array(copy.to + position, copy.from + position, nbytes, op.out_nbytes(size_));
     }
   }
   publish_staged(epoch);

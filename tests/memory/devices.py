@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,10 @@ _Copy = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.
 _libc = ctypes.CDLL(None)
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _PAGE, _NONE, _ALL = mmap.PAGESIZE, 0, 3
+_MEMORY_BYTES = 192 << 20
+_Share = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_Open = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+_Close = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 class FakeDriver:
@@ -23,10 +28,14 @@ class FakeDriver:
         self.asked: list[int] = []
         self.synchronized: list[tuple[int, int | None]] = []
         self.fails = fails
+        self.num_to_host = self.num_to_device = 0
         self._kind = kind
         self._next_id = 100
-        self._map = mmap.mmap(-1, 4 << 20)
+        self._file = os.memfd_create("fake device")
+        os.ftruncate(self._file, _MEMORY_BYTES)
+        self._map = mmap.mmap(self._file, _MEMORY_BYTES)
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self._ranges = {self._base: _MEMORY_BYTES}
         self.buffers: dict[int, tuple[int, int]] = {}  # by address: end, id
         self._functions = _Copy(self._to_host), _Copy(self._to_device)
         self.copy_to_host, self.copy_to_device = (ctypes.cast(each, ctypes.c_void_p).value for each in self._functions)
@@ -34,7 +43,8 @@ class FakeDriver:
             self._protect(_NONE)
 
     def _protect(self, mode: int) -> None:
-        assert _libc.mprotect(self._base, len(self._map), mode) == 0
+        for begin, nbytes in self._ranges.items():
+            assert _libc.mprotect(begin, nbytes, mode) == 0
 
     def _copy(self, to: int, source: int, nbytes: int) -> int:
         if self.fails:
@@ -46,14 +56,17 @@ class FakeDriver:
         return 0
 
     def _to_host(self, to: int, source: int, nbytes: int) -> int:
+        self.num_to_host += 1
         return self._copy(to, source, nbytes)
 
     def _to_device(self, to: int, source: int, nbytes: int) -> int:
+        self.num_to_device += 1
         return self._copy(to, source, nbytes)
 
     def allocate(self, nbytes: int, page: int = 0) -> int:
         """Give out memory from a page on; the same page twice is the same address with another id."""
         address = self._base + page * _PAGE
+        assert page * _PAGE + nbytes <= _MEMORY_BYTES
         self._next_id += 1
         self.buffers[address] = (address + nbytes, self._next_id)
         return address
@@ -82,6 +95,58 @@ class FakeDriver:
         out = np.empty_like(like)
         assert self._copy(out.ctypes.data, address, out.nbytes) == 0
         return out
+
+
+class SharingDriver(FakeDriver):
+    """One whose memory other processes open, as CUDA's: by handles of 64 bytes, and never the process that gave them.
+
+    Args:
+        shares: whether its allocations can be shared.
+        opens: whether it can open those of others.
+    """
+
+    def __init__(self, *, shares: bool = True, opens: bool = True) -> None:
+        super().__init__()
+        self._shares, self._opens = shares, opens
+        self._maps: list[mmap.mmap] = []
+        self.open_now: dict[int, tuple[int, int]] = {}  # by address: pid and place of the allocation
+        self.num_within = self.num_closed = self.num_refused = 0
+        self._sharing = _Copy(self._within), _Share(self._share), _Open(self._open), _Close(self._close)
+        self.copy_within, self.share, self.open, self.close = (
+            ctypes.cast(each, ctypes.c_void_p).value for each in self._sharing
+        )
+
+    def _within(self, to: int, source: int, nbytes: int) -> int:
+        self.num_within += 1
+        return self._copy(to, source, nbytes)
+
+    def _share(self, begin: int, handle: int) -> int:
+        assert begin in self.buffers
+        text = f"{os.getpid()} {self._file} {begin - self._base}".encode().ljust(64)
+        ctypes.memmove(handle, text, 64)
+        return int(self._shares)
+
+    def _open(self, handle: int) -> int:
+        if not self._opens:
+            return 0
+        pid, file, place = map(int, ctypes.string_at(handle, 64).split())
+        if pid == os.getpid() or (pid, place) in self.open_now.values():  # CUDA refuses both
+            self.num_refused += 1
+            return 0
+        opened = os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR)
+        memory = mmap.mmap(opened, _MEMORY_BYTES)
+        os.close(opened)
+        begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        self._ranges[begin] = _MEMORY_BYTES
+        self._maps.append(memory)
+        self._protect(_NONE)
+        self.open_now[begin + place] = pid, place
+        return begin + place
+
+    def _close(self, address: int) -> int:
+        del self.open_now[address]
+        self.num_closed += 1
+        return 0
 
 
 class DeviceArray:

@@ -174,6 +174,10 @@ class Lane(ABC):
     depth: int = 1
     """Operations that are posted before the first of them is over."""
 
+    device: int | None = None
+    """Number of the device whose arrays it takes, and no others; None: it takes arrays on the host, and copies there of
+    those on devices."""
+
     polling: Literal["none", "patient", "eager"] = "eager"
     """How `test` is called while something is in flight: again and again ("eager"), with pauses, where the library has
     threads of its own that need the processor ("patient"), or only after `wake` was called ("none")."""

@@ -8,6 +8,9 @@ from typing import Literal, Protocol
 from hocket import _native
 from hocket.errors import InvalidType
 
+_OF_ALL = ("name", "tells_frees", "copy_to_host", "copy_to_device", "query", "buffer_id", "synchronize")
+_OF_SHARING = ("copy_within", "share", "open", "close")
+
 
 class MemoryDriver(Protocol):
     """What hocket asks about memory that is not the host's. CUDA's is built in; this is for others, and for tests.
@@ -18,6 +21,14 @@ class MemoryDriver(Protocol):
             as the array lives for which it was given, and is confirmed by `buffer_id` after that.
         copy_to_host, copy_to_device: addresses of C functions ``int (void *to, const void *from, size_t nbytes)`` that
             return 0, or a number of an error; called from any thread.
+
+    A driver whose memory other processes of the host can open has four more, addresses of C functions as well, and the
+    ranks of a host use each other's arrays in device memory where they are. A handle has 64 bytes.
+
+        copy_within: as the copies; both addresses are of device memory, its own or opened.
+        share: ``int (void *begin, void *handle)`` writes the handle of an allocation; 0 if it cannot be shared.
+        open: ``void *(const void *handle)``, the address at which this process sees what another one shares; or NULL.
+        close: ``int (void *address)`` of what was opened.
     """
 
     name: str
@@ -62,8 +73,8 @@ def use_driver(driver: MemoryDriver | None) -> None:
         InvalidType: it lacks something of `MemoryDriver`.
     """
     if driver is not None:
-        names = ("name", "tells_frees", "copy_to_host", "copy_to_device", "query", "buffer_id", "synchronize")
-        missing = [name for name in names if not hasattr(driver, name)]
+        shares = any(hasattr(driver, name) for name in _OF_SHARING)
+        missing = [name for name in (*_OF_ALL, *(_OF_SHARING if shares else ())) if not hasattr(driver, name)]
         if missing:
             raise InvalidType(f"the driver {driver!r} has no {', '.join(missing)}; see hocket.memory.MemoryDriver")
     _native.use_memory_driver(driver)

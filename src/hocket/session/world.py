@@ -66,8 +66,8 @@ def init(
     one. May be called again after ``comm.finalize()``.
 
     Args:
-        backends: names of libraries that must be there, and that operations may use: of "shm", "gloo", "mpi" and
-            "ucx"; two with a plus between them, as in "mpi+gloo", carry parts of one operation at the same time. None:
+        backends: names of libraries that must be there, and that operations may use: of "shm", "gloo", "mpi", "ucx" and
+            "nccl"; two with a plus between them, as in "mpi+gloo", carry parts of one operation at the same time. None:
             those that HOCKET_BACKENDS names (``shm,mpi``); without it shm, gloo if torch is imported already or the job
             spans hosts, and mpi if it is installed; ``comm.backends.left_out`` says why one is not there.
         policy: how a library is chosen for an operation that names none: "auto", or a `Policy`.
