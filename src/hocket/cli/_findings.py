@@ -193,11 +193,11 @@ def check_mpi() -> Iterator[Finding]:
 
 
 def check_ucx() -> Iterator[Finding]:
-    version = _version("ucxx-cu12")
+    version = _version("ucxx-cu13")
     if version is None:
         yield Finding("ucx", "note", "ucxx is not installed", "pip install 'hocket[ucx]' for backends=\"ucx\"")
     else:
-        yield Finding("ucx", "good", f'ucxx {version}, UCX {_version("libucx-cu12")}; for who asks for backend "ucx"')
+        yield Finding("ucx", "good", f'ucxx {version}, UCX {_version("libucx-cu13")}; for who asks for backend "ucx"')
 
 
 def check_left_segments() -> Iterator[Finding]:
