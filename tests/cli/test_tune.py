@@ -242,7 +242,8 @@ def test_unknown_backend_is_bad_input(folder: Path) -> None:
 
 
 def test_backend_that_cannot_be_had_is_bad_input(folder: Path) -> None:
-    check_complaint(hocket(folder, "tune", "run", "-n", "2", "--backends", "shm,nccl"), ["'nccl'", "has no NCCL"])
+    words = ["'mpi:openmpi' is not available", "under its own launcher only"]
+    check_complaint(hocket(folder, "tune", "run", "-n", "2", "--backends", "shm,mpi:openmpi"), words)
 
 
 def test_output_that_cannot_be_written_is_bad_input(folder: Path) -> None:

@@ -279,9 +279,8 @@ def test_one_gpu_for_two_ranks() -> None:
 
 
 def test_without_nccl() -> None:
-    with pytest.raises(
-        BackendUnavailable, match=r"backend 'nccl' is not available: this build of torch .* has no NCCL"
-    ):
+    """torch's build may have it, or not; the machine has no GPU."""
+    with pytest.raises(BackendUnavailable, match=r"backend 'nccl' is not available: .*(has no NCCL|no CUDA device)"):
         hk.init(backends=["shm", "nccl"])
 
 
