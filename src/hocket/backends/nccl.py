@@ -164,9 +164,13 @@ class NcclCollectiveLane(GroupCollectives):
         self._is_closed = True
 
     def _abort(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
             self._group.abort()
+        except RuntimeError as error:  # nothing is left to be done with it
+            logger.warning("nccl: a communicator could not be aborted: %s", error)
 
     def _tensor(self, operation: _native.LaneOperation, address: int, nbytes: int, dtype: str = "uint8") -> Any:
         return device_tensor(self._gpu, address, nbytes, dtype)
