@@ -13,8 +13,8 @@ from hocket.errors import BackendUnavailable, HocketError, InvalidArgument, Inva
 from .bad_calls import attempt, works
 
 _BAD: dict[str, tuple[dict[str, Any], type[HocketError], tuple[str, ...]]] = {
-    "backend": ({"backends": "nccl"}, BackendUnavailable, ("'nccl'", "shm", "gloo")),
-    "backends": ({"backends": ["shm", "nccl"]}, BackendUnavailable, ("'nccl'", "shm", "mpi")),
+    "backend": ({"backends": "sharp"}, BackendUnavailable, ("'sharp'", "shm", "gloo")),
+    "backends": ({"backends": ["shm", "sharp"]}, BackendUnavailable, ("'sharp'", "shm", "mpi")),
     "backend of a number": ({"backends": 3}, InvalidArgument, ("backends", "3")),
     "policy": ({"policy": "fastest"}, InvalidArgument, ("policy", "'auto'", "'fastest'")),
     "timeout 0": ({"timeout": 0}, InvalidArgument, ("timeout", "above zero", "0")),
