@@ -27,10 +27,10 @@ struct Arrays {
   std::shared_ptr<const Blocks> blocks;  // of an operation with counts
   DeviceArrays device;                   // of an operation that has any
 
-  // Tells the operation of its arrays in the memory of one device, or stages those that others do not go with.
   bool is_on_device() const { return in.is_on_device() || out.is_on_device(); }
+  // Tells the operation of its arrays in the memory of one device, or stages those that others do not go with.
   void set_device(Operation& op);
-  void note_buffers();
+  void note_buffers();  // the allocations in which they lie
   // Hands the operation copies of them on the host.
   void stage(Operation& op);
 

@@ -121,6 +121,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   };
 
   LaneQueue& queue_of(const Operation& op) { return queues_[2u * op.backend + (is_point_to_point(op.kind) ? 1 : 0)]; }
+  // Whether it takes such operations on arrays of devices alone.
   bool is_for_devices(size_t backend, Operation op) const {
     op.device = nullptr;
     return !lane_of(backend, op).takes_memory(op);

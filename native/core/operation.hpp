@@ -31,7 +31,7 @@ struct Operation {
   const Program* program = nullptr;  // by which it is executed; null: as its library does; belongs to the communicator
   uint32_t shares = 0;               // which version of its lane's Shares divides it; 0: none, so in halves
   bool is_in_place = false;          // it was done on shared arrays, where they are
-  bool is_named = false;  // no policy has a say in it, and none learns from it: the call named a library, ...
+  bool is_named = false;             // no policy has a say in it, and none learns from it
 
   size_t count() const { return nbytes / itemsize(dtype); }
   // Bytes at `in` and at `out` of this rank; of gather and scatter those of the root.

@@ -108,15 +108,19 @@ def _pretend(rank: int, gpu_of_rank: Callable[[int], str] = str) -> None:
     module.device_tensor = device_tensor
 
 
-def _operations(comm: hk.Communicator) -> None:
-    rank = comm.rank
+def _start(comm: hk.Communicator, *backends: str) -> tuple[hk.Communicator, NamedDevice]:
+    """Return a communicator that has nccl, in place of the one of spawn, and the driver of its devices."""
+    _pretend(comm.rank)
     comm.finalize()
-    _pretend(rank)
-    comm = hk.init(backends=["shm", "gloo", "nccl"], timeout=60)
-    assert comm.backends["nccl"] == "pretended"
     driver = NamedDevice()
     hocket.memory.use_driver(driver)
-    size = comm.size
+    return hk.init(backends=["shm", *backends, "nccl"], timeout=60), driver
+
+
+def _operations(comm: hk.Communicator) -> None:
+    comm, driver = _start(comm, "gloo")
+    assert comm.backends["nccl"] == "pretended"
+    rank, size = comm.rank, comm.size
     page = iter(range(0, 40000, 16))
 
     def put(x: np.ndarray[Any, Any]) -> DeviceArray:
@@ -228,15 +232,10 @@ def test_operations() -> None:
 
 
 def _one_on_the_host(comm: hk.Communicator) -> None:
-    rank = comm.rank
-    comm.finalize()
-    _pretend(rank)
-    comm = hk.init(backends=["shm", "nccl"], timeout=60)
-    driver = NamedDevice()
-    hocket.memory.use_driver(driver)
+    comm, driver = _start(comm)
     x = np.ones(2000)
     with pytest.raises(hk.CollectiveMismatch, match="nccl"):
-        comm.all_reduce(x if rank else DeviceArray(driver, x))
+        comm.all_reduce(x if comm.rank else DeviceArray(driver, x))
 
 
 def test_arrays_of_one_rank_on_the_host() -> None:
@@ -244,12 +243,7 @@ def test_arrays_of_one_rank_on_the_host() -> None:
 
 
 def _stuck(comm: hk.Communicator) -> None:
-    rank = comm.rank
-    comm.finalize()
-    _pretend(rank)
-    world = hk.init(backends=["shm", "nccl"], timeout=60)
-    driver = NamedDevice()
-    hocket.memory.use_driver(driver)
+    world, driver = _start(comm)
     GROUPS[0].allreduce = lambda *args: SimpleNamespace(is_completed=lambda: False)  # type: ignore[attr-defined]
     other = world.dup()
     with pytest.raises((hk.CommTimeout, hk.Aborted)):  # the later one hears of the other

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple, cast
 
 from hocket import _native
+from hocket.backends._refusing import RefusingLane
 from hocket.backends._torch import (
     GroupCollectives,
     Started,
@@ -22,7 +23,7 @@ from hocket.backends._torch import (
     reduction_options,
     timedelta_of,
 )
-from hocket.backends.base import Backend, Job, Lane, Lanes, call_driving
+from hocket.backends.base import Backend, Job, Lanes, call_driving
 from hocket.errors import Aborted, BackendUnavailable, CommTimeout
 from hocket.trace.log import logger
 
@@ -31,6 +32,7 @@ _MOVING = ("broadcast", "all_gather", "gather", "scatter", "all_to_all", "all_ga
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _INTEGERS = ("int8", "uint8", "int32", "int64")
+_NO_MESSAGES = "NCCL's messages wait for each other in one stream; over other libraries they do not"
 _UNWATCHED = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 _CLOSE_S = 10.0  # for which leaving waits for ranks that hang
 
@@ -96,13 +98,9 @@ class NcclBackend(Backend):
         except RuntimeError as error:  # torch's own, where a rank has died meanwhile
             reason = str(error).partition("\n")[0]
             raise Aborted(f"NCCL could not connect the ranks of a new communicator: {reason}") from error
-        lanes = (
-            NcclCollectiveLane(group, self._gpu),
-            _NoMessages(len(members), self._gpu),
-            _NoMessages(len(members), self._gpu),
-        )
-        self._lanes[key] = lanes[0]
-        return Lanes(*(_native.python_lane(lane, self.name) for lane in lanes))
+        collective = self._lanes[key] = NcclCollectiveLane(group, self._gpu)
+        messages = (RefusingLane(len(members), _NO_MESSAGES, self._gpu.number) for _ in range(2))
+        return Lanes(*(_native.python_lane(lane, self.name) for lane in (collective, *messages)))
 
     def close_lanes(self, key: int) -> None:
         if key in self._lanes:
@@ -179,23 +177,6 @@ class NcclCollectiveLane(GroupCollectives):
         x = self._tensor(operation, operation.in_address, operation.in_nbytes, operation.dtype)
         out = self._tensor(operation, operation.out_address, operation.out_nbytes, operation.dtype)
         return self._group._reduce_scatter_base(out, x, reduction_options("ReduceScatterOptions", operation)), None
-
-
-class _NoMessages(Lane):
-    """Refuses all there is."""
-
-    def __init__(self, size: int, gpu: Gpu) -> None:
-        super().__init__(size)
-        self.device = gpu.number
-
-    def refuses(self, kind: str, dtype: str, reduction: str | None) -> str | None:
-        return "NCCL's messages wait for each other in one stream; over other libraries they do not"
-
-    def post(self, operation: _native.LaneOperation, wake: Callable[[], None]) -> object:
-        raise NotImplementedError(operation.kind)
-
-    def test(self, token: object) -> bool:
-        raise NotImplementedError
 
 
 def own_gpu() -> Gpu:

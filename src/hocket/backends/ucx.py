@@ -28,6 +28,7 @@ from typing import Any, ClassVar
 
 from hocket import _native
 from hocket.backends import _ucx
+from hocket.backends._refusing import RefusingLane
 from hocket.backends.base import Backend, Job, Lane, Lanes
 from hocket.errors import Aborted, CollectiveMismatch, CommTimeout
 
@@ -35,6 +36,7 @@ _TAG_BITS = 31
 _TAG_MASK = (1 << _TAG_BITS) - 1
 _HELLO = struct.Struct("<QQ")  # key, first channel
 _POINT_TO_POINT, _SCHEDULES, _NUM_LANES = range(3)
+_NO_COLLECTIVES = "UCX has messages only, and no schedule was chosen for {kind}"
 _FLUSH_S = 2.0  # for which leaving waits for peers that take nothing in
 
 
@@ -80,7 +82,7 @@ class UcxBackend(Backend):
             for lane in range(_NUM_LANES)
         ]
         return Lanes(
-            _native.python_lane(UcxCollectiveLane(len(members)), self.name),
+            _native.python_lane(RefusingLane(len(members), _NO_COLLECTIVES), self.name),
             _native.python_lane(lanes[_POINT_TO_POINT], self.name),
             _native.python_lane(lanes[_SCHEDULES], self.name),
         )
@@ -145,19 +147,6 @@ class _Hello:
 
 
 _kept: list[Sequence[_Hello]] = []  # UCX may read what was given up as long as the process lives
-
-
-class UcxCollectiveLane(Lane):
-    """What UCX has none of."""
-
-    def refuses(self, kind: str, dtype: str, reduction: str | None) -> str | None:
-        return f"UCX has messages only, and no schedule was chosen for {kind}"
-
-    def post(self, operation: _native.LaneOperation, wake: Callable[[], None]) -> object:
-        raise NotImplementedError(self.refuses(operation.kind, operation.dtype, operation.reduction))
-
-    def test(self, token: object) -> bool:
-        raise NotImplementedError
 
 
 class UcxMessageLane(Lane):
