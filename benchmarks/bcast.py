@@ -17,7 +17,7 @@ from pathlib import Path
 from lab import NUM_HOSTS, Lab, find_obstacle
 from libraries import job, lab_job, openmpi_lab_job, size_name
 
-from hocket.collectives import Link, algorithms
+from hocket.collectives import algorithms
 from hocket.collectives.simulate import simulate
 from hocket.collectives.source import parse_algorithm
 from hocket.comm.policy import Group
@@ -38,6 +38,7 @@ from hocket.measure import (
     script_parser,
     settings_of,
 )
+from hocket.sim import Link
 from hocket.tune.contest import candidates
 from hocket.tune.fit import Fit
 

@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hocket.collectives import Link
-from hocket.collectives.simulate import Hosts, Uniform
 from hocket.comm.policy import format_seconds, total_nbytes
 from hocket.measure import progress
 from hocket.measure.pictures import check_picture_path, load_pyplot
 from hocket.session.simulated_step import SimulatedStep, simulate_step
+from hocket.sim import Hosts, Link, Uniform
 from hocket.trace import published
 from hocket.trace.traffic import Traffic
 

@@ -23,8 +23,8 @@ from lab import NUM_HOSTS, Lab, find_obstacle
 from libraries import lab_job
 from vgg_rank import RANKS_PER_HOST
 
-from hocket.collectives import Algorithm, Link, algorithms, find_algorithm
-from hocket.collectives.simulate import Fabric, Hosts, Uniform, simulate
+from hocket.collectives import Algorithm, algorithms, find_algorithm
+from hocket.collectives.simulate import simulate
 from hocket.collectives.source import format_algorithm
 from hocket.errors import BackendUnavailable
 from hocket.measure import (
@@ -44,6 +44,7 @@ from hocket.measure import (
     settings_of,
 )
 from hocket.measure.pictures import check_picture_path, load_pyplot
+from hocket.sim import Fabric, Hosts, Link, Uniform
 from hocket.tune.fit import fit_line
 
 RANK_SCRIPT = Path(__file__).with_name("vgg_rank.py")

@@ -3,7 +3,7 @@
 import numpy as np
 
 import hocket as hk
-from hocket.collectives import Link
+from hocket.sim import Link
 
 LAYERS = [np.zeros(12 << 20, np.float16) for _ in range(24)]  # all ranks' gradients: nobody looks at what they hold
 

@@ -24,11 +24,11 @@ KEYWORDS = "backend: str | None = None, async_op: bool = False, deps: Sequence[W
 MADE_ELSEWHERE = ("hocket.Communicator", "hocket.Work", "hocket.memory.MemoryDriver", "hocket.Policy")
 MODULES = {
     "hocket.collectives": [
-        *("algorithms", "find_algorithm", "Algorithm", "algorithm", "Link"),
+        *("algorithms", "find_algorithm", "Algorithm", "algorithm"),
         *("make_schedule", "Transfers", "Schedule", "verify"),
     ],
-    "hocket.collectives.simulate": ["simulate", "Simulation", "Uniform", "Hosts"],
-    "hocket.sim": ["TaskGraph", "Timeline"],
+    "hocket.collectives.simulate": ["simulate", "Simulation"],
+    "hocket.sim": ["Link", "Uniform", "Hosts", "TaskGraph", "Timeline"],
     "hocket.tune": ["Learner", "TablePolicy", "ModelPolicy", "load_table", "save_table", "Table", "Row"],
     "hocket.torch": ["communicator", "Options"],
     "hocket.torch.dist": ["init_process_group", "monitored_barrier"],

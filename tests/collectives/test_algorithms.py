@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from hocket.collectives import Algorithm, Link, algorithms, find_algorithm, verify
+from hocket.collectives import Algorithm, algorithms, find_algorithm, verify
 from hocket.collectives.simulate import simulate
+from hocket.sim import Link
 
 ALL = algorithms()
 FREE = Link(1e-6, 1e-9)  # reducing takes no time

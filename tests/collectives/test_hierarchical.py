@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hocket.collectives import Link
 from hocket.collectives.proof import verify
 from hocket.collectives.registry import find_algorithm
 from hocket.collectives.schedule import COLUMNS, Schedule, from_columns
 from hocket.collectives.serialise import from_json, to_json
-from hocket.collectives.simulate import Hosts, simulate
+from hocket.collectives.simulate import simulate
 from hocket.collectives.transform import rotated
 from hocket.errors import InvalidArgument, InvalidSchedule
+from hocket.sim import Hosts, Link
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
 LEVELS = [(4, 2), (6, 3), (12, 4), (8, 8), (5, 1), (1, 1), (18, 6)]

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hocket.collectives import Link, algorithms, find_algorithm, verify
+from hocket.collectives import algorithms, find_algorithm, verify
 from hocket.collectives.draw import draw_schedule
 from hocket.collectives.schedule import COLUMNS
 from hocket.collectives.serialise import from_json, load_schedule, to_json
 from hocket.collectives.simulate import simulate
 from hocket.errors import InvalidArgument, InvalidSchedule
+from hocket.sim import Link
 
 
 def test_there_and_back() -> None:

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import hocket as hk
-from hocket.collectives import Algorithm, Link, algorithms, find_algorithm, make_schedule
+from hocket.collectives import Algorithm, algorithms, find_algorithm, make_schedule
 from hocket.collectives.execute import execute
 from hocket.collectives.schedule import Transfers
 from hocket.collectives.simulate import simulate
 from hocket.collectives.source import format_algorithm, parse_algorithm
 from hocket.comm.policy import Policy, Range
+from hocket.sim import Link
 
 Array = np.ndarray[Any, Any]
 COUNTS = (0, 1, 5, 1000, 70_001)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import hocket as hk
-from hocket.collectives import Link, Schedule, algorithms
+from hocket.collectives import Schedule, algorithms
 from hocket.collectives.simulate import simulate
+from hocket.sim import Link
 
 from .cases import all_cases, large_cases
 from .product import run_async, run_blocking

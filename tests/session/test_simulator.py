@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import hocket as hk
-from hocket.collectives import Link
-from hocket.collectives.simulate import Hosts, Uniform
 from hocket.comm.replay import Replay
+from hocket.sim import Hosts, Link, Uniform
 from hocket.trace import published
 
 pytestmark = pytest.mark.timeout(60)

@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 
 import hocket as hk
-from hocket.collectives import Link
-from hocket.collectives.simulate import Uniform
 from hocket.session.simulated_step import simulate_step
+from hocket.sim import Link, Uniform
 from hocket.trace.traffic import Traffic, TrafficStep
 
 pytestmark = pytest.mark.timeout(60)
@@ -266,7 +265,7 @@ def test_other_threads_have_no_clock() -> None:
 
 _REAL = """
 import hocket as hk, numpy as np
-from hocket.collectives import Link
+from hocket.sim import Link
 world = hk.init()
 
 def fn(comm):
@@ -313,7 +312,7 @@ def test_wrong_calls(call: Any, error: type[Exception], text: str) -> None:
 _PROGRAM = """
 import sys
 import hocket as hk, numpy as np
-from hocket.collectives import Link
+from hocket.sim import Link
 
 def fn(comm):
     print("begun", flush=True)

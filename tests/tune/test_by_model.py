@@ -7,11 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from hocket.collectives import Link, verify
+from hocket.collectives import verify
 from hocket.collectives.semantics import SEMANTICS
 from hocket.collectives.source import parse_algorithm
 from hocket.comm.policy import LARGEST_NBYTES, Candidate, Group, Policy, range_of
 from hocket.session.schedules import LazySchedules
+from hocket.sim import Link
 from hocket.tune import Table, TablePolicy
 from hocket.tune.by_model import best_candidate, best_schedules
 from hocket.tune.contest import predict_all

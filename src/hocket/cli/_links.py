@@ -9,7 +9,7 @@ import typer
 from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from hocket.collectives.simulate import Hosts, Uniform
+    from hocket.sim import Hosts, Uniform
 
 Latency = Annotated[float, typer.Option(metavar="US", help="Of a message, in microseconds.")]
 Bandwidth = Annotated[float, typer.Option(metavar="GB/S", help="Of a link.")]
@@ -31,8 +31,7 @@ def read_fabric(
     host_bandwidth: float,
 ) -> Uniform | Hosts:
     """Return what the options say."""
-    from hocket.collectives import Link
-    from hocket.collectives.simulate import Hosts, Uniform
+    from hocket.sim import Hosts, Link, Uniform
 
     link = Link.of(latency, bandwidth, reduce)
     if ranks_per_host is None:

@@ -19,7 +19,8 @@ from hocket.errors import InvalidArgument
 from hocket.measure.pictures import check_picture_path
 
 if TYPE_CHECKING:
-    from hocket.collectives import Algorithm, Link, Schedule
+    from hocket.collectives import Algorithm, Schedule
+    from hocket.sim import Link
 
 _HELP = "Collective algorithms as tables: list, verify, simulate, draw and export them."
 _LIST_EXAMPLES = """\b
@@ -179,9 +180,8 @@ def simulate(
     as_json: AsJson = False,
 ) -> int:
     """Print what each algorithm takes, the fastest first."""
-    from hocket.collectives import Link
-    from hocket.collectives.simulate import Hosts
     from hocket.collectives.simulate import simulate as run
+    from hocket.sim import Hosts, Link
 
     fabric = read_fabric(latency, bandwidth, reduce, ranks_per_host, host_latency, host_bandwidth)
     link = Link.of(latency, bandwidth, reduce)
@@ -245,10 +245,10 @@ def draw(
     file: File = None,
 ) -> int:
     """Draw a picture."""
-    from hocket.collectives import Link
     from hocket.collectives.draw import draw_schedule
     from hocket.collectives.serialise import load_schedule
     from hocket.collectives.simulate import simulate as run
+    from hocket.sim import Link
 
     check_picture_path(output)
     link, nbytes = Link.of(latency, bandwidth, reduce), read_size(size)

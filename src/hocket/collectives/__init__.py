@@ -9,14 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hocket.collectives.link import Link
     from hocket.collectives.proof import verify
     from hocket.collectives.registry import Algorithm, algorithm, algorithms, find_algorithm
     from hocket.collectives.schedule import Schedule, Transfers, make_schedule
 
 __all__ = [
     "Algorithm",
-    "Link",
     "Schedule",
     "Transfers",
     "algorithm",
@@ -27,7 +25,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Link": "link",
     "Algorithm": "registry",
     "algorithm": "registry",
     "algorithms": "registry",

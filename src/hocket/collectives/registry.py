@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 import hocket.collectives.families as folder
-from hocket.collectives.link import Link
 from hocket.collectives.schedule import Schedule
 from hocket.collectives.semantics import SEMANTICS
 from hocket.errors import InvalidArgument
+from hocket.sim import Link
 
 Build: TypeAlias = Callable[..., Schedule]
 Seconds: TypeAlias = Callable[..., float]

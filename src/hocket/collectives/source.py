@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from hocket.collectives.link import Link
 from hocket.collectives.proof import verify
 from hocket.collectives.registry import Algorithm, find_algorithm
 from hocket.collectives.schedule import Schedule
 from hocket.comm.policy import Group
 from hocket.errors import InvalidArgument, InvalidType
+from hocket.sim import Link
 
 _NAMED = re.compile(r"(\w+)(?:\((.*)\))?\Z")
 _PARAMETER = re.compile(r"\s*(\w+)\s*=\s*(\w+)\s*\Z")

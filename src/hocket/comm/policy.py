@@ -223,7 +223,7 @@ class Policy(ABC):
         return {}
 
     def fitted_link(self, group: Group, backend: str) -> Any:
-        """Return what a message costs over a backend (`hocket.collectives.Link`); None where that was not measured.
+        """Return what a message costs over a backend (`hocket.sim.Link`); None where that was not measured.
 
         By it schedules are chosen where a backend has no collectives of its own.
         """

@@ -15,8 +15,7 @@ from hocket.trace import Record
 from hocket.trace.traffic import Traffic
 
 if TYPE_CHECKING:
-    from hocket.collectives.link import Link
-    from hocket.collectives.simulate import Hosts, Uniform
+    from hocket.sim import Hosts, Link, Uniform
 
 
 @dataclass(frozen=True)

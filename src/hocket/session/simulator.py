@@ -17,8 +17,7 @@ from hocket.errors import Aborted, CommTimeout, InvalidArgument, InvalidState, I
 from hocket.session.schedules import LazySchedules
 
 if TYPE_CHECKING:
-    from hocket.collectives.link import Link
-    from hocket.collectives.simulate import Hosts, Uniform
+    from hocket.sim import Hosts, Link, Uniform
 
 _STACK_NBYTES = 1 << 20
 _CONSEQUENCES = (CommTimeout, PeerFailure, Aborted)  # of another rank's failure; the last say the least
@@ -62,8 +61,8 @@ def simulate(
         fn: any function; what it shares with other threads it shares with other ranks.
         n: ranks to make.
         args: further arguments, the same objects on every rank.
-        fabric: what connects them: a `hocket.collectives.Link` between any two, or
-            `hocket.collectives.simulate.Hosts` of several ranks each.
+        fabric: what connects them: a `hocket.sim.Link` between any two, or
+            `hocket.sim.Hosts` of several ranks each.
         moves_data: False: only time passes, and arrays keep what they hold; for arrays that need not be right. Objects
             cannot travel then.
         timeout: default of the operations, in seconds of the virtual clock.
@@ -93,8 +92,7 @@ class _Job:
     """What the virtual ranks of one simulation share."""
 
     def __init__(self, num_ranks: int, fabric: Uniform | Hosts | Link, moves_data: bool) -> None:
-        from hocket.collectives.link import Link
-        from hocket.collectives.simulate import Hosts, Uniform
+        from hocket.sim import Hosts, Link, Uniform
         from hocket.tune.virtual import CollectiveTimes
 
         if isinstance(fabric, Link):

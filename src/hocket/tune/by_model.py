@@ -11,11 +11,11 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from hocket.collectives.link import Link
 from hocket.collectives.registry import Algorithm
 from hocket.collectives.semantics import SEMANTICS
 from hocket.collectives.source import format_algorithm, parse_algorithm
 from hocket.comm.policy import LARGEST_NBYTES, WITH_COUNTS, Candidate, Group, Policy, Range, range_of
+from hocket.sim import Link
 from hocket.tune.contest import predict, ways
 from hocket.tune.model import link_of
 from hocket.tune.policy import border, ranges_as_called, timed_nbytes

@@ -10,11 +10,11 @@ from statistics import median
 from typing import Any
 
 from hocket.collectives import algorithms
-from hocket.collectives.link import Link
 from hocket.collectives.registry import Algorithm
-from hocket.collectives.simulate import Hosts, simulate
+from hocket.collectives.simulate import simulate
 from hocket.collectives.source import format_algorithm, round_num_blocks
 from hocket.comm.policy import Group, join_carrier, split_carrier, total_nbytes
+from hocket.sim import Hosts, Link
 from hocket.tune.fit import Fit, fit_line
 from hocket.tune.model import typical_link
 from hocket.tune.table import Row

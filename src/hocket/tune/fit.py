@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from hocket import _native
-from hocket.collectives.link import Link
+from hocket.sim import Link
 
 _STEPS = 20
 _REDUCED_NBYTES = 1 << 20

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, WITH_COUNTS, Candidate, Choices, Group, Policy, Range
 
-from hocket import _native, collectives  # isort: skip
+from hocket import _native, sim  # isort: skip
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,15 @@ LINKS_BETWEEN_HOSTS = {"mpi": Link(50e-6, 1.0), "gloo": Link(200e-6, 0.9), "ucx"
 _UNKNOWN = Link(1e-3, 0.1)
 
 
-def typical_link(num_hosts: int) -> collectives.Link:
+def typical_link(num_hosts: int) -> sim.Link:
     """Return the link by which schedules are cut into blocks, and compared, where none was fitted."""
     return link_of("mpi", num_hosts)
 
 
-def link_of(backend: str, num_hosts: int) -> collectives.Link:
+def link_of(backend: str, num_hosts: int) -> sim.Link:
     """Return the link of a backend by which schedules over it are compared, where none was fitted."""
     link = (LINKS if num_hosts == 1 else LINKS_BETWEEN_HOSTS).get(backend, _UNKNOWN)
-    return collectives.Link(link.latency_s, 1e-9 / link.bandwidth_gb_s)
+    return sim.Link(link.latency_s, 1e-9 / link.bandwidth_gb_s)
 
 
 # Name -> (rounds, traffic in units of Record.nbytes) between so many ranks.

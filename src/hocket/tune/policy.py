@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 from hocket import _native
-from hocket.collectives.link import Link
 from hocket.comm.policy import (
     CHOOSABLE,
     LARGEST_NBYTES,
@@ -24,6 +23,7 @@ from hocket.comm.policy import (
     split_carrier,
     total_nbytes,
 )
+from hocket.sim import Link
 from hocket.tune.model import predict_seconds, rank_by_model, typical_link
 from hocket.tune.table import Row, Rule, Table
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hocket.collectives.link import Link
-from hocket.collectives.simulate import Among, Fabric, simulate
+from hocket.collectives.simulate import simulate
 from hocket.collectives.source import format_algorithm
 from hocket.comm.fabric import Layout
 from hocket.comm.policy import WITH_COUNTS, Group, total_nbytes
+from hocket.sim import Among, Fabric, Link
 from hocket.tune.contest import predict_all, ways
 
 _AS_OTHERS = {"barrier": "all_reduce", "split": "all_gather", "dup": "all_gather"}

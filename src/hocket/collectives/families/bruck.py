@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from hocket.collectives.families._common import ceil_log2
-from hocket.collectives.link import Link
 from hocket.collectives.registry import algorithm
 from hocket.collectives.schedule import Rounds, Schedule, Transfers, make_schedule
+from hocket.sim import Link
 
 _REFERENCE = "Bruck et al., 1997"
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hocket.collectives.link import Link
 from hocket.collectives.registry import algorithm
 from hocket.collectives.schedule import Rounds, Schedule, Transfers, make_schedule
 from hocket.collectives.transform import sequence
+from hocket.sim import Link
 
 
 def chain_rounds(num_ranks: int, num_blocks: int, reduces: bool = False) -> Rounds:

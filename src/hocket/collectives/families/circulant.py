@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket.collectives.families._common import ceil_log2
-from hocket.collectives.link import Link
 from hocket.collectives.registry import algorithm
 from hocket.collectives.schedule import Rounds, Schedule, Transfers, make_schedule
 from hocket.collectives.transform import reverse, sequence
 from hocket.errors import InvalidSchedule
+from hocket.sim import Link
 
 _REFERENCE = "arXiv 2407.18004"
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from hocket.collectives.families._common import floor_log2
 from hocket.collectives.families.chain import chain_rounds
-from hocket.collectives.link import Link
 from hocket.collectives.registry import algorithm
 from hocket.collectives.schedule import Rounds, Schedule, Transfers, make_schedule
 from hocket.collectives.transform import reverse, sequence
+from hocket.sim import Link
 
 _REFERENCE = "Sanders, Speck and Larsson Träff, 2009"
 

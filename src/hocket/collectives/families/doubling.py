@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from hocket.collectives.families._common import ceil_log2, floor_log2, need_power_of_two
-from hocket.collectives.link import Link
 from hocket.collectives.registry import algorithm
 from hocket.collectives.schedule import Rounds, Schedule, Transfers, make_schedule
 from hocket.collectives.transform import reverse
+from hocket.sim import Link
 
 _REFERENCE = "Thakur, Rabenseifner and Gropp, 2005"
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.collectives.link import Link
 from hocket.collectives.registry import Algorithm, algorithm, find_algorithm
 from hocket.collectives.schedule import COLUMNS, Rounds, Schedule, Transfers, from_columns, make_schedule, renumbered
 from hocket.collectives.transform import overlapped, reverse, segmented, sequence, without_repeats
 from hocket.errors import InvalidArgument
+from hocket.sim import Link
 
 
 def _group_of(num_ranks: int, ranks_per_host: int, ranks_per_domain: int = 1) -> int:

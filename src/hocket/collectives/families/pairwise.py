@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hocket.collectives.link import Link
 from hocket.collectives.registry import algorithm
 from hocket.collectives.schedule import Rounds, Schedule, Transfers, make_schedule
+from hocket.sim import Link
 
 
 def _rounds(num_ranks: int, window: int) -> Rounds:

@@ -7,10 +7,10 @@ from functools import wraps
 
 from hocket.collectives.families import chain, circulant, double_tree, scatter_all_gather, trees
 from hocket.collectives.families._common import ceil_log2, need_power_of_two
-from hocket.collectives.link import Link
 from hocket.collectives.registry import Build, Seconds, algorithm
 from hocket.collectives.schedule import Schedule
 from hocket.collectives.transform import reverse
+from hocket.sim import Link
 
 
 def _backwards(build: Build) -> Build:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hocket.collectives.link import Link
 from hocket.collectives.registry import algorithm
 from hocket.collectives.schedule import Schedule, Transfers, make_schedule
 from hocket.collectives.transform import reverse, segmented, sequence
+from hocket.sim import Link
 
 _REFERENCE = "Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009"
 

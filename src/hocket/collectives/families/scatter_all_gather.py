@@ -10,10 +10,10 @@ import numpy as np
 from hocket.collectives.families._common import ceil_log2
 from hocket.collectives.families.bruck import bruck_all_gather
 from hocket.collectives.families.ring import ring_all_gather
-from hocket.collectives.link import Link
 from hocket.collectives.registry import algorithm
 from hocket.collectives.schedule import Rounds, Schedule, Transfers, make_schedule
 from hocket.collectives.transform import sequence, without_repeats
+from hocket.sim import Link
 
 _REFERENCE = "Barnett et al., 1994"
 

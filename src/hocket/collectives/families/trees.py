@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from hocket.collectives.families._common import ceil_log2, floor_log2
-from hocket.collectives.link import Link
 from hocket.collectives.registry import algorithm
 from hocket.collectives.schedule import Rounds, Schedule, Transfers, make_schedule
+from hocket.sim import Link
 
 
 def _flat_s(link: Link, num_ranks: int, nbytes: float) -> float:

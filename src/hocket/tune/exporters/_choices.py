@@ -12,9 +12,9 @@ from operator import itemgetter
 from typing import Any
 
 from hocket.collectives import find_algorithm
-from hocket.collectives.link import Link
 from hocket.collectives.source import parse_algorithm
 from hocket.comm.policy import total_nbytes
+from hocket.sim import Link
 from hocket.tune.model import typical_link
 from hocket.tune.sweep import SIZES
 from hocket.tune.table import Table
