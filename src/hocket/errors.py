@@ -19,8 +19,40 @@ class InvalidSchedule(HocketError, ValueError):
     """A schedule is malformed, or does not do what its collective promises; names the transfer."""
 
 
+class MissingAction(InvalidSchedule):
+    """A pipeline schedule lacks an action: a forward or backward pass of a micro-batch, or the other end of a message."""
+
+
+class DuplicateAction(InvalidSchedule):
+    """A pipeline schedule has an action twice."""
+
+
+class MisplacedAction(InvalidSchedule):
+    """An action of a pipeline schedule stands on a rank that does not hold its stage, or in another pipe."""
+
+
+class IllegalOrder(InvalidSchedule):
+    """An action of a pipeline schedule stands before one of the same rank that it needs."""
+
+
+class PipelineDeadlock(InvalidSchedule):
+    """Actions of several ranks wait for each other; the message shows the cycle, and what would help."""
+
+
+class MemoryLimitExceeded(InvalidSchedule):
+    """A rank of a pipeline schedule would keep more than it may; the message names the action and the least limit."""
+
+
+class StashLeak(InvalidSchedule):
+    """Something that a pipeline schedule keeps for a micro-batch is never let go."""
+
+
 class SimulationDeadlock(HocketError, RuntimeError):
-    """Tasks of a simulation wait for each other; the message names the first of them."""
+    """Tasks of a simulation wait for each other; the message names the first of them, and `tasks` has all."""
+
+    def __init__(self, message: str, tasks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.tasks = tasks
 
 
 class InvalidType(HocketError, TypeError):

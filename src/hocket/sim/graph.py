@@ -125,9 +125,9 @@ class TaskGraph:
         )
         timeline = Timeline(*columns)
         if num_over < self.num_tasks:
-            first = int(np.flatnonzero(timeline.begin_s < 0)[0])
+            stuck = tuple(np.flatnonzero(timeline.end_s < 0).tolist())
             raise SimulationDeadlock(
-                f"{self.num_tasks - num_over} of {self.num_tasks} tasks wait for each other; the first is task {first}"
+                f"{len(stuck)} of {self.num_tasks} tasks wait for each other; the first is task {stuck[0]}", stuck
             )
         return timeline
 

@@ -1,0 +1,79 @@
+"""A time that no schedule of a placement can beat."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+
+from hocket.pipeline.costs import CostModel
+from hocket.pipeline.placement import Placement
+
+
+def lower_bound_s(
+    placement: Placement, micro_batches: Sequence[int], costs: CostModel | None = None, *, splits_backward: bool = False
+) -> float:
+    """Return seconds that any schedule of a chain of stages takes at least.
+
+    Every rank for itself is a machine with jobs: none can begin before its head, the time of all that leads to it,
+    and its tail is still to come when it is over. The best way to run them, if jobs could be interrupted, is to take
+    the one with the longest tail first; what that takes is a bound (Carlier, "The one-machine sequencing problem",
+    European Journal of Operational Research 11, 1982). Messages take no time here.
+
+    Args:
+        placement: of the stages.
+        micro_batches: how many every pipe has.
+        costs: seconds of F and B, or of F, I and W.
+        splits_backward: whether weight gradients may wait.
+    """
+    costs = costs or CostModel()
+    num_stages = placement.num_stages
+    forward = costs.seconds_of("F", num_stages)
+    passing = costs.seconds_of("I" if splits_backward else "B", num_stages)
+    weight = costs.seconds_of("W", num_stages) if splits_backward else np.zeros(num_stages)
+    to_here = np.concatenate([[0.0], np.cumsum(forward)])
+    from_here = np.concatenate([np.cumsum(passing[::-1])[::-1], [0.0]])
+    down, up = float(to_here[-1]), float(from_here[0])
+    bound = 0.0
+    for rank in range(placement.num_ranks):
+        jobs: list[tuple[float, float, float]] = []  # head, seconds, tail
+        for pipe, stage in placement.stages_of(rank):
+            # Micro-batches of a pipe come one after the other, as far apart as the slowest stage that they passed
+            # takes, and each that is later than others has the slowest stage to come for itself.
+            apart_f = forward[:stage].max(initial=0.0)
+            apart_b = max(forward.max(initial=0.0), passing[stage + 1 :].max(initial=0.0))
+            to_come = passing[:stage].max(initial=0.0)
+            for turn in range(micro_batches[pipe]):
+                behind = micro_batches[pipe] - 1 - turn
+                head_b = down + float(from_here[stage + 1]) + turn * apart_b
+                tail_f = float(to_here[-1] - to_here[stage + 1]) + up
+                tail_b = float(up - from_here[stage]) + behind * to_come
+                jobs.append((float(to_here[stage]) + turn * apart_f, float(forward[stage]), tail_f))
+                jobs.append((head_b, float(passing[stage]), tail_b))
+                if weight[stage]:
+                    jobs.append((head_b + float(passing[stage]), float(weight[stage]), 0.0))
+        bound = max(bound, _longest_tail_first(jobs))
+    return bound
+
+
+def _longest_tail_first(jobs: list[tuple[float, float, float]]) -> float:
+    """The time of jobs on one machine that may be interrupted."""
+    jobs.sort()
+    waiting: list[tuple[float, float]] = []  # minus the tail, what is left
+    now, end, place = 0.0, 0.0, 0
+    while place < len(jobs) or waiting:
+        if not waiting:
+            now = max(now, jobs[place][0])
+        while place < len(jobs) and jobs[place][0] <= now:
+            heapq.heappush(waiting, (-jobs[place][2], jobs[place][1]))
+            place += 1
+        tail, left = heapq.heappop(waiting)
+        until = jobs[place][0] if place < len(jobs) else now + left
+        done = min(left, until - now)
+        now += done
+        if left > done:
+            heapq.heappush(waiting, (tail, left - done))
+        else:
+            end = max(end, now - tail)
+    return end

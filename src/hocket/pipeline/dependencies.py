@@ -1,0 +1,209 @@
+"""What every action of a schedule waits for, from what its kind says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.errors import MissingAction
+from hocket.pipeline.kind import SAME, Field, Need, kinds
+
+if TYPE_CHECKING:
+    from hocket.pipeline.schedule import Columns, PipelineSchedule
+
+Rows: TypeAlias = NDArray[np.int64]
+
+CARRIES = (None, "activation", "gradient", "message", "sum")
+
+
+@dataclass(frozen=True, eq=False)
+class Dependencies:
+    """Pairs of actions, by their numbers in `PipelineSchedule.columns`.
+
+    Args:
+        after, before: the action beside it comes after.
+        carries: number in `CARRIES` of what goes from one to the other if they are of different ranks.
+        units: micro-batches that it goes for.
+    """
+
+    after: Rows
+    before: Rows
+    carries: NDArray[np.int8]
+    units: NDArray[np.int32]
+
+
+class Units(NamedTuple):
+    """Actions, once for each of their micro-batches.
+
+    Args:
+        row: of the action.
+        micro_batch: one of its micro-batches; -1 for kinds that concern a stage.
+    """
+
+    row: Rows
+    micro_batch: NDArray[np.int32]
+
+
+def units_of(columns: Columns, rows: Rows) -> Units:
+    """Return actions once for each of their micro-batches."""
+    counts = columns.width[rows]
+    if (counts == 1).all():
+        return Units(rows, columns.micro_batch[rows])
+    row = np.repeat(rows, counts)
+    offsets = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return Units(row, (columns.micro_batch[row] + offsets).astype(np.int32))
+
+
+class Keys:
+    """Numbers for fields of actions: equal where all fields are that are asked for."""
+
+    def __init__(self, schedule: PipelineSchedule, match: tuple[Field, ...]) -> None:
+        sizes = {
+            "step": schedule.num_steps,
+            "pipe": schedule.num_pipes,
+            "stage": schedule.num_stages,
+            "micro_batch": schedule.num_micro_batches + 1,
+            "peer": schedule.num_stages + 1,
+        }
+        self._weights: dict[str, int] = {}
+        weight = 1
+        for name in match:
+            self._weights[name] = weight
+            weight *= sizes[name]
+
+    def of(self, **fields: NDArray[Any]) -> NDArray[np.int64]:
+        """Return a number for each action, by its fields."""
+        total = np.zeros(len(next(iter(fields.values()))), np.int64)
+        for name, weight in self._weights.items():
+            total += fields[name].astype(np.int64) * weight
+        return total
+
+
+class KeyedUnits(NamedTuple):
+    """Actions, once for each of their micro-batches, with a number for the fields that count.
+
+    Args:
+        row, micro_batch: as in `Units`.
+        key: equal where the fields are.
+    """
+
+    row: Rows
+    micro_batch: NDArray[np.int32]
+    key: NDArray[np.int64]
+
+
+def keyed_units(schedule: PipelineSchedule, rows: Rows, match: tuple[Field, ...] = SAME) -> KeyedUnits:
+    """Return actions once for each of their micro-batches, keyed by some of their fields."""
+    columns = schedule.columns
+    row, micro_batch = units_of(columns, rows)
+    key = Keys(schedule, match).of(
+        step=columns.step[row],
+        pipe=columns.pipe[row],
+        stage=columns.stage[row],
+        micro_batch=micro_batch + 1,
+        peer=columns.peer[row] + 1,
+    )
+    return KeyedUnits(row, micro_batch, key)
+
+
+def find_dependencies(schedule: PipelineSchedule) -> Dependencies:
+    """Find what every action waits for.
+
+    Raises:
+        MissingAction: what an action waits for is not in the table.
+    """
+    columns = schedule.columns
+    finder = _Finder(schedule)
+    parts = [
+        finder.find(name, need)
+        for name in columns.kinds
+        for need in kinds()[name].needs
+        if need.required or columns.rows(*need.kinds).size
+    ]
+    if not parts:
+        empty = np.zeros(0, np.int64)
+        return Dependencies(empty, empty, empty.astype(np.int8), empty.astype(np.int32))
+    after, before, carries = (np.concatenate(each) for each in zip(*parts, strict=True))
+    # Actions for several micro-batches find each other once for each of these.
+    pairs, units = np.unique(np.stack([after, before, carries]), axis=1, return_counts=True) if _is_wide(
+        columns
+    ) else (np.stack([after, before, carries]), np.ones(len(after), np.int64))
+    return Dependencies(pairs[0], pairs[1], pairs[2].astype(np.int8), units.astype(np.int32))
+
+
+def _is_wide(columns: Columns) -> bool:
+    return bool((columns.width > 1).any())
+
+
+class _Finder:
+    def __init__(self, schedule: PipelineSchedule) -> None:
+        self._schedule = schedule
+        edges = np.array(schedule.edges, np.int64).reshape(-1, 2)
+        self._neighbours = {
+            "inputs": _Neighbours(edges[:, 1], edges[:, 0], schedule.num_stages),
+            "outputs": _Neighbours(edges[:, 0], edges[:, 1], schedule.num_stages),
+        }
+
+    def find(self, name: str, need: Need) -> tuple[Rows, Rows, Rows]:
+        """All pairs of an action of a kind and one that it waits for by this need."""
+        columns = self._schedule.columns
+        row, micro_batch = units_of(columns, columns.rows(name))
+        stage, peer = columns.stage[row], columns.peer[row]
+        if need.stages == "peer":
+            stage, peer = peer, stage
+        elif need.stages != "same":
+            which, stage = self._neighbours[need.stages].of(stage)
+            row, micro_batch, peer = row[which], micro_batch[which], peer[which]
+        step = columns.step[row] - need.steps_before
+        exists = step >= 0  # nothing comes before the first step
+        row, micro_batch, stage = row[exists], micro_batch[exists], stage[exists]
+        wanted = Keys(self._schedule, need.match).of(
+            step=step[exists],
+            pipe=columns.pipe[row],
+            stage=stage,
+            micro_batch=micro_batch + 1,
+            peer=peer[exists] + 1,
+        )
+        targets, target_keys = self._targets(need)
+        first, last = np.searchsorted(target_keys, wanted, "left"), np.searchsorted(target_keys, wanted, "right")
+        counts = last - first
+        if need.required and not counts.all():
+            self._refuse(int(row[counts == 0][0]), need, int(stage[counts == 0][0]), int(micro_batch[counts == 0][0]))
+        after = np.repeat(row, counts)
+        offsets = np.arange(len(after)) - np.repeat(np.cumsum(counts) - counts, counts)
+        before = targets[np.repeat(first, counts) + offsets]
+        return after, before, np.full(len(after), CARRIES.index(need.carries))
+
+    def _targets(self, need: Need) -> tuple[Rows, NDArray[np.int64]]:
+        row, _, key = keyed_units(self._schedule, self._schedule.columns.rows(*need.kinds), need.match)
+        order = np.argsort(key, kind="stable")
+        return row[order], key[order]
+
+    def _refuse(self, row: int, need: Need, stage: int, micro_batch: int) -> None:
+        rank, index = self._schedule.place(row)
+        number = micro_batch if micro_batch >= 0 else ""
+        wanted = " or ".join(f"{stage}{kind}{number}" for kind in need.kinds)
+        raise MissingAction(
+            f"rank {rank}, action {index}, {self._schedule.actions[rank][index]}: it waits for {wanted}, which is "
+            "nowhere in the table"
+        )
+
+
+class _Neighbours:
+    """Of every stage, those at the other ends of its edges."""
+
+    def __init__(self, stages: NDArray[np.int64], others: NDArray[np.int64], num_stages: int) -> None:
+        order = np.argsort(stages, kind="stable")
+        self._others = others[order]
+        self._starts = np.searchsorted(stages[order], np.arange(num_stages + 1))
+
+    def of(self, stage: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """For each of the stages given, its place among them and a neighbour; as often as it has neighbours."""
+        first = self._starts[stage]
+        counts = self._starts[stage + 1] - first
+        which = np.repeat(np.arange(len(stage)), counts)
+        offsets = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return which, self._others[first[which] + offsets].astype(np.int32)

@@ -1,0 +1,1 @@
+"""Schedules as files: one file a form, all of which `hocket.pipeline.files` finds."""

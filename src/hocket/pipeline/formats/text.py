@@ -1,0 +1,98 @@
+"""Schedules as text that people write: a line a rank, of words such as 2F0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hocket.errors import HocketError, InvalidSchedule
+from hocket.pipeline.formats._tokens import FORMAT, check_version, read_action
+from hocket.pipeline.placement import Placement
+from hocket.pipeline.schedule import PipelineSchedule
+
+ENDING = ".txt"
+_HEADS = ("name", "micro-batches", "steps", "edges")
+
+
+def dump(schedule: PipelineSchedule) -> str:
+    """Return a schedule as text."""
+    lines = [FORMAT, f"name: {schedule.name}", f"micro-batches: {schedule.num_micro_batches}"]
+    if schedule.num_steps > 1:
+        lines.append(f"steps: {schedule.num_steps}")
+    if not schedule.is_chain:
+        lines.append("edges: " + " ".join(f"{first}>{second}" for first, second in schedule.edges))
+    for pipe, ranks in enumerate(schedule.placement.ranks):
+        lines.append(f"pipe {pipe}: " + " ".join(str(rank) for rank in ranks))
+    for rank, actions in enumerate(schedule.actions):
+        lines.append(f"rank {rank}: " + " ".join(str(action) for action in actions))
+    return "\n".join(lines) + "\n"
+
+
+def load(text: str, place: str = "the schedule") -> PipelineSchedule:
+    """Read what `dump` wrote, or a person did: `#` begins a comment, and lines may come in any order.
+
+    Raises:
+        InvalidSchedule: it is no schedule; says where and why.
+    """
+    fields: dict[str, tuple[int, str]] = {}
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line]
+    check_version(numbered[0][1] if numbered else "", f"{place}, line {numbered[0][0] if numbered else 1}")
+    for number, line in numbered[1:]:
+        key, colon, value = line.partition(":")
+        key = " ".join(key.split())
+        word, _, index = key.partition(" ")
+        if not colon or not (key in _HEADS or (word in ("pipe", "rank") and index.isdecimal())):
+            raise InvalidSchedule(
+                f"{place}, line {number}: a line begins with one of {', '.join(f'{head}:' for head in _HEADS)} "
+                f"pipe 0: or rank 0:, not {line[:40]!r}"
+            )
+        if key in fields:
+            raise InvalidSchedule(f"{place}, line {number}: {key} stands at line {fields[key][0]} already")
+        fields[key] = (number, value.strip())
+    pipes, ranks = (_in_order(fields, word, place) for word in ("pipe", "rank"))
+    rows = [
+        [read_action(word, f"{place}, line {line}, action {index}") for index, word in enumerate(value.split())]
+        for line, value in ranks
+    ]
+    numbers = {head: _number(fields, head, place) for head in ("micro-batches", "steps")}
+    if "micro-batches" not in fields:
+        raise InvalidSchedule(f"{place}: there is no line that begins with micro-batches:")
+    edges = tuple(_edge(word, place, fields["edges"][0]) for word in fields.get("edges", (0, ""))[1].split())
+    try:
+        placement = Placement(tuple(tuple(_rank(word, place, line) for word in value.split()) for line, value in pipes))
+        schedule = PipelineSchedule(
+            fields.get("name", (0, "mine"))[1], placement, numbers["micro-batches"], rows, edges, numbers["steps"]
+        )
+        schedule.columns  # noqa: B018  checks every action
+    except HocketError as error:
+        raise InvalidSchedule(f"{place}: {error}") from None
+    return schedule
+
+
+def _in_order(fields: dict[str, tuple[int, str]], word: str, place: str) -> list[tuple[int, str]]:
+    """Lines such as `rank 0:`, by their numbers, of which none may be missing."""
+    found: dict[int, Any] = {int(key.split()[1]): each for key, each in fields.items() if key.startswith(f"{word} ")}
+    for number in range(max(found, default=0) + 1):
+        if number not in found:
+            raise InvalidSchedule(f"{place}: there is no line that begins with {word} {number}:")
+    return [found[number] for number in sorted(found)]
+
+
+def _number(fields: dict[str, tuple[int, str]], head: str, place: str) -> int:
+    line, value = fields.get(head, (0, "1"))
+    if not value.isdecimal() or int(value) < 1:
+        raise InvalidSchedule(f"{place}, line {line}: {head} is a number of 1 or more, not {value!r}")
+    return int(value)
+
+
+def _rank(word: str, place: str, line: int) -> int:
+    if not word.isdecimal():
+        raise InvalidSchedule(f"{place}, line {line}: a pipe is the rank of every stage, such as 0 1 2, not {word!r}")
+    return int(word)
+
+
+def _edge(word: str, place: str, line: int) -> tuple[int, int]:
+    first, arrow, second = word.partition(">")
+    if not (arrow and first.isdecimal() and second.isdecimal()):
+        raise InvalidSchedule(f"{place}, line {line}: an edge is two stages, such as 0>2, not {word!r}")
+    return int(first), int(second)

@@ -1,0 +1,39 @@
+"""The backward pass of a stage, whole or in two parts: the gradient of its inputs (I) and that of its weights (W).
+
+Only I stands between a stage and the one before it; W may wait (Qi, Wan, Huang and Lin, "Zero Bubble Pipeline
+Parallelism", arXiv 2401.10241). Activations are kept until W.
+"""
+
+from hocket.pipeline.kind import Kind, Need, Stash, register_kind
+
+_NEEDS = (
+    Need(("F",)),
+    Need(("B", "I"), stages="outputs", carries="gradient"),
+    Need(("RECV_B",), required=False),
+    Need(("R",), required=False),
+)
+_KEPT = (Stash("activation"), Stash("input", only_with="R"))
+
+BACKWARD = register_kind(
+    Kind("B", "backward pass", needs=_NEEDS, cost="B", frees=_KEPT, color="#e2955a")
+)
+BACKWARD_INPUT = register_kind(
+    Kind(
+        "I",
+        "backward pass, the gradient of the inputs alone",
+        needs=_NEEDS,
+        cost="I",
+        takes=(Stash("output_gradient"),),
+        color="#e2b15a",
+    )
+)
+BACKWARD_WEIGHT = register_kind(
+    Kind(
+        "W",
+        "backward pass, the gradient of the weights alone",
+        needs=(Need(("I",)),),
+        cost="W",
+        frees=(*_KEPT, Stash("output_gradient")),
+        color="#6fb98a",
+    )
+)

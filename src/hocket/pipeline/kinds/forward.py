@@ -1,0 +1,18 @@
+"""The forward pass of a stage."""
+
+from hocket.pipeline.kind import Kind, Need, Stash, register_kind
+
+FORWARD = register_kind(
+    Kind(
+        "F",
+        "forward pass; keeps what the backward pass needs, or only its inputs where they are computed again",
+        needs=(
+            Need(("F",), stages="inputs", carries="activation"),
+            Need(("RECV_F",), required=False),
+            Need(("STEP",), match=("step", "pipe", "stage"), steps_before=1, required=False),
+        ),
+        cost="F",
+        takes=(Stash("activation", unless="R"), Stash("input", only_with="R")),
+        color="#5b8fd6",
+    )
+)

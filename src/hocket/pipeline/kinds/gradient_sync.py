@@ -1,0 +1,36 @@
+"""The sum of a stage's gradients over all of its copies, and what follows it."""
+
+from hocket.pipeline.kind import Field, Kind, Need, register_kind
+
+_COPY: tuple[Field, ...] = ("step", "pipe", "stage")
+_ALL_GRADIENTS = Need(("B", "W"), match=_COPY)
+
+SYNC_START = register_kind(
+    Kind(
+        "SYNC_START",
+        "begin to sum the gradients of a stage over its copies",
+        scope="stage",
+        needs=(_ALL_GRADIENTS,),
+        cost="SYNC_START",
+        color="#c25b78",
+    )
+)
+SYNC_WAIT = register_kind(
+    Kind(
+        "SYNC_WAIT",
+        "wait for the sum of the gradients of a stage",
+        scope="stage",
+        needs=(Need(("SYNC_START",), match=("step", "stage"), carries="sum"),),
+        color="#8f3f59",
+    )
+)
+STEP = register_kind(
+    Kind(
+        "STEP",
+        "update the weights of a stage",
+        scope="stage",
+        needs=(_ALL_GRADIENTS, Need(("SYNC_WAIT",), match=_COPY, required=False)),
+        cost="STEP",
+        color="#8a6fc0",
+    )
+)

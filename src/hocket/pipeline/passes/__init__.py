@@ -1,0 +1,1 @@
+"""From table to table: one file a pass."""

@@ -1,0 +1,40 @@
+"""Forward passes that keep their inputs alone, and are done again before the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from hocket.errors import InvalidArgument
+from hocket.pipeline.action import Action
+from hocket.pipeline.schedule import PipelineSchedule
+
+
+def recompute(schedule: PipelineSchedule, stages: Collection[int] | None = None) -> PipelineSchedule:
+    """Add a second forward pass before every backward pass.
+
+    Args:
+        schedule: without any.
+        stages: that do so; None: all of them.
+
+    Raises:
+        InvalidArgument: there is no such stage, or the schedule has second forward passes already.
+    """
+    chosen = range(schedule.num_stages) if stages is None else stages
+    unknown = [stage for stage in chosen if not 0 <= stage < schedule.num_stages]
+    if unknown:
+        raise InvalidArgument(f"there are stages 0 to {schedule.num_stages - 1}, not {unknown[0]}")
+    if "R" in schedule.columns.kinds:
+        raise InvalidArgument("the table has second forward passes already")
+    rows = []
+    for actions in schedule.actions:
+        row: list[Action] = []
+        group = 0  # where the actions begin that overlap with the last one
+        for action in actions:
+            if not action.with_previous:
+                group = len(row)
+            if action.kind in ("B", "I") and action.stage in chosen:
+                row.insert(group, action._replace(kind="R", with_previous=False))
+                group += 1
+            row.append(action)
+        rows.append(row)
+    return schedule.with_actions(rows)

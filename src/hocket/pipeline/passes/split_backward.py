@@ -1,0 +1,36 @@
+"""Backward passes in two parts, and whole again."""
+
+from __future__ import annotations
+
+from hocket.pipeline.action import Action
+from hocket.pipeline.schedule import PipelineSchedule
+
+
+def split_backward(schedule: PipelineSchedule) -> PipelineSchedule:
+    """Make I and W of every B, the one after the other; `retime` then moves the weight gradients to where they fit."""
+    rows = []
+    for actions in schedule.actions:
+        row: list[Action] = []
+        for index, action in enumerate(actions):
+            if action.kind != "B":
+                row.append(action)
+                continue
+            overlaps = action.with_previous or (index + 1 < len(actions) and actions[index + 1].with_previous)
+            row += [action._replace(kind="I"), action._replace(kind="W", with_previous=overlaps)]
+        rows.append(row)
+    return schedule.with_actions(rows)
+
+
+def merge_backward(schedule: PipelineSchedule) -> PipelineSchedule:
+    """Make B of every I that its W follows; others stay apart."""
+    rows = []
+    for actions in schedule.actions:
+        row: list[Action] = []
+        for action in actions:
+            whole = action._replace(kind="I")
+            if action.kind == "W" and row and row[-1]._replace(with_previous=action.with_previous) == whole:
+                row[-1] = row[-1]._replace(kind="B")
+            else:
+                row.append(action)
+        rows.append(row)
+    return schedule.with_actions(rows)

@@ -1,0 +1,1 @@
+"""One file a schedule; all of them are found by `hocket.pipeline.registry`."""

@@ -1,0 +1,61 @@
+"""The program of one rank, for schedules whose micro-batches come in order, for each kind and stage."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+
+from hocket.pipeline.action import Action
+
+
+class Program:
+    """Actions of a rank, written as if there were micro-batches enough to fill the pipeline.
+
+    Those that there are not are left out: what remains is in an order that works with more, so it works with fewer.
+
+    Args:
+        micro_batches: that there are, of every pipe.
+    """
+
+    def __init__(self, *micro_batches: Sequence[int]) -> None:
+        self.actions: list[Action] = []
+        self._micro_batches = micro_batches
+        self._begun: Counter[tuple[str, int, int]] = Counter()
+        self._weights: deque[tuple[int, int, int]] = deque()
+        self._is_there = False
+
+    def add(self, kinds: str, stage: int, pipe: int = 0, *, with_previous: bool = False) -> None:
+        """Add actions of a stage, each for the next micro-batch of its kind.
+
+        Args:
+            kinds: F, B, I or several of them; I leaves a weight gradient to be added later.
+            stage, pipe: that they work on.
+            with_previous: the action overlaps with the one before it.
+        """
+        for kind in kinds:
+            passes = "F" if kind == "F" else "B"
+            number = self._begun[passes, stage, pipe]
+            self._begun[passes, stage, pipe] += 1
+            if kind == "I":
+                self._weights.append((stage, pipe, number))
+            self._append(kind, stage, pipe, number, with_previous)
+
+    def add_weights(self, times: int = 1, stage: int | None = None) -> None:
+        """Add the weight gradients that have waited longest, of one stage or of any."""
+        for _ in range(times):
+            waiting = [each for each in self._weights if stage in (None, each[0])]
+            if waiting:
+                self._weights.remove(waiting[0])
+                self._append("W", *waiting[0], False)
+
+    def overlap(self, forward: tuple[int, int], backward: tuple[int, int]) -> None:
+        """Add a forward and a backward pass that overlap, each by its stage and pipe."""
+        self.add("F", *forward)
+        self.add("B", *backward, with_previous=True)
+
+    def _append(self, kind: str, stage: int, pipe: int, number: int, with_previous: bool) -> None:
+        there = self._micro_batches[pipe]
+        if number < len(there):
+            joined = with_previous and self._is_there
+            self.actions.append(Action(kind, stage, there[number], pipe=pipe, with_previous=joined))
+        self._is_there = number < len(there)

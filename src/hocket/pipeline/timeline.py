@@ -1,0 +1,185 @@
+"""When every action of a schedule began and ended, simulated or measured, and what that says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.errors import InvalidArgument
+from hocket.pipeline.costs import CostModel
+from hocket.pipeline.kind import kinds
+from hocket.pipeline.lowered import MessageColumns, lower_to_tasks
+from hocket.pipeline.memory import MemoryUse, memory_use
+from hocket.pipeline.schedule import PipelineSchedule
+
+BubbleKind = Literal["sync", "span"]
+
+
+class Gap(NamedTuple):
+    """A time in which a rank does nothing.
+
+    Args:
+        rank: that is idle.
+        begin_s, end_s: from when to when.
+        place: of the action that follows, in the rank's order; the number of its actions if none does.
+    """
+
+    rank: int
+    begin_s: float
+    end_s: float
+    place: int
+
+
+class Traffic(NamedTuple):
+    """What crosses an edge between two stages, one way.
+
+    Args:
+        from_stage, to_stage, from_rank, to_rank: its ends.
+        num_messages, nbytes: that crossed it.
+    """
+
+    from_stage: int
+    to_stage: int
+    from_rank: int
+    to_rank: int
+    num_messages: int
+    nbytes: float
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineTimeline:
+    """When everything happened.
+
+    Args:
+        schedule: that ran.
+        begin_s, end_s: of every action, in the order of `PipelineSchedule.columns`.
+        messages: that crossed between ranks.
+        message_begin_s, message_end_s: of each.
+        costs: by which it was simulated, or that it is compared with.
+        source: "simulated" or "measured".
+    """
+
+    schedule: PipelineSchedule
+    begin_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+    messages: MessageColumns
+    message_begin_s: NDArray[np.float64]
+    message_end_s: NDArray[np.float64]
+    costs: CostModel
+    source: Literal["simulated", "measured"] = "simulated"
+
+    @property
+    def makespan_s(self) -> float:
+        """Seconds from the beginning until the last action is over."""
+        return float(self.end_s.max(initial=0.0))
+
+    @cached_property
+    def busy_s(self) -> NDArray[np.float64]:
+        """Seconds in which each rank does something; waiting for a message is doing nothing."""
+        begin_s, end_s, ranks = self._own_work
+        return np.bincount(ranks, end_s - begin_s, self.schedule.num_ranks).astype(np.float64)
+
+    @cached_property
+    def span_s(self) -> NDArray[np.float64]:
+        """Seconds between the beginning of the first and the end of the last work of each rank."""
+        begin_s, end_s, ranks = self._own_work
+        first, last = np.full(self.schedule.num_ranks, np.inf), np.zeros(self.schedule.num_ranks)
+        np.minimum.at(first, ranks, begin_s)
+        np.maximum.at(last, ranks, end_s)
+        return np.where(np.isfinite(first), last - first, 0.0)
+
+    def bubble(self, kind: BubbleKind = "sync") -> float:
+        """Return the part of the time in which ranks are idle.
+
+        Args:
+            kind: "sync": of the time until the last rank is done, for all ranks wait for each other at the end of a
+                step, as in the papers on GPipe, 1F1B and Chimera. "span": of the longest time between the first and
+                last work of a rank, as in the papers on zero bubbles: there no rank waits at the end of a step, and
+                the step is taken back if another rank found its gradients invalid.
+        """
+        if kind not in ("sync", "span"):
+            raise InvalidArgument(f'the kinds of bubble ratios are "sync" and "span", not {kind!r}')
+        whole = self.makespan_s if kind == "sync" else float(self.span_s.max(initial=0.0))
+        return 1.0 - float(self.busy_s.sum()) / (whole * self.schedule.num_ranks) if whole > 0 else 0.0
+
+    @cached_property
+    def memory(self) -> MemoryUse:
+        """What ranks keep, at every action."""
+        return memory_use(self.schedule, self.costs)
+
+    @property
+    def peak_nbytes(self) -> NDArray[np.float64]:
+        """The most that each rank holds: its stages' weights, and what is kept for micro-batches."""
+        return self.memory.peak_nbytes
+
+    def gaps(self, least_s: float = 0.0) -> list[Gap]:
+        """Return when ranks are idle for longer than `least_s`, by rank and time."""
+        return [gap for gap in self._all_gaps() if gap.end_s - gap.begin_s > max(least_s, 1e-12 * self.makespan_s)]
+
+    def _all_gaps(self) -> Iterator[Gap]:
+        columns = self.schedule.columns
+        works = self._works
+        for rank in range(self.schedule.num_ranks):
+            first, last = columns.starts[rank], columns.starts[rank + 1]
+            free_s = 0.0
+            for row in range(first, last):
+                if works[row]:
+                    yield Gap(rank, free_s, float(self.begin_s[row]), int(row - first))
+                    free_s = max(free_s, float(self.end_s[row]))
+            yield Gap(rank, free_s, self.makespan_s, int(last - first))
+
+    def critical_path(self) -> list[int]:
+        """Return the actions that the makespan consists of, by their numbers in `PipelineSchedule.columns`, first to
+        last: each is what the next one waited for last."""
+        schedule, columns = self.schedule, self.schedule.columns
+        if not len(columns):
+            return []
+        lowered = lower_to_tasks(schedule, self.costs)
+        num_tasks = lowered.graph.num_tasks
+        end_s = np.full(num_tasks, -1.0)
+        end_s[lowered.message_tasks] = self.message_end_s
+        end_s[lowered.ends] = self.end_s
+        action_of = np.full(num_tasks, -1)
+        rows = np.arange(len(columns))[::-1]  # of actions that overlap the first one stands for all
+        action_of[lowered.begins[rows]] = rows
+        action_of[lowered.ends[rows]] = rows
+        order = np.argsort(lowered.after, kind="stable")
+        before = lowered.before[order]
+        starts = np.searchsorted(lowered.after[order], np.arange(num_tasks + 1))
+        path: list[int] = []
+        task = int(lowered.ends[int(np.argmax(self.end_s))])
+        while True:
+            if action_of[task] >= 0 and (not path or path[-1] != action_of[task]):
+                path.append(int(action_of[task]))
+            earlier = before[starts[task] : starts[task + 1]]
+            if not len(earlier):
+                return path[::-1]
+            task = int(earlier[np.argmax(end_s[earlier])])
+
+    def traffic(self) -> list[Traffic]:
+        """Return what crossed between ranks, by edge between two stages."""
+        messages = self.messages
+        ends = np.stack([messages.from_stage, messages.to_stage, messages.from_rank, messages.to_rank])
+        edges, which = np.unique(ends, axis=1, return_inverse=True)
+        numbers = np.bincount(which.ravel(), minlength=edges.shape[1])
+        nbytes = np.bincount(which.ravel(), messages.nbytes, edges.shape[1])
+        rows = zip(*edges.tolist(), numbers.tolist(), nbytes.tolist(), strict=True)
+        return [Traffic(*row) for row in rows]
+
+    @cached_property
+    def _works(self) -> NDArray[np.bool_]:
+        """Of every action, whether its rank does nothing else meanwhile, and it costs anything."""
+        columns = self.schedule.columns
+        holds = [kinds()[name].resource == "rank" and kinds()[name].cost is not None for name in columns.kinds]
+        return np.array(holds, np.bool_)[columns.kind]
+
+    @cached_property
+    def _own_work(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int32]]:
+        """Begin, end and rank of all that ranks do; actions that overlap count once."""
+        works = self._works & ~self.schedule.columns.with_previous
+        return self.begin_s[works], self.end_s[works], self.schedule.columns.rank[works]

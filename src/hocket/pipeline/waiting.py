@@ -1,0 +1,67 @@
+"""Who waits for whom, in words."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from hocket.pipeline.buffering import Buffering
+from hocket.pipeline.lowered import Lowered
+from hocket.pipeline.schedule import PipelineSchedule
+
+_AROUND = 2
+_MOST_LINES = 24
+
+
+def neighbourhood(schedule: PipelineSchedule, rank: int, index: int) -> str:
+    """Return an action with those before and after it on its rank, itself between brackets."""
+    actions = schedule.actions[rank]
+    first, last = max(0, index - _AROUND), min(len(actions), index + _AROUND + 1)
+    words = [f"[{actions[i]}]" if i == index else str(actions[i]) for i in range(first, last)]
+    return " ".join(["..."] * (first > 0) + words + ["..."] * (last < len(actions)))
+
+
+def describe_deadlock(
+    schedule: PipelineSchedule, lowered: Lowered, stuck: tuple[int, ...], buffering: Buffering
+) -> str:
+    """Return the cycle that keeps tasks from being done, an action a line with its neighbours."""
+    rows = _cycle(schedule, lowered, stuck)
+    lines = [f"{len(rows)} actions wait for each other, with {buffering} messages:"]
+    for row, following in zip(rows, rows[1:] + rows[:1], strict=True):
+        rank, index = schedule.place(row)
+        other_rank, other_index = schedule.place(following)
+        why = "of another rank"
+        if other_rank == rank:
+            why = "which stands before it" if other_index < index else "whose message comes out first"
+        lines.append(
+            f"  rank {rank}, action {index}: {neighbourhood(schedule, rank, index)} "
+            f"waits for {schedule.action(following)}, {why}"
+        )
+    if len(lines) > _MOST_LINES:
+        half = _MOST_LINES // 2
+        lines[half:-half] = [f"  ... {len(lines) - 2 * half} more ..."]
+    return "\n".join(lines)
+
+
+def _cycle(schedule: PipelineSchedule, lowered: Lowered, stuck: tuple[int, ...]) -> list[int]:
+    """Numbers of actions, each of which waits for the next one, and the last one for the first."""
+    unfinished = set(stuck)
+    waits_for = defaultdict(list)
+    among = np.isin(lowered.after, stuck) & np.isin(lowered.before, stuck)
+    for after, before in zip(lowered.after[among].tolist(), lowered.before[among].tolist(), strict=True):
+        waits_for[after].append(before)
+    task = next(task for task in stuck if waits_for[task])
+    seen: dict[int, int] = {}
+    path: list[int] = []
+    while task not in seen:
+        seen[task] = len(path)
+        path.append(task)
+        task = next(other for other in waits_for[task] if other in unfinished)
+    action_of = {task: row for row, task in reversed(list(enumerate(lowered.begins.tolist())))}
+    receives = zip(lowered.message_tasks.tolist(), lowered.messages.destination.tolist(), strict=True)
+    action_of |= dict(receives)  # a message that waits for its receiver stands for that
+    rows = [action_of[task] for task in path[seen[task] :] if task in action_of]
+    # What stands between two others on one rank says no more than they do.
+    around = zip(rows[-1:] + rows[:-1], rows, rows[1:] + rows[:1], strict=True)
+    return [row for later, row, earlier in around if not (later == row + 1 and earlier == row - 1)]
