@@ -59,8 +59,8 @@ def _cycle(schedule: PipelineSchedule, lowered: Lowered, stuck: tuple[int, ...])
         path.append(task)
         task = next(other for other in waits_for[task] if other in unfinished)
     action_of = {task: row for row, task in reversed(list(enumerate(lowered.begins.tolist())))}
-    receives = zip(lowered.message_tasks.tolist(), lowered.messages.destination.tolist(), strict=True)
-    action_of |= dict(receives)  # a message that waits for its receiver stands for that
+    # A message that waits for its receiver stands for its sender, which waits with it.
+    action_of |= dict(zip(lowered.message_tasks.tolist(), lowered.messages.source.tolist(), strict=True))
     rows = [action_of[task] for task in path[seen[task] :] if task in action_of]
     # What stands between two others on one rank says no more than they do.
     around = zip(rows[-1:] + rows[:-1], rows, rows[1:] + rows[:1], strict=True)

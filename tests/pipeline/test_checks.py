@@ -1,0 +1,257 @@
+"""Illegal tables are refused by the name of what is wrong; legal ones are accepted."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from hocket.errors import (
+    DuplicateAction,
+    IllegalOrder,
+    InvalidSchedule,
+    MemoryLimitExceeded,
+    MisplacedAction,
+    MissingAction,
+    PipelineDeadlock,
+    StashLeak,
+)
+from hocket.pipeline.action import Action
+from hocket.pipeline.buffering import Buffering
+from hocket.pipeline.checks.deadlock import check_deadlock, smallest_buffering
+from hocket.pipeline.checks.validate import validate
+from hocket.pipeline.costs import CostModel
+from hocket.pipeline.formats.text import load
+from hocket.pipeline.passes.lower_messages import lower_messages
+from hocket.pipeline.registry import build, recipes
+from hocket.pipeline.schedule import PipelineSchedule
+from hocket.pipeline.simulate import simulate
+
+from .tables import all_schedules, place, random_legal, rows_of
+
+pytestmark = pytest.mark.timeout(120)
+
+HEAD = "hocket pipeline schedule, version 1\nmicro-batches: 2\npipe 0: 0 1\n"
+
+
+def dropped(schedule: PipelineSchedule, draw: random.Random) -> tuple[PipelineSchedule, type[InvalidSchedule]]:
+    rank, index = place(schedule, draw)
+    rows = rows_of(schedule)
+    if index + 1 < len(rows[rank]):
+        rows[rank][index + 1] = rows[rank][index + 1]._replace(with_previous=False)
+    del rows[rank][index]
+    return schedule.with_actions(rows), MissingAction
+
+
+def doubled(schedule: PipelineSchedule, draw: random.Random) -> tuple[PipelineSchedule, type[InvalidSchedule]]:
+    (rank, index), rows = place(schedule, draw), rows_of(schedule)
+    rows[rank].append(rows[rank][index]._replace(with_previous=False))
+    return schedule.with_actions(rows), DuplicateAction
+
+
+def moved(schedule: PipelineSchedule, draw: random.Random) -> tuple[PipelineSchedule, type[InvalidSchedule]]:
+    """To another rank."""
+    (rank, index), rows = place(schedule, draw), rows_of(schedule)
+    action = rows[rank].pop(index)
+    if index < len(rows[rank]):
+        rows[rank][index] = rows[rank][index]._replace(with_previous=False)
+    other = draw.choice([each for each in range(schedule.num_ranks) if each != rank])
+    rows[other].insert(draw.randrange(len(rows[other]) + 1), action._replace(with_previous=False))
+    first = rows[other][0]
+    rows[other][0] = first._replace(with_previous=False)
+    return schedule.with_actions(rows), MisplacedAction
+
+
+def swapped(schedule: PipelineSchedule, draw: random.Random) -> tuple[PipelineSchedule, type[InvalidSchedule]]:
+    """Two actions of a rank, of which the later one needs the earlier one."""
+    dependencies, columns = schedule.dependencies, schedule.columns
+    pairs = [
+        (int(after), int(before))
+        for after, before in zip(dependencies.after, dependencies.before, strict=True)
+        if columns.rank[after] == columns.rank[before]
+    ]
+    (rank, later), (_, earlier) = (schedule.place(row) for row in draw.choice(pairs))
+    rows = rows_of(schedule)
+    first, second = rows[rank][earlier], rows[rank][later]
+    rows[rank][earlier] = second._replace(with_previous=first.with_previous)
+    rows[rank][later] = first._replace(with_previous=second.with_previous)
+    return schedule.with_actions(rows), IllegalOrder
+
+
+def cyclic(schedule: PipelineSchedule, draw: random.Random) -> tuple[PipelineSchedule, type[InvalidSchedule]]:
+    """On a rank a later action before an earlier one that it needs by way of other ranks."""
+    columns = schedule.columns
+    order = sorted(range(len(schedule)), key=lambda _: draw.random())
+    forward = [row for row in order if schedule.action(row).kind == "F"]
+    for row in forward:
+        rank, index = schedule.place(row)
+        # The gradient of a stage whose forward pass comes later than this one waits for it, on the way round.
+        action = schedule.action(row)
+        for later in range(int(columns.starts[rank]), int(columns.starts[rank + 1])):
+            other = schedule.action(later)
+            same = (other.pipe, other.micro_batch, other.step) == (action.pipe, action.micro_batch, action.step)
+            ranks = schedule.placement.ranks[action.pipe]
+            by_others = other.stage > action.stage + 1 and rank not in (ranks[action.stage + 1], ranks[other.stage - 1])
+            if other.kind in ("B", "I") and same and by_others and action.width == 1:
+                rows = rows_of(schedule)
+                moving = rows[rank].pop(schedule.place(later)[1])
+                rows[rank] = [each._replace(with_previous=False) for each in rows[rank]]
+                rows[rank].insert(index, moving._replace(with_previous=False))
+                # Its own forward pass goes with it, so that the rank for itself is in order.
+                own = next(
+                    i for i, each in enumerate(rows[rank])
+                    if each.kind == "F" and each.stage == other.stage and each.micro_batch == other.micro_batch
+                )  # fmt: skip
+                rows[rank].insert(index, rows[rank].pop(own))
+                return schedule.with_actions(rows), PipelineDeadlock
+    return swapped(schedule, draw)
+
+
+@pytest.mark.parametrize("change", [dropped, doubled, moved, swapped, cyclic], ids=lambda each: each.__name__)
+def test_random_illegal_tables_are_refused_by_name(change) -> None:  # type: ignore[no-untyped-def]
+    """600 of them, of every schedule: the error is that of the change, and shows the neighbourhood."""
+    draw = random.Random(f"illegal {change.__name__}")
+    names: Counter[str] = Counter()
+    schedules = all_schedules()
+    for number in range(120):
+        changed, expected = change(schedules[number % len(schedules)], draw)
+        with pytest.raises(InvalidSchedule) as caught:
+            validate(changed)
+        names[type(caught.value).__name__] += 1
+        assert isinstance(caught.value, expected), f"{changed}: {caught.value}"
+        assert "[" in str(caught.value) or expected is MissingAction, caught.value
+    if change is cyclic:
+        assert names["PipelineDeadlock"] > 20
+
+
+def test_random_legal_orders_are_accepted() -> None:
+    draw = random.Random("legal")
+    schedules = all_schedules()
+    for number in range(120):
+        validate(random_legal(schedules[number % len(schedules)], draw))
+
+
+@pytest.mark.parametrize("num_ranks", range(1, 9))
+def test_every_schedule_is_legal(num_ranks: int) -> None:
+    """For any number of micro-batches; also with messages, placed for what buffers there are."""
+    num_checked = 0
+    for recipe in recipes():
+        for num_micro_batches in (1, 2, 3, 5, 8, 13, 16):
+            if recipe.refusal(num_ranks, num_micro_batches):
+                continue
+            schedule = recipe.schedule(num_ranks, num_micro_batches)
+            validate(schedule)
+            num_checked += 1
+        lowered = lower_messages(schedule)
+        validate(lowered)
+        assert simulate(lowered).makespan_s == simulate(schedule).makespan_s
+        for buffering in ("rendezvous", "fifo:1", "tagged:1"):
+            validate(lower_messages(schedule, buffering), buffering=buffering)
+    assert num_checked >= 7 * (12 if num_ranks % 2 == 0 else 9)
+
+
+def test_deadlock_depends_on_buffers() -> None:
+    """Receives just before use, sends just after: who waits for whom with how many slots a channel."""
+    expected = {  # rendezvous, one slot a pair of ranks, two slots, one channel without limit, two slots an edge
+        "gpipe": "+++++", "1f1b": "-++++", "interleaved": "-++++", "zb-h1": "-++++", "chimera": "-++++",
+        "dualpipe": "--+++", "zb-v": "----+", "dualpipe-v": "----+",
+    }  # fmt: skip
+    for name, marks in expected.items():
+        schedule = build(name, 4, 8)
+        found = ""
+        for buffering in ("rendezvous", "fifo:1", "fifo:2", "fifo", "tagged:2"):
+            try:
+                check_deadlock(schedule, buffering)
+                found += "+"
+            except PipelineDeadlock as deadlock:
+                assert "wait for each other" in str(deadlock)
+                assert "would do" in str(deadlock)
+                found += "-"
+        assert found == marks, name
+    assert smallest_buffering(build("zb-v", 4, 8)) == Buffering(1)
+    assert smallest_buffering(build("zb-v", 4, 8), tagged=False) is None
+    assert smallest_buffering(build("dualpipe", 4, 8), tagged=False) == Buffering(2, tagged=False)
+    assert smallest_buffering(build("gpipe", 4, 8)) == Buffering(0)
+
+
+def test_the_cycle_is_printed() -> None:
+    schedule = lower_messages(build("1f1b", 2, 2))
+    with pytest.raises(PipelineDeadlock) as caught:
+        check_deadlock(schedule, "rendezvous")
+    lines = str(caught.value).splitlines()
+    assert lines[0].endswith("wait for each other, with rendezvous messages:")
+    assert any(line.startswith("  rank 0, action") and "[0SEND_F1>1]" in line for line in lines)
+    assert any(line.startswith("  rank 1, action") and "waits for" in line for line in lines)
+    assert "channels by edge: tagged:1 would do" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("table", "error", "words"),
+    [
+        ("rank 0: 0F0 0F1 0B0 0B1\nrank 1: 1F0 1B0 1F1", MissingAction, "micro-batch 1 has no B"),
+        ("rank 0: 0F0 0B0 0F1 0B1\nrank 1: 1F0 1I0 1F1 1B1", MissingAction, "there is no W of the same"),
+        ("rank 0: 0F0 0B0 0F1 0B1\nrank 1: 1F0 1B0 1F1 1B1 1W1", MissingAction, "there is no I of the same"),
+        ("rank 0: 0F0 0B0 0F1 0B1 0F1\nrank 1: 1F0 1B0 1F1 1B1", DuplicateAction, "[0F1]: this stands in the table"),
+        ("rank 0: 0F0 0B0 0F1 0B1\nrank 1: 1F0 1B0 1F1 1B1 1I1 1W1", DuplicateAction, "has this pass through stage 1"),
+        ("rank 0: 0F0 0B0 0F1 0B1 1F0\nrank 1: 1B0 1F1 1B1", MisplacedAction, "stage 1 is held by rank 1"),
+        ("rank 0: 0F0 0B0 0B1 0F1\nrank 1: 1F0 1B0 1F1 1B1", IllegalOrder, "[0B1] 0F1: it needs 0F1"),
+        ("rank 0: 0F0 +0B0 0F1 0B1\nrank 1: 1F0 1B0 1F1 1B1", IllegalOrder, "which overlaps with it"),
+        ("rank 0: 0F0 0B0 0F1 0B1\nrank 1: 1F1 1B1 1F0 1B0", PipelineDeadlock, "no buffers would help"),
+        ("rank 0: 0F0 0B0 0F1 0B1 0R1\nrank 1: 1F0 1B0 1F1 1B1", IllegalOrder, "it needs 0R1"),
+        (
+            "rank 0: 0F0 0SEND_F0 0RECV_B0 0B0 0F1 0B1\nrank 1: 1RECV_F0 1F0 1B0 1SEND_B0 1F1 1B1",
+            MissingAction,
+            "no message for micro-batch 1 from stage 0 to stage 1",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(table: str, error: type[InvalidSchedule], words: str) -> None:
+    with pytest.raises(error) as caught:
+        validate(load(f"{HEAD}{table}\n"))
+    assert words in str(caught.value)
+
+
+def test_a_micro_batch_stays_in_its_pipe() -> None:
+    schedule = build("chimera", 2, 2)
+    rows = rows_of(schedule)
+    rows[1] = [
+        each._replace(pipe=1, stage=0) if (each.stage, each.micro_batch) == (1, 0) else each for each in rows[1]
+    ]
+    with pytest.raises(MisplacedAction, match="goes through pipe"):
+        validate(schedule.with_actions(rows))
+
+
+def test_messages_between_nobody_are_refused() -> None:
+    lowered = lower_messages(build("1f1b", 2, 2))
+    rows = rows_of(lowered)
+    rows[0].append(Action("SEND_F", 0, 1, peer=1))
+    with pytest.raises(DuplicateAction):
+        validate(lowered.with_actions(rows))
+    rows = rows_of(lowered)
+    rows[1] = [each for each in rows[1] if each != Action("RECV_F", 1, 1, peer=0)]
+    with pytest.raises(MissingAction, match="no message for micro-batch 1|nobody receives it"):
+        validate(lowered.with_actions(rows))
+
+
+def test_memory_limit() -> None:
+    schedule = build("1f1b", 4, 8)
+    costs = CostModel(weight_nbytes=10.0, stash_nbytes={"activation": 2.0})
+    validate(schedule, costs=costs, limit_nbytes=18)
+    validate(schedule, costs=costs, limit_nbytes=[18, 16, 14, 12])
+    with pytest.raises(MemoryLimitExceeded, match=r"rank 0 holds 18 bytes then, 10 of them weights, and may hold 17"):
+        validate(schedule, costs=costs, limit_nbytes=17)
+    with pytest.raises(MemoryLimitExceeded, match=r"rank 3, action 0: \[3F0\] 3B0 3F1"):
+        validate(schedule, costs=costs, limit_nbytes=[18, 16, 14, 11])
+
+
+def test_leaks_are_found() -> None:
+    """A further kind that keeps something, and nobody lets it go."""
+    from hocket.pipeline.kind import Kind, Need, Stash, register_kind
+
+    register_kind(Kind("KEEP", "keeps a copy", needs=(Need(("F",)),), takes=(Stash("copy"),)))
+    schedule = build("1f1b", 2, 2)
+    rows = rows_of(schedule)
+    rows[1].append(Action("KEEP", 1, 1))
+    with pytest.raises(StashLeak, match="it keeps the copy of micro-batch 1; nothing lets it go"):
+        validate(schedule.with_actions(rows))
