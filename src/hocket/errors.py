@@ -20,7 +20,7 @@ class InvalidSchedule(HocketError, ValueError):
 
 
 class MissingAction(InvalidSchedule):
-    """A pipeline schedule lacks an action: a forward or backward pass of a micro-batch, or the other end of a message."""
+    """A pipeline schedule lacks an action: a pass of a micro-batch through a stage, or the other end of a message."""
 
 
 class DuplicateAction(InvalidSchedule):

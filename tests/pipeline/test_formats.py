@@ -58,7 +58,9 @@ def test_torch_tables_come_back(tmp_path: Path) -> None:
     assert num_written >= 18
 
 
-@pytest.mark.parametrize("action", ["2F0", "2F0-3", "1:2F0", "+2B0", "2SEND_F0>3", "2SYNC_START", "+1:2I4-5@3", "0W12@1"])
+@pytest.mark.parametrize(
+    "action", ["2F0", "2F0-3", "1:2F0", "+2B0", "2SEND_F0>3", "2SYNC_START", "+1:2I4-5@3", "0W12@1"]
+)
 def test_actions_come_back(action: str) -> None:
     parsed = Action.parse(action)
     assert parsed is not None
@@ -117,7 +119,7 @@ def test_versions(tmp_path: Path) -> None:
     save_schedule(build("gpipe", 2, 2), path)
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"format": "hocket pipeline schedule, version 9"}))
-    with pytest.raises(InvalidSchedule, match="this is a hocket pipeline schedule, version 9; this hocket reads version 1"):
+    with pytest.raises(InvalidSchedule, match="version 9; this hocket reads version 1"):
         load_schedule(path)
     path.write_text("{}")
     with pytest.raises(InvalidSchedule, match="not a hocket pipeline schedule"):

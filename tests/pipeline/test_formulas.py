@@ -9,7 +9,7 @@ import pytest
 
 from hocket.pipeline.costs import CostModel
 from hocket.pipeline.registry import build, recipes
-from hocket.pipeline.simulate import simulate
+from hocket.pipeline.simulation import simulate
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -128,9 +128,11 @@ def find_dependencies(schedule: PipelineSchedule) -> Dependencies:
         return Dependencies(empty, empty, empty.astype(np.int8), empty.astype(np.int32))
     after, before, carries = (np.concatenate(each) for each in zip(*parts, strict=True))
     # Actions for several micro-batches find each other once for each of these.
-    pairs, units = np.unique(np.stack([after, before, carries]), axis=1, return_counts=True) if _is_wide(
-        columns
-    ) else (np.stack([after, before, carries]), np.ones(len(after), np.int64))
+    pairs, units = (
+        np.unique(np.stack([after, before, carries]), axis=1, return_counts=True)
+        if _is_wide(columns)
+        else (np.stack([after, before, carries]), np.ones(len(after), np.int64))
+    )
     return Dependencies(pairs[0], pairs[1], pairs[2].astype(np.int8), units.astype(np.int32))
 
 

@@ -81,9 +81,13 @@ def action_seconds(schedule: PipelineSchedule, costs: CostModel) -> NDArray[np.f
     """Return the seconds of every action by itself."""
     columns = schedule.columns
     names = [kinds()[name].cost for name in columns.kinds]
-    table = np.stack(
-        [costs.seconds_of(name, schedule.num_stages) if name else np.zeros(schedule.num_stages) for name in names]
-    ) if names else np.zeros((0, schedule.num_stages))
+    table = (
+        np.stack(
+            [costs.seconds_of(name, schedule.num_stages) if name else np.zeros(schedule.num_stages) for name in names]
+        )
+        if names
+        else np.zeros((0, schedule.num_stages))
+    )
     return table[columns.kind, columns.stage] * columns.width
 
 

@@ -174,9 +174,7 @@ class PipelineSchedule:
         starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         rank = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
         groups = (np.cumsum(~with_previous) - 1).astype(np.int32)
-        columns = Columns(
-            rank, kind, stage, micro_batch, width, pipe, step, peer, with_previous, used, starts, groups
-        )
+        columns = Columns(rank, kind, stage, micro_batch, width, pipe, step, peer, with_previous, used, starts, groups)
         self._check(columns)
         return columns
 
@@ -232,4 +230,3 @@ def _chain(num_stages: int) -> tuple[tuple[int, int], ...]:
 
 def _within(values: NDArray[np.int32], end: int) -> NDArray[np.bool_]:
     return (values >= 0) & (values < end)
-

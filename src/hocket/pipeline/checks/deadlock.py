@@ -7,7 +7,7 @@ from hocket.pipeline.buffering import TAGGED, Buffering
 from hocket.pipeline.kind import kinds
 from hocket.pipeline.passes.lower_messages import lower_messages
 from hocket.pipeline.schedule import PipelineSchedule
-from hocket.pipeline.simulate import simulate
+from hocket.pipeline.simulation import simulate
 
 
 def check_deadlock(schedule: PipelineSchedule, buffering: Buffering | str | int = TAGGED) -> None:

@@ -23,7 +23,9 @@ def check_order(schedule: PipelineSchedule) -> None:
     if wrong.size:
         first = wrong[np.argmin(after[wrong])]
         row, needed = int(after[first]), int(before[first])
-        place = "overlaps with it" if columns.groups[row] == columns.groups[needed] else (
-            f"stands later, at action {schedule.place(needed)[1]}"
+        place = (
+            "overlaps with it"
+            if columns.groups[row] == columns.groups[needed]
+            else (f"stands later, at action {schedule.place(needed)[1]}")
         )
         raise IllegalOrder(f"{describe(schedule, row)}: it needs {schedule.action(needed)}, which {place}")

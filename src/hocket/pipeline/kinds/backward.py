@@ -14,9 +14,7 @@ _NEEDS = (
 )
 _KEPT = (Stash("activation"), Stash("input", only_with="R"))
 
-BACKWARD = register_kind(
-    Kind("B", "backward pass", needs=_NEEDS, cost="B", frees=_KEPT, color="#e2955a")
-)
+BACKWARD = register_kind(Kind("B", "backward pass", needs=_NEEDS, cost="B", frees=_KEPT, color="#e2955a"))
 BACKWARD_INPUT = register_kind(
     Kind(
         "I",

@@ -19,7 +19,7 @@ from hocket.pipeline.costs import CostModel
 from hocket.pipeline.lowered import action_seconds
 from hocket.pipeline.passes.concatenate import concatenate
 from hocket.pipeline.schedule import PipelineSchedule
-from hocket.pipeline.simulate import simulate
+from hocket.pipeline.simulation import simulate
 
 
 @dataclass(frozen=True)

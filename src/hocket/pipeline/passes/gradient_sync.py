@@ -12,7 +12,7 @@ from hocket.errors import InvalidArgument
 from hocket.pipeline.action import Action
 from hocket.pipeline.costs import CostModel
 from hocket.pipeline.schedule import PipelineSchedule
-from hocket.pipeline.simulate import simulate
+from hocket.pipeline.simulation import simulate
 from hocket.pipeline.timeline import PipelineTimeline
 
 _IS_EAGER: Mapping[str, Callable[[PipelineTimeline, int], bool]] = {

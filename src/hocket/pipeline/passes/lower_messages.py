@@ -14,7 +14,7 @@ from hocket.pipeline.costs import CostModel
 from hocket.pipeline.kind import kinds
 from hocket.pipeline.lowered import MessageColumns, find_messages
 from hocket.pipeline.schedule import PipelineSchedule
-from hocket.pipeline.simulate import simulate
+from hocket.pipeline.simulation import simulate
 
 Key: TypeAlias = tuple[float, ...]
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from hocket.errors import InvalidArgument
 from hocket.pipeline.costs import CostModel
-from hocket.pipeline.list_schedule import Rule, search_list_schedule
+from hocket.pipeline.list_scheduling import Rule, search_list_schedule
 from hocket.pipeline.schedule import PipelineSchedule
-from hocket.pipeline.simulate import simulate
+from hocket.pipeline.simulation import simulate
 
 
 def retime(schedule: PipelineSchedule, costs: CostModel) -> PipelineSchedule:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from hocket.pipeline.action import Action
-from hocket.pipeline.list_schedule import Rule, search_list_schedule
+from hocket.pipeline.list_scheduling import Rule, search_list_schedule
 from hocket.pipeline.placement import bidirectional
 from hocket.pipeline.registry import recipe
 from hocket.pipeline.schedule import PipelineSchedule

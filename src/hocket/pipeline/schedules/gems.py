@@ -19,10 +19,6 @@ def gems(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
     for rank in range(num_ranks):
         stages = [pipe.index(rank) for pipe in placement.ranks]
         rows.append(
-            [
-                Action(kind, stages[each % 2], each, pipe=each % 2)
-                for each in range(num_micro_batches)
-                for kind in "FB"
-            ]
+            [Action(kind, stages[each % 2], each, pipe=each % 2) for each in range(num_micro_batches) for kind in "FB"]
         )
     return PipelineSchedule("gems", placement, num_micro_batches, rows)

@@ -1,7 +1,7 @@
 """Hanayo: waves down and up the ranks, so that one copy of the model does what Chimera needs two for."""
 
 from hocket.pipeline.costs import CostModel
-from hocket.pipeline.list_schedule import Rule, search_list_schedule
+from hocket.pipeline.list_scheduling import Rule, search_list_schedule
 from hocket.pipeline.placement import zigzag
 from hocket.pipeline.registry import recipe
 from hocket.pipeline.schedule import PipelineSchedule

@@ -1,6 +1,6 @@
 """A schedule for any placement, made by running it."""
 
-from hocket.pipeline.list_schedule import Rule, search_list_schedule
+from hocket.pipeline.list_scheduling import Rule, search_list_schedule
 from hocket.pipeline.placement import Placement, bidirectional, linear, looped, zigzag
 from hocket.pipeline.registry import recipe
 from hocket.pipeline.schedule import PipelineSchedule

@@ -15,7 +15,7 @@ from hocket.pipeline.action import Action
 from hocket.pipeline.costs import CostModel, per_stage
 from hocket.pipeline.placement import Placement
 from hocket.pipeline.schedule import PipelineSchedule
-from hocket.pipeline.simulate import simulate
+from hocket.pipeline.simulation import simulate
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,98 @@
+"""torch's own pipelining runtime reads our tables, and we read its."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, schedules
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from hocket.pipeline.checks.validate import validate
+from hocket.pipeline.costs import CostModel
+from hocket.pipeline.files import load_schedule, save_schedule
+from hocket.pipeline.passes.lower_messages import lower_messages
+from hocket.pipeline.registry import build, recipes
+from hocket.pipeline.simulation import simulate
+
+NUM_RANKS = 4
+OURS = {
+    "ScheduleInterleaved1F1B": "interleaved",
+    "ScheduleZBVZeroBubble": "zb-v",
+    "ScheduleDualPipeV": "dualpipe-v",
+}
+CLASSES = (*OURS, "ScheduleLoopedBFS", "ScheduleInterleavedZeroBubble")
+
+
+@pytest.mark.timeout(240)
+def test_torch_runs_our_tables(tmp_path: Path) -> None:
+    """4 processes over gloo; gradients equal to those of one process, bit for bit."""
+    names = []
+    for recipe in recipes():
+        schedule = recipe.schedule(NUM_RANKS, 8)
+        if schedule.num_pipes > 1:
+            continue
+        for table, words in ((schedule, ""), (lower_messages(schedule, "fifo"), "_messages")):
+            names.append(f"{recipe.name}{words}.csv")
+            save_schedule(table, tmp_path / names[-1])
+    assert len(names) >= 18
+    script = Path(__file__).with_name("torch_runtime.py")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), str(NUM_RANKS), str(tmp_path), *names],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(NUM_RANKS)
+    ]
+    try:
+        outputs = [process.communicate(timeout=200)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0] * NUM_RANKS, "\n".join(outputs)
+    for rank, output in enumerate(outputs):
+        assert [line for line in output.splitlines() if line.endswith(" equal")] == [
+            f"rank {rank}: {name} equal" for name in names
+        ]
+
+
+@pytest.fixture
+def fake_group() -> Iterator[None]:
+    """A process group of torch's that sends nothing: enough for it to make tables."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=NUM_RANKS)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("num_micro_batches", [8, 16])
+def test_we_read_tables_of_torch(name: str, num_micro_batches: int, tmp_path: Path, fake_group: None) -> None:
+    """They are legal by our checks, also with the messages that torch places; and written again they are the same."""
+    num_stages = 2 * NUM_RANKS
+    v_shaped = name in ("ScheduleZBVZeroBubble", "ScheduleDualPipeV")
+    mine = (0, num_stages - 1) if v_shaped else (0, NUM_RANKS)
+    stages = [PipelineStage(torch.nn.Linear(2, 2), stage, num_stages, torch.device("cpu")) for stage in mine]
+    made = getattr(schedules, name)(stages, num_micro_batches, loss_fn=torch.nn.functional.mse_loss)
+    tables = {}
+    for form in ("compute_only", "compute_comms"):
+        path = tmp_path / f"{form}.csv"
+        made._dump_csv(str(path), format=form)
+        tables[form] = load_schedule(path)
+        validate(tables[form], buffering="tagged" if form == "compute_only" else "fifo")
+        cells = [[cell for cell in line.split(",") if cell] for line in path.read_text().splitlines()]
+        save_schedule(tables[form], path)
+        assert [line.split(",") for line in path.read_text().splitlines()] == cells
+    assert tables["compute_only"].num_ranks == NUM_RANKS
+    assert tables["compute_only"].num_micro_batches == num_micro_batches
+    halves = CostModel(seconds={"F": 0.5, "I": 0.5, "W": 0.5})
+    simulated = simulate(tables["compute_only"], halves).makespan_s
+    if name in OURS:
+        assert simulated == simulate(build(OURS[name], NUM_RANKS, num_micro_batches), halves).makespan_s
