@@ -57,7 +57,7 @@ ALLOWED = {
     "dask": {"dask"},
     "distributed": {"dask"},
     "duckdb": {"observe"},
-    "matplotlib": {"measure/pictures.py", "tune/draw.py", "collectives/draw.py"},
+    "matplotlib": {"measure/pictures.py", "tune/draw.py", "collectives/draw.py", "pipeline/draw.py"},
 }  # fmt: skip
 MOST_LINES = 500
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from hocket.pipeline.costs import CostModel
 from hocket.pipeline.placement import Placement
+from hocket.pipeline.schedule import PipelineSchedule
 
 
 def lower_bound_s(
@@ -57,6 +58,23 @@ def lower_bound_s(
     return bound
 
 
+def bound_of(schedule: PipelineSchedule, costs: CostModel) -> float | None:
+    """Return a time that no order of a schedule's actions can beat, or None where there is no bound for such actions.
+
+    There is one for one step of F and B, or of F, I and W, along a chain.
+    """
+    columns = schedule.columns
+    has_others = bool({"R", "STEP"} & set(columns.kinds)) or (columns.with_previous.any() and costs.overlapped_s)
+    if has_others or not schedule.is_chain or schedule.num_steps > 1:
+        return None
+    first = columns.rows("F")
+    first = first[columns.stage[first] == 0]
+    counts = np.bincount(columns.pipe[first], columns.width[first], schedule.num_pipes)
+    return lower_bound_s(
+        schedule.placement, [int(each) for each in counts], costs, splits_backward="I" in columns.kinds
+    )
+
+
 def _longest_tail_first(jobs: list[tuple[float, float, float]]) -> float:
     """The time of jobs on one machine that may be interrupted."""
     jobs.sort()
@@ -69,11 +87,11 @@ def _longest_tail_first(jobs: list[tuple[float, float, float]]) -> float:
             heapq.heappush(waiting, (-jobs[place][2], jobs[place][1]))
             place += 1
         tail, left = heapq.heappop(waiting)
-        until = jobs[place][0] if place < len(jobs) else now + left
-        done = min(left, until - now)
-        now += done
-        if left > done:
-            heapq.heappush(waiting, (tail, left - done))
+        until = jobs[place][0] if place < len(jobs) else float("inf")
+        if now + left > until:  # set, not added up: sums are rounded, and might never come to it
+            heapq.heappush(waiting, (tail, left - (until - now)))
+            now = until
         else:
+            now += left
             end = max(end, now - tail)
     return end

@@ -17,7 +17,7 @@ PerStage: TypeAlias = float | Sequence[float]
 
 # The costs by which schedules are usually compared: a backward pass takes twice its forward pass, and either half of
 # it as much as that.
-UNIT_SECONDS: Mapping[str, PerStage] = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
+UNIT_SECONDS: Mapping[str, float] = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,10 @@ class CostModel:
         """Return what connects the ranks, or None where messages take no time."""
         return Uniform(self.fabric) if isinstance(self.fabric, Link) else self.fabric
 
-    def all_reduce_s(self, nbytes: float, ranks: Sequence[int]) -> float:
+    def all_reduce_s(self, nbytes: float, ranks: Sequence[int], num_ranks: int) -> float:
         """Return the seconds of summing gradients over ranks and their replicas, over the slowest of their links.
+
+        Replicas of a pipeline follow one another: rank r of the second one is rank r + D of all.
 
         2 log2(r) α + 2 (r - 1)/r nβ, as reduce_scatter and all_gather by halving and doubling take it
         (arXiv 2107.06925, section 3.4).
@@ -88,7 +90,7 @@ class CostModel:
         fabric = self.network()
         if num_copies == 1 or fabric is None:
             return 0.0
-        others = [rank for rank in ranks if rank != ranks[0]] or [ranks[0] + 1]
+        others = [*ranks[1:], *([ranks[0] + num_ranks] if self.num_replicas > 1 else [])]
         alpha_s = max(fabric.message_cost(ranks[0], other, 0).latency_s for other in others)
         whole_s = max(fabric.message_cost(ranks[0], other, int(nbytes)).occupied_s for other in others)
         return 2 * math.log2(num_copies) * alpha_s + 2 * (num_copies - 1) / num_copies * whole_s

@@ -12,10 +12,10 @@ import numpy as np
 
 from hocket.errors import InvalidArgument
 from hocket.pipeline.action import Action
+from hocket.pipeline.bound import lower_bound_s
 from hocket.pipeline.costs import CostModel, per_stage
 from hocket.pipeline.placement import Placement
 from hocket.pipeline.schedule import PipelineSchedule
-from hocket.pipeline.simulation import simulate
 
 
 @dataclass(frozen=True)
@@ -54,20 +54,25 @@ def search_list_schedule(
         placement, micro_batches, costs: as for `list_schedule`.
         rule: of all of them, but for how eager they are.
     """
-    num_ranks, per_rank = placement.num_ranks, len(placement.stages_of(0)) // placement.num_pipes
-    whole = num_ranks * per_rank
+    costs = costs or CostModel()
+    whole = placement.num_ranks * (len(placement.stages_of(0)) // placement.num_pipes)
     caps = {cap for cap in (whole, whole * 3 // 2, 2 * whole) if rule.most_kept is None or cap < rule.most_kept}
-    found: list[tuple[float, float, int, PipelineSchedule]] = []
+    least_s = lower_bound_s(
+        placement, [len(each) for each in micro_batches], costs, splits_backward=rule.splits_backward
+    )
+    found: list[tuple[float, int, int, PipelineSchedule]] = []
     for cap in sorted(caps | ({rule.most_kept} if rule.most_kept else set())):
         for eager_until in sorted({0, whole // 2, whole - 2, whole - 1, whole}):
+            scheduler = _ListScheduler(
+                placement, micro_batches, costs, replace(rule, most_kept=cap, eager_until=eager_until)
+            )
             try:
-                schedule = list_schedule(
-                    placement, micro_batches, costs, replace(rule, most_kept=cap, eager_until=eager_until)
-                )
+                schedule = scheduler.run()
             except InvalidArgument:
                 continue  # too few activations for this placement; others remain, or all are refused below
-            timeline = simulate(schedule, costs)
-            found.append((timeline.makespan_s, float(timeline.memory.peak_nbytes.max()), len(found), schedule))
+            found.append((scheduler.now, scheduler.peak, len(found), schedule))
+            if scheduler.now <= least_s * (1 + 1e-12):
+                return min(found)[-1]  # none is faster, and more eager ones keep no less
     if not found:
         raise InvalidArgument(f"with {rule.most_kept} activations a rank no micro-batch gets through")
     return min(found)[-1]
@@ -112,6 +117,8 @@ class _ListScheduler:
         self.actions: list[list[Action]] = [[] for _ in range(num_ranks)]
         self.events: list[tuple[float, int, int, _Job | None]] = []  # time, order, rank, what is ready there
         self.num_events = 0
+        self.now = 0.0
+        self.peak = 0  # activations, on any rank
 
     def run(self) -> PipelineSchedule:
         width = self.rule.forward_width
@@ -119,7 +126,7 @@ class _ListScheduler:
             for turn in range(-(-len(of_pipe) // width)):
                 self._ready(0.0, "F", 0, pipe, turn)
         while self.events:
-            now = self.events[0][0]
+            now = self.now = self.events[0][0]
             ranks = set()
             while self.events and self.events[0][0] <= now:
                 _, _, rank, job = heapq.heappop(self.events)
@@ -149,6 +156,7 @@ class _ListScheduler:
         first, width = (turn * most, min(most, len(there) - turn * most)) if kind == "F" else (turn, 1)
         if kind == "F" and stage in self.first_on[pipe]:
             self.kept[rank] += width * self.stages_on[pipe][rank]
+            self.peak = max(self.peak, self.kept[rank])
         if kind in "BW":
             self.kept[rank] -= 1
         self.actions[rank].append(Action(kind, stage, there[first], width, pipe))

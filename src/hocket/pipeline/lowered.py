@@ -250,7 +250,7 @@ class _Lowering:
             of_this = sums == each
             ranks = np.unique(columns.rank[starts[of_this]])
             stage = int(each) % self.schedule.num_stages
-            seconds = self.costs.all_reduce_s(float(nbytes[stage]), ranks.tolist())
+            seconds = self.costs.all_reduce_s(float(nbytes[stage]), ranks.tolist(), self.schedule.num_ranks)
             task = self.graph.add_tasks(seconds).astype(np.int64)
             self.graph.use(np.repeat(task, len(ranks)), networks[ranks])
             begun, awaited = np.unique(starts[of_this]), np.unique(waits[of_this])

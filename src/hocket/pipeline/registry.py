@@ -8,6 +8,8 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import hocket.pipeline.schedules as folder
@@ -30,6 +32,7 @@ class Recipe:
         bubble: the bubble ratio by the paper as text; D ranks, N micro-batches, F, B, W seconds.
         reference: where it comes from.
         restriction: (num_ranks, num_micro_batches, **parameters) -> why it cannot do so many, or None.
+        choices: values of parameters that are worth trying, beside their defaults.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Recipe:
     bubble: str
     reference: str
     restriction: Restriction
+    choices: Mapping[str, tuple[Any, ...]]
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -48,6 +52,11 @@ class Recipe:
     def description(self) -> str:
         """What it does, in a line."""
         return (self.build.__doc__ or "").strip().partition("\n")[0]
+
+    def variants(self) -> list[dict[str, Any]]:
+        """Return all combinations of parameters that are worth trying."""
+        tried = {name: dict.fromkeys((self.parameters[name], *values)) for name, values in self.choices.items()}
+        return [dict(zip(tried, values, strict=True)) for values in product(*tried.values())]
 
     def refusal(self, num_ranks: int, num_micro_batches: int, **parameters: Any) -> str | None:
         """Return why it cannot do so many ranks and micro-batches, or None."""
@@ -86,14 +95,19 @@ class Recipe:
 
 
 def recipe(
-    name: str, *, bubble: str, reference: str, restriction: Restriction = lambda num_ranks, num_micro_batches, **_: None
+    name: str,
+    *,
+    bubble: str,
+    reference: str,
+    restriction: Restriction = lambda num_ranks, num_micro_batches, **_: None,
+    choices: Mapping[str, tuple[Any, ...]] = MappingProxyType({}),
 ) -> Callable[[Build], Build]:
     """Register the decorated function as `Recipe.build`; see there for the arguments."""
 
     def register(build: Build) -> Build:
         if name in _found:
             raise InvalidArgument(f"there is a schedule {name!r} already")
-        _found[name] = Recipe(name, build, bubble, reference, restriction)
+        _found[name] = Recipe(name, build, bubble, reference, restriction, choices)
         return build
 
     return register

@@ -105,7 +105,9 @@ class PipelineTimeline:
         if kind not in ("sync", "span"):
             raise InvalidArgument(f'the kinds of bubble ratios are "sync" and "span", not {kind!r}')
         whole = self.makespan_s if kind == "sync" else float(self.span_s.max(initial=0.0))
-        return 1.0 - float(self.busy_s.sum()) / (whole * self.schedule.num_ranks) if whole > 0 else 0.0
+        if whole <= 0:
+            return 0.0
+        return max(0.0, 1.0 - float(self.busy_s.sum()) / (whole * self.schedule.num_ranks))
 
     @cached_property
     def memory(self) -> MemoryUse:

@@ -31,6 +31,7 @@ def _restriction(num_ranks: int, num_micro_batches: int, *, num_pairs: int, mode
     bubble="(D - 2f)/(2fN + D - 2f), f pairs of pipes, where F = B and N = D",
     reference="Li and Hoefler, arXiv 2107.06925",
     restriction=_restriction,
+    choices={"num_pairs": (2, 4, 8), "mode": ("doubling", "list", "zero-bubble")},
 )
 def chimera(
     num_ranks: int, num_micro_batches: int, num_pairs: int = 1, mode: str = "concatenation"

@@ -11,6 +11,7 @@ from hocket.pipeline.schedule import PipelineSchedule
     "hanayo",
     bubble="by simulation; falls with the number of waves",
     reference="Liu, Cheng, Zhou and You, SC 2023, arXiv 2308.15762",
+    choices={"num_waves": (1,)},
 )
 def hanayo(num_ranks: int, num_micro_batches: int, num_waves: int = 2) -> PipelineSchedule:
     """Every stage in 2w pieces along w waves; an order is searched for by list scheduling with B = 2F."""

@@ -12,6 +12,7 @@ from hocket.pipeline.schedule import PipelineSchedule
     "interleaved",
     bubble="(D - 1)/(vN + D - 1), v stages a rank",
     reference="Narayanan et al., arXiv 2104.04473, section 2.2",
+    choices={"num_loops": (3, 4)},
 )
 def interleaved(num_ranks: int, num_micro_batches: int, num_loops: int = 2) -> PipelineSchedule:
     """v stages a rank: bubbles are a v-th as long as those of 1F1B, for v times the messages.

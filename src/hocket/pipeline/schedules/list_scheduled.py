@@ -27,6 +27,7 @@ def _restriction(
     bubble="by simulation, beside a lower bound",
     reference="list scheduling, Graham 1969",
     restriction=_restriction,
+    choices={"placement": ("zigzag",), "backward": ("split",)},
 )
 def list_scheduled(
     num_ranks: int,

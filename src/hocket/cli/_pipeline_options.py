@@ -1,0 +1,184 @@
+"""Options of `hocket pipeline` that say which schedule, and what its actions cost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hocket.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from hocket.pipeline import CostModel, PipelineSchedule
+
+Name = Annotated[
+    str,
+    typer.Argument(metavar="SCHEDULE", show_default=False, help="A name of `list`, or a .txt, .json or .csv file."),
+]
+Names = Annotated[
+    list[str],
+    typer.Argument(metavar="SCHEDULE...", show_default=False, help="Names of `list`, or .txt, .json or .csv files."),
+]
+NumRanks = Annotated[int, typer.Option("-n", "--num-ranks", metavar="D", help="Of schedules by name.")]
+NumMicroBatches = Annotated[int, typer.Option("-m", "--micro-batches", metavar="N", help="Of schedules by name.")]
+Params = Annotated[
+    list[str] | None,
+    typer.Option("--param", metavar="NAME=VALUE", show_default=False, help="Of a schedule by name; may be repeated."),
+]
+Costs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cost",
+        metavar="KIND=MS",
+        show_default=False,
+        help="Of a micro-batch in a rank's share of the model, in milliseconds (smaller stages cost less), or one for "
+        "every stage with commas between. Default: F=1, B=2, I=1, W=1.",
+    ),
+]
+MessageSize = Annotated[
+    str | None,
+    typer.Option(
+        "--message", metavar="SIZE", show_default=False, help="That leaves a stage. Default: messages take no time."
+    ),
+]
+Activation = Annotated[
+    str | None,
+    typer.Option(
+        "--activation", metavar="SIZE", show_default=False, help="Kept of a micro-batch by a rank. Default: 1 B."
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        metavar="SIZE",
+        show_default=False,
+        help="Of a rank's share of the model, with gradients and the optimizer's state.",
+    ),
+]
+Gradients = Annotated[
+    str | None,
+    typer.Option("--gradients", metavar="SIZE", show_default=False, help="Of a rank's share, summed over copies."),
+]
+Replicas = Annotated[int, typer.Option("--replicas", metavar="W", help="Copies of the whole pipeline.")]
+Sync = Annotated[
+    str | None,
+    typer.Option("--sync", metavar="MODE", show_default=False, help="Sum gradients lazy, eager or eager-opt."),
+]
+BufferingText = Annotated[
+    str,
+    typer.Option(metavar="BUFFERS", help="Of messages: tagged, fifo, tagged:2, fifo:1 (slots) or rendezvous."),
+]
+
+
+@dataclass(frozen=True)
+class CostOptions:
+    """What the options say of costs, for any schedule.
+
+    Args:
+        seconds: by kind; a number is that of a rank's share of the model.
+        message, activation, weights, gradients: bytes; None: not given.
+        latency_us, bandwidth_gb_s: of links.
+        num_replicas: copies of the pipeline.
+    """
+
+    seconds: Mapping[str, float | list[float]]
+    message: int | None
+    activation: int | None
+    weights: int | None
+    gradients: int | None
+    latency_us: float
+    bandwidth_gb_s: float
+    num_replicas: int
+
+    def of(self, schedule: PipelineSchedule) -> CostModel:
+        """Return the costs of a schedule's stages."""
+        from hocket.pipeline import CostModel
+        from hocket.sim import Link
+
+        share = schedule.num_ranks / schedule.num_stages
+        has_link = self.message is not None or self.gradients is not None
+        return CostModel(
+            seconds={name: value if isinstance(value, list) else value * share for name, value in self.seconds.items()},
+            fabric=Link.of(self.latency_us, self.bandwidth_gb_s) if has_link else None,
+            message_nbytes=self.message or 0,
+            stash_nbytes={
+                "activation": share * (1.0 if self.activation is None else self.activation),
+                "input": self.message or 0,
+            },
+            weight_nbytes=share * (self.weights or 0),
+            gradient_nbytes=share * (self.gradients or 0),
+            num_replicas=self.num_replicas,
+        )
+
+
+def read_costs(
+    cost: list[str] | None,
+    message: str | None,
+    activation: str | None,
+    weights: str | None,
+    gradients: str | None,
+    latency_us: float,
+    bandwidth_gb_s: float,
+    num_replicas: int,
+) -> CostOptions:
+    """Return what the options say."""
+    from hocket.cli._sizes import read_size
+    from hocket.pipeline.costs import UNIT_SECONDS
+    from hocket.pipeline.kind import kinds
+
+    names = sorted({kind.cost for kind in kinds().values() if kind.cost})
+    seconds: dict[str, float | list[float]] = {name: 1e-3 * value for name, value in UNIT_SECONDS.items()}
+    for text in cost or ():
+        match = re.fullmatch(r"([A-Z_]+)=([0-9.,e-]+)", text)
+        try:
+            values = [1e-3 * float(each) for each in match[2].split(",")] if match else []
+        except ValueError:
+            values = []
+        if match is None or not values:
+            raise InvalidArgument(f"{text!r} is no cost; write it like B=2 or F=1,1,1.5,1, in milliseconds")
+        if match[1] not in names:
+            raise InvalidArgument(f"nothing costs {match[1]!r}; there are {', '.join(names)}")
+        seconds[match[1]] = values if len(values) > 1 else values[0]
+    given = {text.partition("=")[0] for text in cost or ()}
+    if "B" not in given and given & {"I", "W"}:
+        del seconds["B"]  # it is the sum of its parts then
+
+    def size(text: str | None) -> int | None:
+        return None if text is None else read_size(text)
+
+    return CostOptions(
+        seconds,
+        size(message),
+        size(activation),
+        size(weights),
+        size(gradients),
+        latency_us,
+        bandwidth_gb_s,
+        num_replicas,
+    )
+
+
+def read_schedule(name: str, num_ranks: int, num_micro_batches: int, param: list[str] | None) -> PipelineSchedule:
+    """Return a schedule by its name, or out of a file."""
+    from hocket.pipeline import build, load_schedule
+    from hocket.pipeline.files import forms
+
+    if Path(name).suffix in forms() or "/" in name:
+        return load_schedule(name)
+    return build(name, num_ranks, num_micro_batches, **read_params(param))
+
+
+def read_params(param: list[str] | None) -> dict[str, Any]:
+    """Return parameters of a schedule."""
+    given: dict[str, Any] = {}
+    for text in param or ():
+        match = re.fullmatch(r"(\w+)=([\w-]+)", text)
+        if match is None:
+            raise InvalidArgument(f"{text!r} is no parameter; write it like num_pairs=2")
+        given[match[1]] = int(match[2]) if match[2].isdecimal() else match[2]
+    return given

@@ -1,0 +1,367 @@
+"""`hocket pipeline`: schedules of pipelines: list, show, simulate, validate, convert, draw and choose them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hocket.cli._links import AsJson, Bandwidth, Latency
+from hocket.cli._pipeline_choose import register_choose
+from hocket.cli._pipeline_options import (
+    Activation,
+    BufferingText,
+    CostOptions,
+    Costs,
+    Gradients,
+    MessageSize,
+    Name,
+    Names,
+    NumMicroBatches,
+    NumRanks,
+    Params,
+    Replicas,
+    Sync,
+    Weights,
+    read_costs,
+    read_schedule,
+)
+from hocket.cli._sizes import read_size
+from hocket.cli._tables import format_params, print_table
+from hocket.comm.policy import format_nbytes, format_seconds
+from hocket.errors import InvalidArgument, PipelineDeadlock
+from hocket.measure.pictures import ENDINGS, check_picture_path
+
+if TYPE_CHECKING:
+    from hocket.pipeline import PipelineSchedule, PipelineTimeline
+
+_HELP = "Pipeline schedules as tables: list, show, simulate, validate, convert, draw and choose them."
+_LIST_EXAMPLES = """\b
+Examples:
+  hocket pipeline list
+  hocket pipeline list --kinds
+  hocket pipeline list --json"""
+_SHOW_EXAMPLES = """\b
+Examples:
+  hocket pipeline show chimera -n 4 -m 8
+  hocket pipeline show zb-v -n 4 -m 8 --table
+  hocket pipeline show mine.txt --cost F=1,1,2,1 --cost B=2,2,4,2"""
+_SIMULATE_HELP = """Run schedules on a virtual clock, and compare what they take.
+
+Costs are those of a rank's share of the model: a stage of a schedule with v stages a rank takes a v-th of them, so that
+all do the same work. Nothing is measured."""
+_SIMULATE_EXAMPLES = """\b
+Examples:
+  hocket pipeline simulate gpipe 1f1b zb-h1 zb-v chimera dualpipe -n 8 -m 16
+  hocket pipeline simulate 1f1b chimera -n 8 -m 8 --message 8MiB --gradients 200MiB --sync eager-opt --bandwidth 12.5
+  hocket pipeline simulate mine.json --json"""
+_VALIDATE_HELP = """Check that a schedule loses and doubles nothing, is in order, and cannot wait for itself.
+
+With --limit, that no rank holds more than it may, of --weights and --activation."""
+_VALIDATE_EXAMPLES = """\b
+Examples:
+  hocket pipeline validate mine.txt
+  hocket pipeline validate 1f1b -n 4 -m 8 --buffering rendezvous
+  hocket pipeline validate gpipe -n 4 -m 64 --activation 256MiB --weights 2GiB --limit 16GiB"""
+_CONVERT_HELP = """Read a schedule, change it, and write it in the form that the file's ending says.
+
+.txt is for people, .json for programs, .csv for torch.distributed.pipelining."""
+_CONVERT_EXAMPLES = """\b
+Examples:
+  hocket pipeline convert zb-v -n 4 -m 8 -o zb_v.csv
+  hocket pipeline convert torch.csv -o mine.txt
+  hocket pipeline convert chimera -n 4 -m 8 --sync eager-opt --messages rendezvous --steps 2 -o chimera.json"""
+_DRAW_HELP = """Draw schedules below each other, on one scale of time: .png, .svg or .pdf.
+
+With an ending of .json, write a trace for ui.perfetto.dev instead."""
+_DRAW_EXAMPLES = """\b
+Examples:
+  hocket pipeline draw 1f1b chimera -n 4 -m 4 -o compare.png
+  hocket pipeline draw zb-v -n 4 -m 8 --memory --cost B=2.5 -o zb_v.svg
+  hocket pipeline draw dualpipe -n 8 -m 16 -o trace.json"""
+Output = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", show_default=False)]
+
+
+def register(application: typer.Typer) -> None:
+    """Add the verb to the command."""
+    pipeline = typer.Typer(help=_HELP, no_args_is_help=True)
+    pipeline.command("list", help="List the schedules there are.", epilog=_LIST_EXAMPLES)(list_all)
+    pipeline.command("show", help="Show a schedule in the terminal.", epilog=_SHOW_EXAMPLES)(show)
+    pipeline.command("simulate", help=_SIMULATE_HELP, epilog=_SIMULATE_EXAMPLES)(simulate)
+    pipeline.command("validate", help=_VALIDATE_HELP, epilog=_VALIDATE_EXAMPLES)(validate)
+    pipeline.command("convert", help=_CONVERT_HELP, epilog=_CONVERT_EXAMPLES)(convert)
+    pipeline.command("draw", help=_DRAW_HELP, epilog=_DRAW_EXAMPLES)(draw)
+    register_choose(pipeline)
+    application.add_typer(pipeline, name="pipeline")
+
+
+def list_all(
+    kinds: Annotated[bool, typer.Option("--kinds", help="List the kinds of actions instead.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Print a table of all schedules, or of all kinds of actions."""
+    from hocket.pipeline import recipes
+    from hocket.pipeline.kind import kinds as known_kinds
+
+    rows: list[dict[str, Any]]
+    headings: tuple[str, ...]
+    if kinds:
+        rows = [{"kind": name, "description": kind.description} for name, kind in sorted(known_kinds().items())]
+        title, headings = "kinds of actions", ("kind", "description")
+    else:
+        rows = [
+            {
+                "name": each.name,
+                "bubble": each.bubble,
+                "parameters": dict(each.parameters) if as_json else format_params(each.parameters),
+                "description": each.description,
+                "reference": each.reference,
+            }
+            for each in recipes()
+        ]
+        title, headings = "D ranks, N micro-batches", ("name", "bubble", "parameters", "description")
+    if as_json:
+        print(json.dumps({"kinds" if kinds else "schedules": rows}))
+    else:
+        print_table(title, headings, [[str(row[heading]) for heading in headings] for row in rows])
+    return 0
+
+
+def show(
+    name: Name,
+    num_ranks: NumRanks = 4,
+    micro_batches: NumMicroBatches = 8,
+    param: Params = None,
+    table: Annotated[bool, typer.Option("--table", help="Print the table as text instead of its timeline.")] = False,
+    cost: Costs = None,
+    as_json: AsJson = False,
+) -> int:
+    """Print the timeline, or the table."""
+    from hocket.pipeline.formats import json as json_form
+    from hocket.pipeline.formats import text
+    from hocket.pipeline.terminal import draw_text
+
+    schedule = read_schedule(name, num_ranks, micro_batches, param)
+    if as_json or table:
+        sys.stdout.write(json_form.dump(schedule) if as_json else text.dump(schedule))
+        return 0
+    from rich.console import Console
+
+    timeline = _simulated(schedule, read_costs(cost, None, None, None, None, 0.0, 1.0, 1), None)
+    is_terminal = sys.stdout.isatty()
+    print(draw_text(timeline, Console().width if is_terminal else 120, color=is_terminal))
+    print(_summary(timeline))
+    return 0
+
+
+def simulate(
+    names: Names,
+    num_ranks: NumRanks = 8,
+    micro_batches: NumMicroBatches = 16,
+    param: Params = None,
+    cost: Costs = None,
+    message: MessageSize = None,
+    activation: Activation = None,
+    weights: Weights = None,
+    gradients: Gradients = None,
+    replicas: Replicas = 1,
+    sync: Sync = None,
+    latency: Latency = 2.0,
+    bandwidth: Bandwidth = 12.5,
+    as_json: AsJson = False,
+) -> int:
+    """Print what schedules take, the fastest first."""
+    from hocket.pipeline.bound import bound_of
+
+    costs = read_costs(cost, message, activation, weights, gradients, latency, bandwidth, replicas)
+    found = [
+        _simulated(read_schedule(name, num_ranks, micro_batches, param if len(names) == 1 else None), costs, sync)
+        for name in names
+    ]
+    if param and len(names) > 1:
+        raise InvalidArgument("--param goes with one schedule")
+    if as_json:
+        print(json.dumps({"simulated": [_details(timeline) for timeline in found]}))
+        return 0
+    rows = []
+    for timeline in sorted(found, key=lambda each: each.makespan_s):
+        peak = float(timeline.peak_nbytes.max())
+        bound = bound_of(timeline.schedule, timeline.costs)
+        rows.append(
+            [
+                timeline.schedule.name,
+                format_seconds(timeline.makespan_s),
+                "-" if bound is None else f"{timeline.makespan_s / bound - 1:.1%}",
+                f"{timeline.bubble('sync'):.1%}",
+                f"{timeline.bubble('span'):.1%}",
+                f"{peak:g}" if activation is None and weights is None else format_nbytes(round(peak)),
+                _path(timeline),
+                str(sum(each.num_messages for each in timeline.traffic())),
+            ]
+        )
+    first = found[0].schedule
+    print_table(
+        f"{first.num_ranks} ranks, {first.num_micro_batches} micro-batches, simulated",
+        ("schedule", "step", "over the bound", "bubbles (sync)", "(span)", "most held", "critical path", "messages"),
+        rows,
+    )
+    return 0
+
+
+def validate(
+    name: Name,
+    num_ranks: NumRanks = 4,
+    micro_batches: NumMicroBatches = 8,
+    param: Params = None,
+    buffering: BufferingText = "tagged",
+    activation: Activation = None,
+    weights: Weights = None,
+    limit: Annotated[str | None, typer.Option(metavar="SIZE", show_default=False, help="That a rank may hold.")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Check a schedule; the first thing that is wrong is an error."""
+    from hocket.pipeline import smallest_buffering
+    from hocket.pipeline import validate as check
+
+    schedule = read_schedule(name, num_ranks, micro_batches, param)
+    costs = read_costs(None, None, activation, weights, None, 0.0, 1.0, 1).of(schedule)
+    try:
+        check(schedule, buffering=buffering, costs=costs, limit_nbytes=None if limit is None else read_size(limit))
+    except PipelineDeadlock as deadlock:  # whose lines say who waits for whom
+        print(f"hocket pipeline: {deadlock}", file=sys.stderr)
+        return 2
+    least = {
+        "channels by edge": smallest_buffering(schedule),
+        "one channel a pair of ranks": smallest_buffering(schedule, tagged=False),
+    }
+    words = {way: "no number of slots" if found is None else str(found) for way, found in least.items()}
+    if as_json:
+        print(json.dumps({"schedule": schedule.name, "actions": len(schedule), "valid": True, "buffering": words}))
+        return 0
+    print(f"valid: {schedule!r}, {len(schedule)} actions")
+    for way, found in words.items():
+        print(f"least buffers, {way}: {found}")
+    return 0
+
+
+def convert(
+    name: Name,
+    output: Output,
+    num_ranks: NumRanks = 4,
+    micro_batches: NumMicroBatches = 8,
+    param: Params = None,
+    split: Annotated[bool, typer.Option("--split-backward", help="Backward passes in two parts.")] = False,
+    retimed: Annotated[bool, typer.Option("--retime", help="Order it anew for --cost, if that is faster.")] = False,
+    again: Annotated[bool, typer.Option("--recompute", help="Do forward passes again.")] = False,
+    sync: Sync = None,
+    messages: Annotated[
+        str | None, typer.Option(metavar="BUFFERS", show_default=False, help="Name messages, for such buffers.")
+    ] = None,
+    steps: Annotated[int, typer.Option(metavar="N", help="Training steps in the table.")] = 1,
+    cost: Costs = None,
+) -> int:
+    """Change a schedule and write it."""
+    from hocket import pipeline
+
+    schedule = read_schedule(name, num_ranks, micro_batches, param)
+    costs = read_costs(cost, None, None, None, None, 0.0, 1.0, 1).of(schedule)
+    if split:
+        schedule = pipeline.split_backward(schedule)
+    if retimed:
+        schedule = pipeline.retime(schedule, costs)
+    if again:
+        schedule = pipeline.recompute(schedule)
+    if sync is not None:
+        schedule = pipeline.add_gradient_sync(schedule, sync, costs, with_step=True)
+    if steps != 1:
+        schedule = pipeline.concatenate(schedule, steps)
+    if messages is not None:
+        schedule = pipeline.lower_messages(schedule, messages, costs)
+    pipeline.save_schedule(schedule, output)
+    print(output)
+    return 0
+
+
+def draw(
+    names: Names,
+    output: Output,
+    num_ranks: NumRanks = 4,
+    micro_batches: NumMicroBatches = 8,
+    param: Params = None,
+    cost: Costs = None,
+    message: MessageSize = None,
+    gradients: Gradients = None,
+    sync: Sync = None,
+    latency: Latency = 2.0,
+    bandwidth: Bandwidth = 12.5,
+    arrows: Annotated[bool, typer.Option("--messages", help="Draw an arrow for each.")] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="Draw what every rank holds.")] = False,
+) -> int:
+    """Draw a picture, or write a trace."""
+    from hocket.pipeline.draw import draw_timelines
+    from hocket.pipeline.trace_file import write_trace
+
+    if output.suffix != ".json":
+        if output.suffix not in ENDINGS:
+            raise InvalidArgument(f"{output} must end in {', '.join(ENDINGS)}, or .json for a trace")
+        check_picture_path(output)
+    if param and len(names) > 1:
+        raise InvalidArgument("--param goes with one schedule")
+    costs = read_costs(cost, message, None, None, gradients, latency, bandwidth, 1)
+    timelines = [_simulated(read_schedule(name, num_ranks, micro_batches, param), costs, sync) for name in names]
+    if output.suffix == ".json":
+        write_trace(timelines, output)
+    else:
+        draw_timelines(timelines, output, messages=arrows, memory=memory)
+    print(output)
+    return 0
+
+
+def _simulated(schedule: PipelineSchedule, options: CostOptions, sync: str | None) -> PipelineTimeline:
+    from hocket import pipeline
+
+    costs = options.of(schedule)
+    if sync is not None:
+        schedule = pipeline.add_gradient_sync(schedule, sync, costs)
+    return pipeline.simulate(schedule, costs)
+
+
+def _summary(timeline: PipelineTimeline) -> str:
+    from hocket.pipeline.bound import bound_of
+    from hocket.pipeline.draw import title_of
+
+    bound = bound_of(timeline.schedule, timeline.costs)
+    gap = "" if bound is None else f"; {timeline.makespan_s / bound - 1:.1%} over the bound"
+    held = ", ".join(f"{each:g}" for each in timeline.peak_nbytes)
+    return f"{title_of(timeline)}{gap}\nactivations held at most, by rank: {held}"
+
+
+def _path(timeline: PipelineTimeline) -> str:
+    """The critical path by kinds, such as 8F 14B."""
+    counts = Counter(timeline.schedule.action(row).kind for row in timeline.critical_path())
+    return " ".join(f"{number}{kind}" for kind, number in counts.items() if kind in ("F", "B", "I", "W", "R"))
+
+
+def _details(timeline: PipelineTimeline) -> dict[str, Any]:
+    from hocket.pipeline.bound import bound_of
+
+    schedule = timeline.schedule
+    return {
+        "schedule": schedule.name,
+        "parameters": dict(schedule.parameters),
+        "num_ranks": schedule.num_ranks,
+        "num_micro_batches": schedule.num_micro_batches,
+        "makespan_s": timeline.makespan_s,
+        "lower_bound_s": bound_of(timeline.schedule, timeline.costs),
+        "bubble_sync": timeline.bubble("sync"),
+        "bubble_span": timeline.bubble("span"),
+        "busy_s": timeline.busy_s.tolist(),
+        "peak_nbytes": timeline.peak_nbytes.tolist(),
+        "critical_path": [str(schedule.action(row)) for row in timeline.critical_path()],
+        "gaps": [gap._asdict() for gap in timeline.gaps()],
+        "traffic": [each._asdict() for each in timeline.traffic()],
+    }

@@ -1,0 +1,62 @@
+"""The time of a step by the formula of the Chimera paper, beside what the simulation of its table says."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.pipeline.costs import CostModel, per_stage
+from hocket.pipeline.schedule import PipelineSchedule
+from hocket.pipeline.simulation import simulate
+
+_PASSES = ("F", "B", "I", "W", "R")
+
+
+def predict_step_s(schedule: PipelineSchedule, costs: CostModel) -> float:
+    """Return the seconds of a step by the model of arXiv 2107.06925, section 3.4.
+
+    T = sum of C_k (k + p2p) over the kinds of passes, plus the longest part of a gradient sum that no bubble hides.
+    C_k are how many of a kind the critical path has (of Chimera with N = D: C_f = D and C_b = 2D - 2), p2p is
+    α + nβ, and a pass takes what it takes in the slowest stage. The gradient of the weights alone (W) sends nothing.
+
+    Args:
+        schedule: of one step; its sums of gradients, if it has such, are those of `add_gradient_sync`.
+        costs: of its actions.
+    """
+    num_stages = schedule.num_stages
+    bare = schedule.without("SYNC_START", "SYNC_WAIT", "STEP")
+    alike = {name: float(costs.seconds_of(name, num_stages).max()) for name in _PASSES}
+    timeline = simulate(bare, CostModel(seconds=alike))
+    groups = bare.columns.groups
+    on_path = np.isin(groups, groups[timeline.critical_path()])  # with all that overlaps with what is on it
+    path = [bare.action(row) for row in np.flatnonzero(on_path).tolist()]
+    message_s = 0.0
+    fabric = costs.network()
+    if fabric is not None and schedule.num_ranks > 1:
+        nbytes = float(per_stage(costs.message_nbytes, num_stages, "message_nbytes").max())
+        cost = fabric.message_cost(0, 1, int(np.ceil(nbytes)))
+        message_s = cost.latency_s + cost.occupied_s
+    total = sum(
+        alike.get(action.kind, 0.0) * action.width + (message_s if action.kind in "FBI" else 0.0) for action in path
+    )
+    exposed = [0.0]
+    gradients = per_stage(costs.gradient_nbytes, num_stages, "gradient_nbytes")
+    rows = bare.columns.rows("B", "W")
+    for stage in range(num_stages):
+        ranks = sorted({of_pipe[stage] for of_pipe in schedule.placement.ranks})
+        seconds = costs.all_reduce_s(float(gradients[stage]), ranks, schedule.num_ranks)
+        for rank in ranks if seconds else ():
+            mine = rows[(bare.columns.rank[rows] == rank) & (bare.columns.stage[rows] == stage)]
+            if mine.size:
+                exposed.append(seconds - _bubbles_after(timeline.begin_s, timeline.end_s, bare, rank, int(mine.max())))
+    return total + max(exposed)
+
+
+def _bubbles_after(
+    begin_s: NDArray[np.float64], end_s: NDArray[np.float64], schedule: PipelineSchedule, rank: int, row: int
+) -> float:
+    """Seconds that a rank is idle between an action and its last one."""
+    last = int(schedule.columns.starts[rank + 1])
+    works = ~schedule.columns.with_previous[row + 1 : last]
+    busy = float((end_s - begin_s)[row + 1 : last][works].sum())
+    return float(end_s[last - 1]) - float(end_s[row]) - busy
