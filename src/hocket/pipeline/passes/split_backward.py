@@ -7,16 +7,19 @@ from hocket.pipeline.schedule import PipelineSchedule
 
 
 def split_backward(schedule: PipelineSchedule) -> PipelineSchedule:
-    """Make I and W of every B, the one after the other; `retime` then moves the weight gradients to where they fit."""
+    """Make I and W of every B, the one after the other; `retime` then moves the weight gradients to where they fit.
+
+    A backward pass that overlaps with another action stays whole.
+    """
     rows = []
     for actions in schedule.actions:
         row: list[Action] = []
         for index, action in enumerate(actions):
-            if action.kind != "B":
-                row.append(action)
-                continue
             overlaps = action.with_previous or (index + 1 < len(actions) and actions[index + 1].with_previous)
-            row += [action._replace(kind="I"), action._replace(kind="W", with_previous=overlaps)]
+            if action.kind == "B" and not overlaps:
+                row += [action._replace(kind="I"), action._replace(kind="W")]
+            else:
+                row.append(action)
         rows.append(row)
     return schedule.with_actions(rows)
 

@@ -1,0 +1,224 @@
+"""From table to table: what each pass is for, and that its result is legal."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from hocket.errors import InvalidArgument
+from hocket.pipeline import (
+    Action,
+    CostModel,
+    Kind,
+    Need,
+    PipelineSchedule,
+    add_gradient_sync,
+    bidirectional,
+    build,
+    concatenate,
+    fill_bubbles,
+    linear,
+    lower_bound_s,
+    lower_messages,
+    merge_backward,
+    recompute,
+    register_kind,
+    retime,
+    search_list_schedule,
+    simulate,
+    split_backward,
+    validate,
+    zigzag,
+)
+from hocket.pipeline.list_scheduling import Rule, list_schedule
+from hocket.sim import Link
+
+from .tables import all_schedules
+
+pytestmark = pytest.mark.timeout(120)
+
+CURVATURE = register_kind(Kind("TESTCOV", "curvature", needs=(Need(("F",)),), cost="TESTCOV"))
+INVERSION = register_kind(
+    Kind("TESTINV", "inversion", scope="stage", needs=(Need(("TESTCOV",), match=("step", "pipe", "stage")),),
+         cost="TESTINV")
+)  # fmt: skip
+
+
+def test_backward_passes_in_two_parts_and_back() -> None:
+    for schedule in all_schedules():
+        apart = split_backward(schedule)
+        validate(apart)
+        whole = apart.columns.rows("B")
+        overlaps = np.bincount(apart.columns.groups)[apart.columns.groups] > 1
+        assert overlaps[whole].all()
+        assert simulate(apart).makespan_s <= simulate(schedule).makespan_s
+        if "I" not in schedule.columns.kinds:
+            assert merge_backward(apart) == schedule
+
+
+def test_recompute() -> None:
+    """One forward pass more for each; kept is the input of a stage instead of its activation."""
+    schedule = build("1f1b", 4, 8)
+    costs = CostModel(stash_nbytes={"activation": 10.0, "input": 1.0})
+    again = recompute(schedule)
+    validate(again)
+    timeline = simulate(again)
+    assert set(timeline.busy_s) == {8 * (1 + 1 + 2)}
+    assert 44 - 3 <= timeline.makespan_s < 44  # some of it while a rank waits for its gradient
+    assert simulate(schedule, costs).peak_nbytes.tolist() == [40, 30, 20, 10]
+    assert simulate(again, costs).peak_nbytes.tolist() == [4 + 10, 3 + 10, 2 + 10, 1 + 10]
+    partly = recompute(schedule, stages=[0])
+    assert simulate(partly, costs).peak_nbytes.tolist() == [4 + 10, 30, 20, 10]
+    for name in ("dualpipe", "zb-v"):
+        validate(recompute(build(name, 4, 8)))
+    with pytest.raises(InvalidArgument, match="stages 0 to 3, not 4"):
+        recompute(schedule, stages=[4])
+    with pytest.raises(InvalidArgument, match="already"):
+        recompute(again)
+
+
+def test_gradient_sync() -> None:
+    schedule = build("chimera", 4, 4)
+    costs = CostModel(fabric=Link(0.5, 0.0), gradient_nbytes=1.0)
+    made = {mode: add_gradient_sync(schedule, mode, costs) for mode in ("lazy", "eager", "eager-opt")}
+    for each in made.values():
+        validate(each)
+        assert len(each.columns.rows("SYNC_START")) == len(each.columns.rows("SYNC_WAIT")) == 8
+    # The middle ranks end with the gradients of the middle stages, which nothing follows; they are summed lazily.
+    assert [str(action) for action in made["lazy"].actions[1][-5:]] == [
+        "1B1", "1SYNC_START", "1:2SYNC_START", "1SYNC_WAIT", "1:2SYNC_WAIT",
+    ]  # fmt: skip
+    starts = [str(action) for action in made["eager"].actions[0] if action.kind != "SYNC_WAIT"]
+    assert starts.index("1:3SYNC_START") == starts.index("1:3B3") + 1
+    times = {mode: simulate(each, costs).makespan_s for mode, each in made.items()}
+    assert times["eager-opt"] <= times["lazy"]
+    assert add_gradient_sync(build("1f1b", 4, 4), "lazy") == build("1f1b", 4, 4)  # one copy of every stage
+    with pytest.raises(InvalidArgument, match=r"lazy, eager or eager-opt, not 'soon'"):
+        add_gradient_sync(schedule, "soon")
+    with pytest.raises(InvalidArgument, match="has none"):
+        add_gradient_sync(made["lazy"], "lazy")
+
+
+def test_lowering_refuses_what_is_lowered() -> None:
+    lowered = lower_messages(build("1f1b", 2, 2))
+    with pytest.raises(InvalidArgument, match="names messages already"):
+        lower_messages(lowered)
+    kinds = ("SEND_F", "SEND_B", "RECV_F", "RECV_B")
+    assert lowered.without(*kinds) == build("1f1b", 2, 2)
+
+
+def test_retime() -> None:
+    """Never slower, never more kept; weight gradients that stood behind their inputs go to where ranks are idle."""
+    for costs in (CostModel(), CostModel(seconds={"F": 1.0, "B": 4.0, "I": 1.0, "W": 3.0})):
+        for schedule in all_schedules():
+            used = set(schedule.columns.kinds)
+            if {"B", "I"} <= used:
+                with pytest.raises(InvalidArgument, match="retime orders F and B, or F, I and W"):
+                    retime(schedule, costs)
+                continue
+            again = retime(schedule, costs)
+            validate(again)
+            before, after = simulate(schedule, costs), simulate(again, costs)
+            assert after.makespan_s <= before.makespan_s
+            assert after.peak_nbytes.max() <= before.peak_nbytes.max()
+    apart = split_backward(build("1f1b", 4, 8))
+    assert simulate(retime(apart, CostModel())).makespan_s < simulate(apart).makespan_s
+
+
+@pytest.mark.parametrize("name", ["1f1b", "chimera"])
+def test_bubbles_are_filled(name: str) -> None:
+    """All work is done, each after what it needs, and the steps last no longer."""
+    schedule = add_gradient_sync(build(name, 4, 8), with_step=True)
+    costs = CostModel(seconds={"F": 1.0, "B": 2.0, "TESTCOV": 0.3, "TESTINV": 1.2})
+    works = [
+        (rank, Action("TESTCOV", action.stage, action.micro_batch, pipe=action.pipe))
+        for rank, actions in enumerate(schedule.actions)
+        for action in actions
+        if action.kind == "F"
+    ]
+    works += [
+        (rank, Action("TESTINV", stage, pipe=pipe))
+        for rank in range(4)
+        for pipe, stage in schedule.placement.stages_of(rank)
+    ]
+    filled, report = fill_bubbles(schedule, works, costs)
+    validate(filled)
+    assert len(filled) == report.num_steps * len(schedule) + len(works)
+    assert report.overrun_s == report.num_appended == 0
+    assert simulate(filled, costs).makespan_s == simulate(concatenate(schedule, report.num_steps), costs).makespan_s
+    work_s = sum(costs.seconds[action.kind] for _, action in works)  # type: ignore[misc]
+    whole_s = 4 * simulate(filled, costs).makespan_s
+    assert report.busy_after - report.busy_before == pytest.approx(work_s / whole_s)
+
+
+def test_work_that_fits_nowhere_stands_at_the_end() -> None:
+    schedule = build("1f1b", 2, 2)
+    costs = CostModel(seconds={"F": 1.0, "B": 2.0, "TESTCOV": 100.0})
+    filled, report = fill_bubbles(schedule, [(0, Action("TESTCOV", 0, 0))], costs)
+    assert (report.num_appended, report.overrun_s) == (1, 100.0)
+    assert filled.actions[0][-1].kind == "TESTCOV"
+    for works, words in (
+        ([(2, Action("TESTCOV", 0, 0))], "ranks 0 to 1, not 2"),
+        ([(0, Action("TESTINV", 0)), (0, Action("TESTCOV", 0, 0))], "work that takes no time"),
+        ([(0, Action("TESTCOV", 0, 0, step=1))], "work is for step 0"),
+    ):
+        with pytest.raises(InvalidArgument, match=words):
+            fill_bubbles(schedule, works, costs)
+
+
+@pytest.mark.parametrize(("num_ranks", "units"), [(4, 2), (4, 3), (8, 2), (8, 4)])
+def test_list_schedules_of_chimera_are_optimal(num_ranks: int, units: int) -> None:
+    """More micro-batches than ranks and B = 2F: units leave gaps, a list schedule comes to the lower bound."""
+    num_micro_batches = units * num_ranks
+    halves = [num_micro_batches // 2] * 2
+    placement = bidirectional(num_ranks)
+    bound = lower_bound_s(placement, halves)
+    assert bound == 3 * num_micro_batches + 3 * (num_ranks / 2 - 1)
+    found = build("chimera", num_ranks, num_micro_batches, mode="list")
+    assert simulate(found).makespan_s == bound
+    assert simulate(build("chimera", num_ranks, num_micro_batches)).makespan_s > bound
+    bound = lower_bound_s(placement, halves, splits_backward=True)
+    found = build("chimera", num_ranks, num_micro_batches, mode="zero-bubble")
+    assert simulate(found).makespan_s == bound
+    assert simulate(found).peak_nbytes.max() <= num_ranks
+
+
+@pytest.mark.parametrize("seconds", [{"F": 1.0, "B": 2.0}, {"F": 1.0, "B": 1.0}, {"F": 2.0, "B": 3.0}])
+def test_the_bound_is_one(seconds: dict[str, float]) -> None:
+    """No order of any rank beats it: all orders of a few small tables."""
+    costs = CostModel(seconds=seconds)
+    for placement, micro_batches in (
+        (linear(2), [[0, 1]]),
+        (zigzag(1, 3), [[0]]),
+        (bidirectional(2), [[0], [1]]),
+        (zigzag(2, 2), [[0]]),
+    ):
+        counts = [len(each) for each in micro_batches]
+        bound = lower_bound_s(placement, counts, costs)
+        best = min(
+            simulate(each, costs).makespan_s for each in all_orders(list_schedule(placement, micro_batches, costs))
+        )
+        assert bound <= best + 1e-9
+
+
+def all_orders(schedule: PipelineSchedule) -> list[PipelineSchedule]:
+    """Every table of the same actions that can be run."""
+    found = []
+    for rows in itertools.product(*(itertools.permutations(actions) for actions in schedule.actions)):
+        table = schedule.with_actions(rows)
+        try:
+            validate(table)
+        except ValueError:
+            continue
+        found.append(table)
+    assert found
+    return found
+
+
+def test_too_little_memory_is_said() -> None:
+    with pytest.raises(InvalidArgument, match="with 1 activations a rank no micro-batch gets through"):
+        search_list_schedule(zigzag(2, 2), [[0, 1]], rule=Rule(most_kept=1))
+    kept = simulate(search_list_schedule(linear(4), [range(8)], rule=Rule(most_kept=2))).peak_nbytes
+    assert kept.max() == 2

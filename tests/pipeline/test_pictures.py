@@ -1,0 +1,80 @@
+"""Pictures, terminal and traces show what the timeline says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hocket.errors import InvalidArgument
+from hocket.pipeline import CostModel, add_gradient_sync, build, simulate
+from hocket.pipeline.draw import draw_timelines, title_of
+from hocket.pipeline.terminal import draw_text
+from hocket.pipeline.trace_file import write_trace
+from hocket.sim import Link
+
+from .tables import all_schedules
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_pictures_of_all_schedules(tmp_path: Path) -> None:
+    """The vector form has the words in it: titles, and a label for every action that is wide enough."""
+    timelines = [simulate(each) for each in all_schedules()]
+    path = tmp_path / "all.svg"
+    draw_timelines(timelines, path, messages=True, memory=True)
+    text = path.read_text()
+    assert text.count("<!-- simulated: ") == len(timelines)
+    assert "dualpipe: 4 ranks, 8 micro-batches" in text
+    picture = tmp_path / "one.png"
+    draw_timelines(timelines[0], picture, titles=["mine"])
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(InvalidArgument, match="2 timelines to draw, and 1 titles"):
+        draw_timelines(timelines[:2], path, titles=["mine"])
+    with pytest.raises(InvalidArgument, match="cannot be told apart"):
+        draw_timelines(simulate(build("1f1b", 64, 1024)), path)
+
+
+def test_titles_name_both_ratios() -> None:
+    title = title_of(simulate(build("zb-v", 4, 8), CostModel(seconds={"F": 5e-4, "I": 5e-4, "W": 5e-4})))
+    assert title == ("zb-v: 4 ranks, 8 micro-batches\nsimulated: 25.5 ms, bubbles 5.9% of the step, 0.0% of the span")
+
+
+def test_terminal() -> None:
+    text = draw_text(simulate(build("1f1b", 2, 2)), width=22)
+    first, second = text.splitlines()
+    assert first.startswith("0 F0")
+    assert second.startswith("1 ··")
+    assert len(first) == len(second) == 22
+    colored = draw_text(simulate(build("1f1b", 2, 2)), width=22, color=True)
+    assert "\x1b[30;44m" in colored
+    assert colored.endswith("\x1b[0m") or "·" in colored[-3:]
+
+
+def test_traces(tmp_path: Path) -> None:
+    """A slice an action, where the timeline has it; an arrow a message, from and to the slices that it joins."""
+    costs = CostModel(fabric=Link(0.1, 0.0))
+    timelines = [simulate(build("1f1b", 2, 3), costs), simulate(add_gradient_sync(build("chimera", 2, 3)), costs)]
+    path = tmp_path / "trace.json"
+    write_trace(timelines, path)
+    events = json.loads(path.read_text())["traceEvents"]
+    slices = [each for each in events if each["ph"] == "X" and each["cat"] != "message"]
+    assert len(slices) == sum(len(each.schedule) for each in timelines)
+    found = next(each for each in slices if each["name"] == "1B0" and each["pid"] == 1)
+    row = timelines[0].schedule.columns.starts[1] + 1
+    assert found["ts"] == pytest.approx(1e6 * timelines[0].begin_s[row])
+    assert found["dur"] == pytest.approx(2e6)
+    starts = {each["id"]: each for each in events if each["ph"] == "s"}
+    ends = {each["id"]: each for each in events if each["ph"] == "f"}
+    assert set(starts) == set(ends)
+    assert len(starts) == sum(len(each.messages) for each in timelines)
+    assert all(starts[number]["ts"] <= ends[number]["ts"] for number in starts)
+    names = [each["args"]["name"] for each in events if each["name"] == "process_name"]
+    assert names == ["1f1b, simulated: rank 0", "1f1b, simulated: rank 1", "chimera, simulated: rank 0",
+                     "chimera, simulated: rank 1"]  # fmt: skip
+    assert {each["ph"] for each in events} == {"M", "X", "C", "s", "t", "f"}
+    with pytest.raises(InvalidArgument, match="2 timelines, and 1 names"):
+        write_trace(timelines, path, names=["mine"])
+    with pytest.raises(InvalidArgument, match="cannot be written"):
+        write_trace(timelines, tmp_path / "absent" / "trace.json")

@@ -1,0 +1,219 @@
+"""What the simulation says, against a second one of ten lines and against what can be said by hand."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hocket.errors import InvalidArgument, MissingAction
+from hocket.pipeline import CostModel, PipelineSchedule, add_gradient_sync, build, concatenate, lower_messages, simulate
+from hocket.pipeline.action import Action
+from hocket.pipeline.formats.text import load
+from hocket.pipeline.kind import Kind, Need, register_kind
+from hocket.sim import Hosts, Link
+
+from .tables import all_schedules, random_legal, rows_of
+
+pytestmark = pytest.mark.timeout(120)
+
+HEAD = "hocket pipeline schedule, version 1\nmicro-batches: 1\npipe 0: 0 1 2\n"
+
+
+def longest_path(schedule: PipelineSchedule, seconds: dict[str, float], message_s: float) -> float:
+    """The makespan by recursion over what the papers say: a chain of stages, and the order of every rank."""
+    where: dict[tuple[str, int, int], tuple[int, int]] = {}
+    for rank, actions in enumerate(schedule.actions):
+        for index, action in enumerate(actions):
+            for micro_batch in range(action.micro_batch, action.micro_batch + action.width):
+                where["F" if action.kind == "F" else action.kind, action.stage, micro_batch] = (rank, index)
+    ends: dict[tuple[int, int], float] = {}
+
+    def end(rank: int, index: int) -> float:
+        if (rank, index) not in ends:
+            action = schedule.actions[rank][index]
+            begin = end(rank, index - 1) if index else 0.0
+            last = schedule.num_stages - 1
+            for number in range(action.micro_batch, action.micro_batch + action.width):
+                needed: list[tuple[str, int]] = []
+                if action.kind == "F" and action.stage:
+                    needed.append(("F", action.stage - 1))
+                if action.kind in ("B", "I"):
+                    needed.append(("F", action.stage))
+                    if action.stage < last:
+                        needed += [(kind, action.stage + 1) for kind in "BI"]
+                if action.kind == "W":
+                    needed.append(("I", action.stage))
+                for kind, stage in needed:
+                    place = where.get((kind, stage, number))
+                    if place is not None:
+                        begin = max(begin, end(*place) + (message_s if place[0] != rank else 0.0))
+            ends[rank, index] = begin + seconds[action.kind] * action.width
+        return ends[rank, index]
+
+    for rank, actions in enumerate(schedule.actions):
+        for index in range(len(actions)):
+            end(rank, index)
+    return max(ends.values())
+
+
+def test_another_simulator_says_the_same() -> None:
+    draw = random.Random("simulate")
+    for schedule in all_schedules():
+        for table in (random_legal(schedule, draw), random_legal(schedule, draw)):
+            seconds = {kind: draw.choice([0.5, 1.0, 1.75, 3.0]) for kind in "FBIW"}
+            for message_s in (0.0, 0.3):
+                # With as many bytes as take no time, ports are free again at once.
+                costs = CostModel(seconds=seconds, fabric=_Delay(message_s))
+                expected = longest_path(table, seconds, message_s)
+                assert simulate(table, costs).makespan_s == pytest.approx(expected, rel=1e-12)
+
+
+class _Delay(Hosts):
+    """Messages that take a time and no port: every one over a connection of its own."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(Link(seconds, 0.0), Link(seconds, 0.0), 1 << 20)
+
+    def connections(self, sources, destinations):  # type: ignore[no-untyped-def]
+        return np.full(len(sources), 7, np.int32)  # none of the two that share ports
+
+
+def test_bubbles_by_hand() -> None:
+    """Three ranks, one micro-batch, F = 1 and B = 2: idle but for 3 of 9."""
+    timeline = simulate(load(HEAD + "rank 0: 0F0 0B0\nrank 1: 1F0 1B0\nrank 2: 2F0 2B0\n"))
+    assert timeline.makespan_s == 9
+    assert timeline.busy_s.tolist() == [3, 3, 3]
+    assert timeline.span_s.tolist() == [9, 6, 3]
+    assert timeline.bubble("sync") == pytest.approx(2 / 3)
+    assert timeline.bubble("span") == pytest.approx(2 / 3)
+    assert [(gap.rank, gap.begin_s, gap.end_s, gap.place) for gap in timeline.gaps()] == [
+        (0, 1, 7, 1), (1, 0, 1, 0), (1, 2, 5, 1), (1, 7, 9, 2), (2, 0, 2, 0), (2, 5, 9, 2),
+    ]  # fmt: skip
+    assert [str(timeline.schedule.action(row)) for row in timeline.critical_path()] == [
+        "0F0", "1F0", "2F0", "2B0", "1B0", "0B0",
+    ]  # fmt: skip
+    with pytest.raises(InvalidArgument, match="sync"):
+        timeline.bubble("other")  # type: ignore[arg-type]
+
+
+def test_messages_take_time_and_ports() -> None:
+    """α + nβ each; a rank sends one at a time; bytes by edge."""
+    schedule = build("1f1b", 3, 4)
+    costs = CostModel(fabric=Link(0.25, 0.125), message_nbytes=[2.0, 4.0, 99.0])
+    timeline = simulate(schedule, costs)
+    first = simulate(build("1f1b", 3, 1), costs)
+    assert first.makespan_s == 9 + 2 * (0.25 + 0.25) + 2 * (0.25 + 0.5)
+    traffic = {(each.from_stage, each.to_stage): (each.num_messages, each.nbytes) for each in timeline.traffic()}
+    assert traffic == {(0, 1): (4, 8.0), (1, 0): (4, 8.0), (1, 2): (4, 16.0), (2, 1): (4, 16.0)}
+    assert (timeline.message_end_s - timeline.message_begin_s).min() == 0.5
+    slow = simulate(build("gpipe", 2, 4), CostModel(seconds={"F": 1.0, "B": 1.0}, fabric=Link(3.0, 0.0)))
+    assert slow.makespan_s == 1 + 4 * 3 + 1 + 1 + 4 * 3 + 1  # a rank's way out is the bottleneck, both ways
+
+
+def test_hosts_share_their_uplink() -> None:
+    costs = CostModel(fabric=Hosts(Link(0.0, 0.0), Link(0.0, 1.0), 2), message_nbytes=1.0)
+    assert simulate(build("1f1b", 4, 1), costs).makespan_s == 12 + 2  # only stage 1 to 2 crosses, there and back
+
+
+def test_skips_are_waited_for() -> None:
+    """A DAG: stage 2 takes outputs of stages 0 and 1, and stage 0 gets gradients of both."""
+    table = "rank 0: 0F0 0B0\nrank 1: 1F0 1B0\nrank 2: 2F0 2B0\nedges: 0>1 1>2 0>2\n"
+    costs = CostModel(seconds={"F": 1.0, "B": 2.0}, fabric=Link(10.0, 0.0))
+    timeline = simulate(load(HEAD + table), costs)
+    assert {(each.from_stage, each.to_stage) for each in timeline.traffic()} == {
+        (0, 1), (1, 2), (0, 2), (1, 0), (2, 1), (2, 0),
+    }  # fmt: skip
+    apart = simulate(load(HEAD + table.replace("0>1 1>2 0>2", "0>2 1>2")), costs)
+    # Stages 0 and 1 do not wait for each other; their messages come to rank 2, and leave it, one after the other.
+    assert apart.makespan_s == 1 + 20 + 1 + 2 + 20 + 2
+    lowered = lower_messages(timeline.schedule)
+    assert Action("SEND_F", 0, 0, peer=2) in lowered.actions[0]
+    assert simulate(lowered, costs).makespan_s == timeline.makespan_s
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-v", "chimera", "dualpipe"])
+def test_named_messages_take_as_long(name: str) -> None:
+    """With tagged messages and buffers without end, a table that names its messages takes what it took before."""
+    schedule = build(name, 4, 8)
+    for link in (None, Link(0.125, 0.0)):
+        costs = CostModel(fabric=link)
+        assert simulate(lower_messages(schedule), costs).makespan_s == simulate(schedule, costs).makespan_s
+
+
+def test_few_buffers_take_longer() -> None:
+    schedule = lower_messages(build("gpipe", 4, 8))
+    costs = CostModel(seconds={"F": 1.0, "B": 3.0}, fabric=Link(0.5, 0.0))
+    times = [simulate(schedule, costs, buffering=each).makespan_s for each in ("tagged", "tagged:2", "rendezvous")]
+    assert times == sorted(times)
+    assert times[0] < times[-1]
+    with pytest.raises(InvalidArgument, match="needs a table with messages"):
+        simulate(build("gpipe", 4, 8), buffering="fifo:1")
+
+
+def test_sums_of_gradients() -> None:
+    """2 log2(r) α + 2 (r - 1)/r nβ after the last gradient of all copies; one sum at a time on a rank."""
+    costs = CostModel(fabric=Link(0.5, 0.25), gradient_nbytes=8.0)
+    schedule = build("chimera", 2, 2)
+    bare = simulate(schedule, costs).makespan_s
+    lazy = simulate(add_gradient_sync(schedule, "lazy", costs), costs)
+    assert lazy.makespan_s == bare + 2 * (2 * 0.5 + 2 * 0.5 * 8 * 0.25)
+    eager = simulate(add_gradient_sync(schedule, "eager", costs), costs)
+    assert eager.makespan_s < lazy.makespan_s
+    replicas = replace(costs, num_replicas=4)
+    assert costs.all_reduce_s(8.0, [0, 1], 2) == 3.0
+    assert replicas.all_reduce_s(8.0, [0, 1], 2) == 2 * 3 * 0.5 + 2 * 7 / 8 * 2.0
+    assert replicas.all_reduce_s(8.0, [0], 1) == 2 * 2 * 0.5 + 2 * 3 / 4 * 2.0
+
+
+def test_steps_follow_each_other() -> None:
+    schedule = add_gradient_sync(build("1f1b", 4, 8), with_step=True)
+    three = simulate(concatenate(schedule, 3))
+    one = simulate(schedule).makespan_s
+    assert three.makespan_s == 3 * one  # rank 0 ends last, and begins first
+    assert len(three.schedule) == 3 * len(schedule)
+
+
+def test_work_aside() -> None:
+    """A kind of its own, on a resource of its own: the rank starts it and goes on."""
+    register_kind(
+        Kind("SAVE", "write a slice", scope="stage", needs=(Need(("F",), match=("step", "pipe", "stage")),),
+             cost="SAVE", resource="disk")
+    )  # fmt: skip
+    rows = rows_of(build("gpipe", 2, 2))
+    rows[0].insert(2, Action("SAVE", 0))
+    schedule = build("gpipe", 2, 2).with_actions(rows)
+    costs = CostModel(seconds={"F": 1.0, "B": 2.0, "SAVE": 3.0})
+    timeline = simulate(schedule, costs)
+    assert timeline.makespan_s == simulate(build("gpipe", 2, 2)).makespan_s
+    row = int(schedule.columns.rows("SAVE")[0])
+    assert (timeline.begin_s[row], timeline.end_s[row]) == (2.0, 5.0)
+    assert timeline.busy_s.tolist() == [6, 6]
+    assert simulate(schedule, replace(costs, seconds={"F": 1.0, "B": 2.0, "SAVE": 50.0})).makespan_s == 52
+
+
+def test_costs_by_stage() -> None:
+    costs = CostModel(seconds={"F": [1.0, 2.0], "B": [2.0, 4.0]})
+    assert simulate(build("gpipe", 2, 3), costs).makespan_s == 1 + 3 * 2 + 3 * 4 + 2
+    with pytest.raises(InvalidArgument, match="seconds of F: there are 3 stages, and 2 values"):
+        simulate(build("gpipe", 3, 3), costs)
+    with pytest.raises(InvalidArgument, match="seconds of F is 0 or more, not -1"):
+        CostModel(seconds={"F": -1.0})
+    with pytest.raises(InvalidArgument, match="num_replicas is 1 or more"):
+        CostModel(num_replicas=0)
+    assert CostModel(seconds={"I": 1.0, "W": 0.5}).seconds_of("B", 2).tolist() == [1.5, 1.5]
+
+
+def test_what_is_waited_for_has_to_be_there() -> None:
+    with pytest.raises(MissingAction, match="1B0: it waits for 2B0 or 2I0, which is nowhere in the table"):
+        simulate(load(HEAD + "rank 0: 0F0 0B0\nrank 1: 1F0 1B0\nrank 2: 2F0\n"))
+
+
+@pytest.mark.parametrize("num_pairs", [1, 2])
+def test_large_tables(num_pairs: int) -> None:
+    schedule = build("chimera", 64, 1024, num_pairs=num_pairs)
+    assert len(schedule) == 64 * 1024 * 2
+    slots = simulate(schedule, CostModel(seconds={"F": 1.0, "B": 1.0}))
+    assert slots.makespan_s == 2 * 64 * 16 + 64 / num_pairs - 2
