@@ -51,6 +51,7 @@ bench: install
 	$(BIN)/python benchmarks/mixing.py
 	$(BIN)/python benchmarks/models_simulated.py
 	$(BIN)/python benchmarks/overlap.py
+	$(BIN)/python benchmarks/pipeline_sim.py
 	$(BIN)/python benchmarks/split.py
 	$(BIN)/python benchmarks/vgg.py
 

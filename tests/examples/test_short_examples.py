@@ -14,6 +14,7 @@ CASES = {
     "all_reduce.py": (4, "ranks of my pair add up to 5"),
     "messages.py": (3, "rank 2: my token came home"),
     "measure.py": (2, "ratio"),
+    "pipeline.py": (None, "MissingAction: rank 0, action 3"),
     "simulate.py": (None, "100 Gbit/s:   100 ms a step"),
     "spawn.py": (None, "both ranks say the same: True"),
 }

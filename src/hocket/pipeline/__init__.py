@@ -8,16 +8,23 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from hocket.errors import InvalidSchedule
+
 if TYPE_CHECKING:
     from hocket.pipeline.action import Action
     from hocket.pipeline.bound import lower_bound_s
     from hocket.pipeline.buffering import Buffering
     from hocket.pipeline.checks.deadlock import smallest_buffering
     from hocket.pipeline.checks.validate import validate
+    from hocket.pipeline.choosing import Candidate, choose
     from hocket.pipeline.costs import CostModel
+    from hocket.pipeline.draw import draw_timelines
     from hocket.pipeline.files import load_schedule, save_schedule
+    from hocket.pipeline.formats.text import load as load_text
     from hocket.pipeline.kind import Kind, Need, Stash, register_kind
     from hocket.pipeline.list_scheduling import Rule, list_schedule, search_list_schedule
+    from hocket.pipeline.model_costs import ModelCosts
+    from hocket.pipeline.partition import bottleneck_partition
     from hocket.pipeline.passes.concatenate import concatenate
     from hocket.pipeline.passes.fill_bubbles import FillReport, fill_bubbles
     from hocket.pipeline.passes.gradient_sync import add_gradient_sync
@@ -25,18 +32,23 @@ if TYPE_CHECKING:
     from hocket.pipeline.passes.recompute import recompute
     from hocket.pipeline.passes.retime import retime
     from hocket.pipeline.passes.split_backward import merge_backward, split_backward
+    from hocket.pipeline.performance_model import predict_step_s
     from hocket.pipeline.placement import Placement, bidirectional, custom, linear, looped, zigzag
     from hocket.pipeline.registry import Recipe, build, find_recipe, recipe, recipes
     from hocket.pipeline.schedule import PipelineSchedule
     from hocket.pipeline.simulation import simulate
+    from hocket.pipeline.terminal import draw_text
     from hocket.pipeline.timeline import PipelineTimeline
+    from hocket.pipeline.trace_file import write_trace
 
 _HOMES = {
     "Action": "action",
     "Buffering": "buffering",
+    "Candidate": "choosing",
     "CostModel": "costs",
     "FillReport": "passes.fill_bubbles",
     "Kind": "kind",
+    "ModelCosts": "model_costs",
     "Need": "kind",
     "PipelineSchedule": "schedule",
     "PipelineTimeline": "timeline",
@@ -46,18 +58,24 @@ _HOMES = {
     "Stash": "kind",
     "add_gradient_sync": "passes.gradient_sync",
     "bidirectional": "placement",
+    "bottleneck_partition": "partition",
     "build": "registry",
+    "choose": "choosing",
     "concatenate": "passes.concatenate",
     "custom": "placement",
+    "draw_text": "terminal",
+    "draw_timelines": "draw",
     "fill_bubbles": "passes.fill_bubbles",
     "find_recipe": "registry",
     "linear": "placement",
     "list_schedule": "list_scheduling",
     "load_schedule": "files",
+    "load_text": "formats.text",
     "looped": "placement",
     "lower_bound_s": "bound",
     "lower_messages": "passes.lower_messages",
     "merge_backward": "passes.split_backward",
+    "predict_step_s": "performance_model",
     "recipe": "registry",
     "recipes": "registry",
     "recompute": "passes.recompute",
@@ -69,15 +87,21 @@ _HOMES = {
     "smallest_buffering": "checks.deadlock",
     "split_backward": "passes.split_backward",
     "validate": "checks.validate",
+    "write_trace": "trace_file",
     "zigzag": "placement",
 }
+
+_RENAMED = {"load_text": "load"}  # in its module
 
 __all__ = [
     "Action",
     "Buffering",
+    "Candidate",
     "CostModel",
     "FillReport",
+    "InvalidSchedule",
     "Kind",
+    "ModelCosts",
     "Need",
     "PipelineSchedule",
     "PipelineTimeline",
@@ -87,18 +111,24 @@ __all__ = [
     "Stash",
     "add_gradient_sync",
     "bidirectional",
+    "bottleneck_partition",
     "build",
+    "choose",
     "concatenate",
     "custom",
+    "draw_text",
+    "draw_timelines",
     "fill_bubbles",
     "find_recipe",
     "linear",
     "list_schedule",
     "load_schedule",
+    "load_text",
     "looped",
     "lower_bound_s",
     "lower_messages",
     "merge_backward",
+    "predict_step_s",
     "recipe",
     "recipes",
     "recompute",
@@ -110,6 +140,7 @@ __all__ = [
     "smallest_buffering",
     "split_backward",
     "validate",
+    "write_trace",
     "zigzag",
 ]
 
@@ -117,4 +148,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+    return getattr(module, _RENAMED.get(name, name))

@@ -48,8 +48,16 @@ class Columns:
 
     def rows(self, *names: str) -> NDArray[np.int64]:
         """Return the numbers of all actions of these kinds."""
-        numbers = [number for number, name in enumerate(self.kinds) if name in names]
-        return np.flatnonzero(np.isin(self.kind, numbers)) if numbers else np.zeros(0, np.int64)
+        found = [self._by_kind[name] for name in names if name in self._by_kind]
+        if len(found) == 1:
+            return found[0]
+        return np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
+
+    @cached_property
+    def _by_kind(self) -> dict[str, NDArray[np.int64]]:
+        order = np.argsort(self.kind, kind="stable")
+        bounds = np.searchsorted(self.kind[order], np.arange(len(self.kinds) + 1))
+        return {name: order[bounds[code] : bounds[code + 1]] for code, name in enumerate(self.kinds)}
 
 
 @dataclass(frozen=True, eq=False)
