@@ -195,7 +195,7 @@ def simulate(
             [
                 timeline.schedule.name,
                 format_seconds(timeline.makespan_s),
-                "-" if bound is None else f"{timeline.makespan_s / bound - 1:.1%}",
+                f"{timeline.makespan_s / bound - 1:.1%}" if bound else "-",
                 f"{timeline.bubble('sync'):.1%}",
                 f"{timeline.bubble('span'):.1%}",
                 f"{peak:g}" if activation is None and weights is None else format_nbytes(round(peak)),
@@ -263,6 +263,7 @@ def convert(
     ] = None,
     steps: Annotated[int, typer.Option(metavar="N", help="Training steps in the table.")] = 1,
     cost: Costs = None,
+    as_json: AsJson = False,
 ) -> int:
     """Change a schedule and write it."""
     from hocket import pipeline
@@ -282,7 +283,7 @@ def convert(
     if messages is not None:
         schedule = pipeline.lower_messages(schedule, messages, costs)
     pipeline.save_schedule(schedule, output)
-    print(output)
+    print(json.dumps({"written": str(output), "actions": len(schedule)}) if as_json else output)
     return 0
 
 
@@ -300,6 +301,7 @@ def draw(
     bandwidth: Bandwidth = 12.5,
     arrows: Annotated[bool, typer.Option("--messages", help="Draw an arrow for each.")] = False,
     memory: Annotated[bool, typer.Option("--memory", help="Draw what every rank holds.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Draw a picture, or write a trace."""
     from hocket.pipeline.draw import draw_timelines
@@ -317,7 +319,7 @@ def draw(
         write_trace(timelines, output)
     else:
         draw_timelines(timelines, output, messages=arrows, memory=memory)
-    print(output)
+    print(json.dumps({"written": str(output)}) if as_json else output)
     return 0
 
 
@@ -335,7 +337,7 @@ def _summary(timeline: PipelineTimeline) -> str:
     from hocket.pipeline.draw import title_of
 
     bound = bound_of(timeline.schedule, timeline.costs)
-    gap = "" if bound is None else f"; {timeline.makespan_s / bound - 1:.1%} over the bound"
+    gap = f"; {timeline.makespan_s / bound - 1:.1%} over the bound" if bound else ""
     held = ", ".join(f"{each:g}" for each in timeline.peak_nbytes)
     return f"{title_of(timeline)}{gap}\nactivations held at most, by rank: {held}"
 

@@ -6,7 +6,8 @@ import re
 from typing import NamedTuple
 
 NONE = -1
-_TOKEN = re.compile(r"(\+)?(?:(\d+):)?(\d+)([A-Z]+(?:_[A-Z]+)*)(?:(\d+)(?:-(\d+))?)?(?:>(\d+))?(?:@(\d+))?")
+_N = r"(\d{1,9})"  # what 32 bits hold
+_TOKEN = re.compile(rf"(\+)?(?:{_N}:)?{_N}([A-Z]+(?:_[A-Z]+)*)(?:{_N}(?:-{_N})?)?(?:>{_N})?(?:@{_N})?")
 
 
 class Action(NamedTuple):

@@ -6,7 +6,9 @@ import heapq
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hocket.errors import InvalidArgument
 from hocket.pipeline.costs import CostModel
 from hocket.pipeline.placement import Placement
 from hocket.pipeline.schedule import PipelineSchedule
@@ -30,9 +32,22 @@ def lower_bound_s(
     """
     costs = costs or CostModel()
     num_stages = placement.num_stages
+    if len(micro_batches) != placement.num_pipes:
+        raise InvalidArgument(f"there are {placement.num_pipes} pipes, and micro-batches of {len(micro_batches)}")
+    names = ("I", "W") if splits_backward else ("B",)
+    passing, *weight = (costs.seconds_of(name, num_stages) for name in names)
     forward = costs.seconds_of("F", num_stages)
-    passing = costs.seconds_of("I" if splits_backward else "B", num_stages)
-    weight = costs.seconds_of("W", num_stages) if splits_backward else np.zeros(num_stages)
+    return _bound_s(placement, micro_batches, forward, passing, weight[0] if weight else np.zeros(num_stages))
+
+
+def _bound_s(
+    placement: Placement,
+    micro_batches: Sequence[int],
+    forward: NDArray[np.float64],
+    passing: NDArray[np.float64],
+    weight: NDArray[np.float64],
+) -> float:
+    """The bound for seconds by stage: of forward passes, of what gradients wait for, and of what can wait itself."""
     to_here = np.concatenate([[0.0], np.cumsum(forward)])
     from_here = np.concatenate([np.cumsum(passing[::-1])[::-1], [0.0]])
     down, up = float(to_here[-1]), float(from_here[0])
@@ -69,9 +84,14 @@ def bound_of(schedule: PipelineSchedule, costs: CostModel) -> float | None:
         return None
     first = columns.rows("F")
     first = first[columns.stage[first] == 0]
-    counts = np.bincount(columns.pipe[first], columns.width[first], schedule.num_pipes)
-    return lower_bound_s(
-        schedule.placement, [int(each) for each in counts], costs, splits_backward="I" in columns.kinds
+    counts = np.bincount(columns.pipe[first], columns.width[first], schedule.num_pipes).astype(int).tolist()
+    if not {"B", "I"} <= set(columns.kinds):
+        return lower_bound_s(schedule.placement, counts, costs, splits_backward="I" in columns.kinds)
+    # Of a table that has both, every backward pass might be whichever is shorter.
+    forward, whole, inputs, weights = (costs.seconds_of(name, schedule.num_stages) for name in "FBIW")
+    passing = np.minimum(whole, inputs)
+    return _bound_s(
+        schedule.placement, counts, forward, passing, np.maximum(0.0, np.minimum(whole, inputs + weights) - passing)
     )
 
 

@@ -146,6 +146,8 @@ def choose(
         if len(best) > num_best:
             heapq.heappop(best)
     report(len(plans), len(plans))
+    if not best and least_limit == float("inf"):
+        raise InvalidArgument(f"{model.num_layers} layers are fewer than the stages of any schedule that was tried")
     if not best:
         raise InvalidArgument(
             f"nothing fits into {limit_nbytes:.6g} bytes a rank; {least_limit:.6g} would do for one that was tried"

@@ -54,9 +54,13 @@ class CostModel:
             ("weight_nbytes", self.weight_nbytes),
             ("gradient_nbytes", self.gradient_nbytes),
         ):
-            for value in [values] if isinstance(values, (int, float)) else values:
-                if not 0 <= value < math.inf:
-                    raise InvalidArgument(f"{name} is 0 or more, not {value!r}")
+            try:
+                array = np.atleast_1d(np.asarray(values, np.float64))
+            except (TypeError, ValueError):
+                raise InvalidArgument(f"{name} is a number, or one for every stage, not {values!r}") from None
+            wrong = array[~((array >= 0) & np.isfinite(array))]
+            if wrong.size or array.ndim > 1:
+                raise InvalidArgument(f"{name} is 0 or more, not {wrong[0] if wrong.size else values}")
         if self.num_replicas < 1:
             raise InvalidArgument(f"num_replicas is 1 or more, not {self.num_replicas}")
 
@@ -90,7 +94,7 @@ class CostModel:
         fabric = self.network()
         if num_copies == 1 or fabric is None:
             return 0.0
-        others = [*ranks[1:], *([ranks[0] + num_ranks] if self.num_replicas > 1 else [])]
+        others = [rank + copy * num_ranks for copy in range(self.num_replicas) for rank in ranks]
         alpha_s = max(fabric.message_cost(ranks[0], other, 0).latency_s for other in others)
         whole_s = max(fabric.message_cost(ranks[0], other, int(nbytes)).occupied_s for other in others)
         return 2 * math.log2(num_copies) * alpha_s + 2 * (num_copies - 1) / num_copies * whole_s

@@ -178,8 +178,8 @@ def _add_memory(ax: Axes, timeline: PipelineTimeline, scale: float) -> None:
     most = float(use.peak_nbytes.max(initial=0.0)) or 1.0
     for rank, (first, last) in enumerate(pairwise(columns.starts.tolist())):
         if first < last:
-            times = np.append(timeline.begin_s[first:last], timeline.end_s[last - 1]) * scale
-            held = np.append(use.during_nbytes[first:last], use.weight_nbytes[rank] + use.left_nbytes[rank]) / most
+            times = np.stack([timeline.begin_s[first:last], timeline.end_s[first:last]], axis=1).ravel() * scale
+            held = np.stack([use.during_nbytes[first:last], use.after_nbytes[first:last]], axis=1).ravel() / most
             ax.step(times, rank + 0.38 - 0.76 * held, where="post", color="#1c2733", linewidth=0.9, zorder=5)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
-
-import numpy as np
 
 from hocket.errors import InvalidArgument
 from hocket.pipeline.action import Action
@@ -16,6 +16,7 @@ from hocket.pipeline.bound import lower_bound_s
 from hocket.pipeline.costs import CostModel, per_stage
 from hocket.pipeline.placement import Placement
 from hocket.pipeline.schedule import PipelineSchedule
+from hocket.pipeline.simulation import simulate
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,12 @@ class Rule:
     eager_until: int = 0
     splits_backward: bool = False
     forward_width: int = 1
+
+    def __post_init__(self) -> None:
+        if self.forward_width < 1 or (self.most_kept is not None and self.most_kept < 1):
+            raise InvalidArgument(
+                f"forward_width and most_kept are 1 or more, not {self.forward_width} and {self.most_kept}"
+            )
 
 
 class _Job(NamedTuple):
@@ -55,7 +62,8 @@ def search_list_schedule(
         rule: of all of them, but for how eager they are.
     """
     costs = costs or CostModel()
-    whole = placement.num_ranks * (len(placement.stages_of(0)) // placement.num_pipes)
+    held = max(len(placement.stages_of(rank)) for rank in range(placement.num_ranks))
+    whole = max(placement.num_ranks * held // placement.num_pipes, held * rule.forward_width)
     caps = {cap for cap in (whole, whole * 3 // 2, 2 * whole) if rule.most_kept is None or cap < rule.most_kept}
     least_s = lower_bound_s(
         placement, [len(each) for each in micro_batches], costs, splits_backward=rule.splits_backward
@@ -70,9 +78,13 @@ def search_list_schedule(
                 schedule = scheduler.run()
             except InvalidArgument:
                 continue  # too few activations for this placement; others remain, or all are refused below
-            found.append((scheduler.now, scheduler.peak, len(found), schedule))
-            if scheduler.now <= least_s * (1 + 1e-12):
+            # The scheduler's own clock knows no ways out that are taken.
+            end_s = scheduler.now if costs.fabric is None else simulate(schedule, costs).makespan_s
+            found.append((end_s, scheduler.peak, len(found), schedule))
+            if end_s <= least_s * (1 + 1e-12):
                 return min(found)[-1]  # none is faster, and more eager ones keep no less
+    if not found and rule.most_kept is None:
+        return list_schedule(placement, micro_batches, costs, rule)
     if not found:
         raise InvalidArgument(f"with {rule.most_kept} activations a rank no micro-batch gets through")
     return min(found)[-1]
@@ -99,6 +111,8 @@ class _ListScheduler:
     def __init__(
         self, placement: Placement, micro_batches: Sequence[Sequence[int]], costs: CostModel, rule: Rule
     ) -> None:
+        if len(micro_batches) != placement.num_pipes:
+            raise InvalidArgument(f"there are {placement.num_pipes} pipes, and micro-batches for {len(micro_batches)}")
         self.placement, self.micro_batches, self.rule = placement, micro_batches, rule
         num_stages, num_ranks = placement.num_stages, placement.num_ranks
         self.seconds = {kind: costs.seconds_of(kind, num_stages).tolist() for kind in "FBIW"}
@@ -197,7 +211,8 @@ class _ListScheduler:
 
     def _ready(self, now: float, kind: str, stage: int, pipe: int, turn: int, source: int | None = None) -> None:
         rank = self.placement.ranks[pipe][stage]
-        delay = 0.0 if source is None or source == rank else self.delays_s[min(stage, stage + (kind != "F"))]
+        edge = stage if kind == "F" else stage + 1
+        delay = 0.0 if source is None or source == rank else self.delays_s[pipe][edge]
         age = turn * self.rule.forward_width if kind == "F" else turn
         self._push(now + delay, rank, _Job((age, -stage), kind, stage, pipe, turn))
 
@@ -205,15 +220,16 @@ class _ListScheduler:
         self.num_events += 1
         heapq.heappush(self.events, (time, self.num_events, rank, job))
 
-    def _delays(self, costs: CostModel) -> list[float]:
-        """Of every stage, the seconds of a message to it from the stage before."""
+    def _delays(self, costs: CostModel) -> list[list[float]]:
+        """Of every pipe and stage, the seconds of a message to it from the stage before."""
         fabric = costs.network()
+        num_stages = self.placement.num_stages
         if fabric is None:
-            return [0.0] * self.placement.num_stages
-        nbytes = per_stage(costs.message_nbytes, self.placement.num_stages, "message_nbytes")
-        ranks = self.placement.ranks[0]
-        found = [0.0]
-        for stage in range(1, self.placement.num_stages):
-            cost = fabric.message_cost(ranks[stage - 1], ranks[stage], int(np.ceil(nbytes[stage - 1])))
-            found.append(cost.latency_s + cost.occupied_s)
+            return [[0.0] * num_stages for _ in self.placement.ranks]
+        nbytes = per_stage(costs.message_nbytes, num_stages, "message_nbytes")
+        found = [[0.0] for _ in self.placement.ranks]
+        for delays, ranks in zip(found, self.placement.ranks, strict=True):
+            for (first, second), size in zip(pairwise(ranks), nbytes, strict=False):
+                cost = fabric.message_cost(first, second, math.ceil(size))
+                delays.append(cost.latency_s + cost.occupied_s if first != second else 0.0)
         return found

@@ -20,7 +20,6 @@ Tasks: TypeAlias = NDArray[np.int64]
 
 _PAIRED = CARRIES.index("message")
 _SUM = CARRIES.index("sum")
-_SENDS = tuple(name for name, kind in kinds().items() if kind.message == "send")
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +199,7 @@ class _Lowering:
         if self.buffering == TAGGED or not len(messages):
             return
         columns = self.columns
-        if columns.kinds[columns.kind[messages.source[0]]] not in _SENDS:
+        if not (self.dependencies.carries == _PAIRED).any():
             raise InvalidArgument(f"buffering {self.buffering} needs a table with messages: see `lower_messages`")
         if self.buffering.slots == 0:
             self._meet(messages, tasks)

@@ -36,12 +36,14 @@ class MemoryUse:
     Args:
         weight_nbytes: of every rank: of its copies of stages.
         during_nbytes: while every action runs, weights included, in the order of `PipelineSchedule.columns`.
+        after_nbytes: when it is over.
         peak_nbytes: of every rank.
         left_nbytes: of every rank, at the end, beside weights: 0 if all that is kept is let go.
     """
 
     weight_nbytes: NDArray[np.float64]
     during_nbytes: NDArray[np.float64]
+    after_nbytes: NDArray[np.float64]
     peak_nbytes: NDArray[np.float64]
     left_nbytes: NDArray[np.float64]
 
@@ -74,15 +76,17 @@ def memory_use(schedule: PipelineSchedule, costs: CostModel) -> MemoryUse:
     of_rank = np.zeros(schedule.num_ranks)
     for ranks in schedule.placement.ranks:
         np.add.at(of_rank, list(ranks), weights)
-    during, peak, left = np.zeros(num_groups), of_rank.copy(), np.zeros(schedule.num_ranks)
+    during, after = np.zeros((2, num_groups))
+    peak, left = of_rank.copy(), np.zeros(schedule.num_ranks)
     bounds = np.append(columns.groups, num_groups)[columns.starts]
     for rank, (first, last) in enumerate(pairwise(bounds.tolist())):
         if first < last:
             kept = np.cumsum(taken[first:last] - freed[first:last])
             during[first:last] = of_rank[rank] + np.concatenate([[0.0], kept[:-1]]) + taken[first:last]
+            after[first:last] = of_rank[rank] + kept
             peak[rank] = during[first:last].max()
             left[rank] = kept[-1]
-    return MemoryUse(of_rank, during[columns.groups], peak, left)
+    return MemoryUse(of_rank, during[columns.groups], after[columns.groups], peak, left)
 
 
 def _units(schedule: PipelineSchedule, stashes: dict[str, list[Stash]]) -> KeyedUnits:

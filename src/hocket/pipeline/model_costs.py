@@ -43,9 +43,9 @@ class ModelCosts:
     output_nbytes: float | Sequence[float] = 0.0
 
     def __post_init__(self) -> None:
-        if self.num_layers < 1:
-            raise InvalidArgument(f"a model has 1 layer or more, not {self.num_layers}")
-        if not 0 <= self.weight_share <= 1:
+        if type(self.num_layers) is not int or self.num_layers < 1:
+            raise InvalidArgument(f"a model has 1 layer or more, not {self.num_layers!r}")
+        if not (isinstance(self.weight_share, (int, float)) and 0 <= self.weight_share <= 1):
             raise InvalidArgument(f"weight_share is between 0 and 1, not {self.weight_share}")
         for name in ("forward_s", "backward_s", "overhead_s", "weight_nbytes", "gradient_nbytes", "activation_nbytes",
                      "output_nbytes"):  # fmt: skip
@@ -102,7 +102,10 @@ class ModelCosts:
         )
 
     def _of_layers(self, name: str) -> NDArray[np.float64]:
-        values = np.asarray(getattr(self, name), np.float64)
+        try:
+            values = np.asarray(getattr(self, name), np.float64)
+        except (TypeError, ValueError):
+            raise InvalidArgument(f"{name} is a number, or one for every layer, not {getattr(self, name)!r}") from None
         if values.ndim and values.shape != (self.num_layers,):
             raise InvalidArgument(f"{name}: there are {self.num_layers} layers, and {values.size} values")
         return np.broadcast_to(values, self.num_layers)

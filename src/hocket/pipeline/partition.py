@@ -40,6 +40,8 @@ def bottleneck_partition(costs: Sequence[float], num_parts: int) -> list[int]:
     best = _fill(sums, num_parts, high)
     while high - low > _ROUNDING * high:
         middle = low + (high - low) / 2
+        if middle in (low, high):  # no number is between them
+            break
         found = _fill(sums, num_parts, middle)
         if _largest(sums, found) <= middle * (1 + _ROUNDING):
             best, high = found, min(middle, _largest(sums, found))

@@ -10,6 +10,7 @@ from hocket.pipeline.schedule import PipelineSchedule
 from hocket.pipeline.simulation import simulate
 
 _PASSES = ("F", "B", "I", "W", "R")
+_SENDING = ("F", "B", "I")
 
 
 def predict_step_s(schedule: PipelineSchedule, costs: CostModel) -> float:
@@ -36,9 +37,7 @@ def predict_step_s(schedule: PipelineSchedule, costs: CostModel) -> float:
         nbytes = float(per_stage(costs.message_nbytes, num_stages, "message_nbytes").max())
         cost = fabric.message_cost(0, 1, int(np.ceil(nbytes)))
         message_s = cost.latency_s + cost.occupied_s
-    total = sum(
-        alike.get(action.kind, 0.0) * action.width + (message_s if action.kind in "FBI" else 0.0) for action in path
-    )
+    total = sum(alike.get(action.kind, 0.0) * action.width + message_s * (action.kind in _SENDING) for action in path)
     exposed = [0.0]
     gradients = per_stage(costs.gradient_nbytes, num_stages, "gradient_nbytes")
     rows = bare.columns.rows("B", "W")

@@ -96,8 +96,8 @@ def bidirectional(num_ranks: int, num_pairs: int = 1) -> Placement:
 
 def custom(ranks: Sequence[int] | Sequence[Sequence[int]]) -> Placement:
     """Return a placement of one's own: ranks by stage, or by pipe and stage."""
-    rows: Any = [ranks] if all(isinstance(each, int) for each in ranks) else ranks
     try:
+        rows: Any = [ranks] if all(isinstance(each, int) for each in ranks) else ranks
         table = tuple(tuple(int(rank) for rank in row) for row in rows)
     except (TypeError, ValueError):
         raise InvalidArgument(f"a placement is ranks by stage, or by pipe and stage, not {ranks!r}") from None

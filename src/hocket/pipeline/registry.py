@@ -19,6 +19,7 @@ from hocket.pipeline.schedule import PipelineSchedule
 Build: TypeAlias = Callable[..., PipelineSchedule]
 Restriction: TypeAlias = Callable[..., str | None]
 
+_MOST_PASSES = 1 << 24
 _found: dict[str, Recipe] = {}
 
 
@@ -71,6 +72,10 @@ class Recipe:
         for name, value in (("ranks", num_ranks), ("micro-batches", num_micro_batches)):
             if type(value) is not int or value < 1:
                 raise InvalidArgument(f"the number of {name} is 1 or more, not {value!r}")
+        if num_ranks * num_micro_batches > _MOST_PASSES:
+            raise InvalidArgument(
+                f"{num_micro_batches} micro-batches on {num_ranks} ranks are too many: up to {_MOST_PASSES} passes work"
+            )
         self._check(parameters)
         refusal = self.refusal(num_ranks, num_micro_batches, **parameters)
         if refusal:

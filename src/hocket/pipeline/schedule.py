@@ -16,6 +16,9 @@ from hocket.pipeline.dependencies import Dependencies, find_dependencies
 from hocket.pipeline.kind import kinds
 from hocket.pipeline.placement import Placement
 
+_MOST_PASSES = 1 << 28
+_INTEGERS = (int, np.int32, np.int64)
+
 
 @dataclass(frozen=True, eq=False)
 class Columns:
@@ -89,17 +92,26 @@ class PipelineSchedule:
 
     def __post_init__(self) -> None:
         num_stages = self.placement.num_stages
-        object.__setattr__(self, "actions", tuple(tuple(each) for each in self.actions))
-        if not self.edges:
-            object.__setattr__(self, "edges", _chain(num_stages))
+        actions = tuple(
+            tuple(each if type(each) is Action else Action._make(each) for each in row) for row in self.actions
+        )
+        edges = tuple(sorted({(first, second) for first, second in self.edges})) or _chain(num_stages)
+        object.__setattr__(self, "actions", actions)
+        object.__setattr__(self, "edges", edges)
         for first, second in self.edges:
             if not 0 <= first < second < num_stages:
                 raise InvalidArgument(
                     f"an edge goes from a stage to a later one, of {num_stages}; ({first}, {second}) does not"
                 )
         for name in ("num_micro_batches", "num_steps"):
-            if getattr(self, name) < 1:
-                raise InvalidArgument(f"{name} is 1 or more, not {getattr(self, name)}")
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise InvalidArgument(f"{name} is 1 or more, not {value!r}")
+        if self.num_micro_batches * self.num_steps * num_stages > _MOST_PASSES:
+            raise InvalidArgument(
+                f"{self.num_micro_batches} micro-batches of {num_stages} stages and {self.num_steps} steps are too "
+                f"many: there may be {_MOST_PASSES} passes"
+            )
         if len(self.actions) != self.num_ranks:
             raise InvalidSchedule(f"the placement has {self.num_ranks} ranks, the table {len(self.actions)}")
 
@@ -156,11 +168,12 @@ class PipelineSchedule:
         rows: list[list[Action]] = []
         for actions in self.actions:
             row: list[Action] = []
-            was_kept = False
+            has_begun = False  # whether something stays of what the action overlaps with
             for action in actions:
+                has_begun = has_begun and action.with_previous
                 if action.kind not in names:
-                    row.append(action if was_kept else action._replace(with_previous=False))
-                was_kept = action.kind not in names
+                    row.append(action if has_begun else action._replace(with_previous=False))
+                    has_begun = True
             rows.append(row)
         return self.with_actions(rows)
 
@@ -177,6 +190,10 @@ class PipelineSchedule:
         used = tuple(dict.fromkeys(fields[0]))
         code = {name: number for number, name in enumerate(used)}
         kind = np.fromiter((code[name] for name in fields[0]), np.int32, len(flat))
+        for name, values in zip(Action._fields[1:7], fields[1:7], strict=True):
+            wrong = next((value for value in values if type(value) not in _INTEGERS), None)
+            if wrong is not None:
+                raise InvalidSchedule(f"{name} of an action is a whole number, not {wrong!r}")
         stage, micro_batch, width, pipe, step, peer = (np.array(each, np.int32) for each in fields[1:7])
         with_previous = np.array(fields[7], np.bool_)
         starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
@@ -205,6 +222,10 @@ class PipelineSchedule:
         per_micro_batch = np.array([known[name].scope == "micro_batch" for name in columns.kinds], np.bool_)
         is_message = np.array([known[name].message is not None for name in columns.kinds], np.bool_)
         has, sends = per_micro_batch[columns.kind], is_message[columns.kind]
+        alone = np.array(
+            [known[name].message is not None or known[name].resource != "rank" for name in columns.kinds], np.bool_
+        )
+        overlaps = np.bincount(columns.groups)[columns.groups] > 1 if len(columns) else np.zeros(0, np.bool_)
         last = columns.micro_batch + columns.width
         first_of_rank = np.zeros(len(columns), np.bool_)
         first_of_rank[columns.starts[:-1][columns.starts[:-1] < columns.starts[1:]]] = True
@@ -221,6 +242,8 @@ class PipelineSchedule:
             (~has & (columns.micro_batch != NONE), "its kind concerns a stage, not micro-batches"),
             (sends & ~_within(columns.peer, num_stages), f"a message names a stage at its other end, of {num_stages}"),
             (~sends & (columns.peer != NONE), "only messages have another end"),
+            (~has & (columns.width != 1), "its kind concerns a stage, not micro-batches"),
+            (alone[columns.kind] & overlaps, "only work of the rank itself overlaps; messages go beside it anyway"),
             (columns.with_previous & first_of_rank, "there is no action before it to overlap with"),
         ):
             if wrong.any():

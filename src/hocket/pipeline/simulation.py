@@ -45,4 +45,6 @@ def simulate(
         times.begin_s[lowered.message_tasks],
         times.end_s[lowered.message_tasks],
         costs=costs,
+        buffering=buffering,
+        task_end_s=times.end_s,
     )

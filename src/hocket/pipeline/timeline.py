@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket.errors import InvalidArgument
+from hocket.pipeline.buffering import TAGGED, Buffering
 from hocket.pipeline.costs import CostModel
 from hocket.pipeline.kind import kinds
 from hocket.pipeline.lowered import MessageColumns, lower_to_tasks
@@ -62,6 +63,8 @@ class PipelineTimeline:
         message_begin_s, message_end_s: of each.
         costs: by which it was simulated, or that it is compared with.
         source: "simulated" or "measured".
+        buffering: of messages.
+        task_end_s: of every task that the schedule was lowered to, where it was simulated.
     """
 
     schedule: PipelineSchedule
@@ -72,6 +75,8 @@ class PipelineTimeline:
     message_end_s: NDArray[np.float64]
     costs: CostModel
     source: Literal["simulated", "measured"] = "simulated"
+    buffering: Buffering = TAGGED
+    task_end_s: NDArray[np.float64] | None = None
 
     @property
     def makespan_s(self) -> float:
@@ -137,15 +142,25 @@ class PipelineTimeline:
 
     def critical_path(self) -> list[int]:
         """Return the actions that the makespan consists of, by their numbers in `PipelineSchedule.columns`, first to
-        last: each is what the next one waited for last."""
+        last: each is what the next one waited for last.
+
+        A message that waits for its sender's way out counts as waiting for what made it.
+        """
         schedule, columns = self.schedule, self.schedule.columns
         if not len(columns):
             return []
-        lowered = lower_to_tasks(schedule, self.costs)
+        lowered = lower_to_tasks(schedule, self.costs, self.buffering)
         num_tasks = lowered.graph.num_tasks
-        end_s = np.full(num_tasks, -1.0)
-        end_s[lowered.message_tasks] = self.message_end_s
-        end_s[lowered.ends] = self.end_s
+        end_s = self.task_end_s
+        if end_s is None:  # measured: sums are over, at the latest, when the first rank goes on after them
+            end_s = np.full(num_tasks, np.inf)
+            end_s[lowered.message_tasks] = self.message_end_s
+            end_s[lowered.begins] = self.begin_s
+            end_s[lowered.ends] = self.end_s
+            begins = np.zeros(num_tasks)
+            begins[lowered.begins] = self.begin_s
+            unknown = np.isinf(end_s[lowered.before])
+            np.minimum.at(end_s, lowered.before[unknown], begins[lowered.after[unknown]])
         action_of = np.full(num_tasks, -1)
         rows = np.arange(len(columns))[::-1]  # of actions that overlap the first one stands for all
         action_of[lowered.begins[rows]] = rows
@@ -174,11 +189,18 @@ class PipelineTimeline:
         return [Traffic(*row) for row in rows]
 
     @cached_property
+    def holds_rank(self) -> NDArray[np.bool_]:
+        """Of every action, whether its rank does nothing else meanwhile."""
+        columns = self.schedule.columns
+        return np.array([kinds()[name].resource == "rank" for name in columns.kinds], np.bool_)[columns.kind]
+
+    @cached_property
     def _works(self) -> NDArray[np.bool_]:
         """Of every action, whether its rank does nothing else meanwhile, and it costs anything."""
         columns = self.schedule.columns
-        holds = [kinds()[name].resource == "rank" and kinds()[name].cost is not None for name in columns.kinds]
-        return np.array(holds, np.bool_)[columns.kind]
+        costs = np.array([kinds()[name].cost is not None for name in columns.kinds], np.bool_)[columns.kind]
+        found: NDArray[np.bool_] = self.holds_rank & costs
+        return found
 
     @cached_property
     def _own_work(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int32]]:

@@ -7,12 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hocket.errors import InvalidArgument
 from hocket.pipeline.kind import kinds
 from hocket.pipeline.timeline import PipelineTimeline
 
-_ACTIONS, _MESSAGES, _ASIDE = 0, 1, 2
-_THREADS = {_ACTIONS: "actions", _MESSAGES: "messages sent", _ASIDE: "aside"}
+_ACTIONS, _ASIDE, _MESSAGES, _FURTHER_MESSAGES = range(4)
+_THREADS = {
+    _ACTIONS: "actions",
+    _ASIDE: "aside",
+    _MESSAGES: "messages sent",
+    _FURTHER_MESSAGES: "messages sent over its other connection",
+}
 
 
 def trace_events(timeline: PipelineTimeline, *, name: str = "", first_process: int = 0) -> list[dict[str, Any]]:
@@ -33,7 +40,7 @@ def trace_events(timeline: PipelineTimeline, *, name: str = "", first_process: i
         for thread, words in _THREADS.items():
             events.append({"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": words}})
     begins, ends = timeline.begin_s * 1e6, timeline.end_s * 1e6
-    held = timeline.memory.during_nbytes
+    held, left = timeline.memory.during_nbytes, timeline.memory.after_nbytes
     for row in range(len(columns)):
         action = schedule.action(row)
         kind = kinds()[action.kind]
@@ -46,8 +53,9 @@ def trace_events(timeline: PipelineTimeline, *, name: str = "", first_process: i
                 "ts": begins[row], "dur": ends[row] - begins[row], "args": arguments,
             }
         )  # fmt: skip
-        counter = {"ph": "C", "name": "held", "pid": process, "ts": begins[row], "args": {"bytes": held[row]}}
-        events.append(counter)
+        counter = {"ph": "C", "name": "held", "pid": process}
+        events.append({**counter, "ts": begins[row], "args": {"bytes": held[row]}})
+        events.append({**counter, "ts": ends[row], "args": {"bytes": left[row]}})
     events += _message_events(timeline, first_process)
     return events
 
@@ -84,21 +92,24 @@ def write_trace(
 def _message_events(timeline: PipelineTimeline, first_process: int) -> list[dict[str, Any]]:
     """A slice for every message at its sender, and arrows from what made it to it and on to what needs it."""
     messages, events = timeline.messages, []
+    fabric = timeline.costs.network()
+    ranks = messages.from_rank, messages.to_rank
+    tracks = _MESSAGES + (np.zeros(len(messages), np.int32) if fabric is None else fabric.connections(*ranks))
     for number in range(len(messages)):
         source, destination = int(messages.source[number]), int(messages.destination[number])
         begin, end = timeline.message_begin_s[number] * 1e6, timeline.message_end_s[number] * 1e6
         sender, receiver = (first_process + int(each[number]) for each in (messages.from_rank, messages.to_rank))
         made, needed = timeline.schedule.action(source), timeline.schedule.action(destination)
-        name = f"{made} > {needed}"
+        name, track = f"{made} > {needed}", int(tracks[number])
         common = {"name": "message", "cat": "message", "id": first_process * 1_000_000 + number}
         events += [
             {
-                "ph": "X", "name": name, "cat": "message", "pid": sender, "tid": _MESSAGES, "ts": begin,
+                "ph": "X", "name": name, "cat": "message", "pid": sender, "tid": track, "ts": begin,
                 "dur": end - begin, "args": {"nbytes": messages.nbytes[number]},
             },
             # An arrow begins within the slice that made the message, and ends at the one that needs it.
             {"ph": "s", **common, "pid": sender, "tid": _ACTIONS, "ts": timeline.begin_s[source] * 1e6},
-            {"ph": "t", **common, "pid": sender, "tid": _MESSAGES, "ts": begin},
+            {"ph": "t", **common, "pid": sender, "tid": track, "ts": begin},
             {
                 "ph": "f", "bp": "e", **common, "pid": receiver, "tid": _ACTIONS,
                 "ts": timeline.begin_s[destination] * 1e6,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hocket.errors import DuplicateAction, MisplacedAction, MissingAction
 from hocket.pipeline.costs import CostModel
 from hocket.pipeline.dependencies import CARRIES, Keys, keyed_units, units_of
-from hocket.pipeline.kind import SAME, kinds
+from hocket.pipeline.kind import SAME, Field, kinds
 from hocket.pipeline.lowered import find_messages
 from hocket.pipeline.schedule import PipelineSchedule
 from hocket.pipeline.waiting import neighbourhood
@@ -33,6 +33,7 @@ def check_coverage(schedule: PipelineSchedule) -> None:
         _check_passes(schedule, words, names)
     _check_weights(schedule)
     _check_messages(schedule)
+    _check_sums(schedule)
 
 
 def describe(schedule: PipelineSchedule, row: int) -> str:
@@ -137,11 +138,41 @@ def _check_messages(schedule: PipelineSchedule) -> None:
     idle = np.flatnonzero(~np.isin(named, needed))
     if idle.size:
         raise MisplacedAction(f"nothing needs the message for {named_words(int(idle[0]))}")
-    received = schedule.dependencies.before[schedule.dependencies.carries == CARRIES.index("message")]
+    pairs = schedule.dependencies.carries == CARRIES.index("message")
+    received, receivers = schedule.dependencies.before[pairs], schedule.dependencies.after[pairs]
     sent = columns.rows(*(name for name in names if kinds()[name].message == "send"))
     lost = np.setdiff1d(sent, received)
     if lost.size:
         raise MissingAction(f"{describe(schedule, int(lost[0]))}: nobody receives it")
+    unlike = np.flatnonzero(
+        (columns.micro_batch[received] != columns.micro_batch[receivers])
+        | (columns.width[received] != columns.width[receivers])
+    )
+    if unlike.size:
+        send, receive = int(received[unlike[0]]), int(receivers[unlike[0]])
+        raise MisplacedAction(
+            f"{describe(schedule, receive)}: it receives other micro-batches than {schedule.action(send)} sends"
+        )
+
+
+def _check_sums(schedule: PipelineSchedule) -> None:
+    """If the gradients of a stage are summed, all copies take part, and wait for it."""
+    columns = schedule.columns
+    starts, waits = columns.rows("SYNC_START"), columns.rows("SYNC_WAIT")
+    of_copy: tuple[Field, ...] = ("step", "pipe", "stage")
+    found = {
+        name: keyed_units(schedule, rows, of_copy).key for name, rows in (("SYNC_START", starts), ("SYNC_WAIT", waits))
+    }
+    for step, stage in sorted(set(zip(columns.step[starts].tolist(), columns.stage[starts].tolist(), strict=True))):
+        for pipe in range(schedule.num_pipes):
+            key = Keys(schedule, of_copy).of(step=np.array([step]), pipe=np.array([pipe]), stage=np.array([stage]))
+            for name, keys in found.items():
+                if not np.isin(key, keys).all():
+                    rank = schedule.placement.ranks[pipe][stage]
+                    raise MissingAction(
+                        f"the gradients of stage {stage} are summed in step {step}, and its copy in pipe {pipe}, on "
+                        f"rank {rank}, has no {name}"
+                    )
 
 
 def _messages(schedule: PipelineSchedule) -> tuple[NDArray[np.int64], Callable[[int], str]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hocket.errors import MemoryLimitExceeded, StashLeak
+from hocket.errors import InvalidArgument, MemoryLimitExceeded, StashLeak
 from hocket.pipeline.checks.coverage import describe
 from hocket.pipeline.costs import CostModel
 from hocket.pipeline.memory import holdings, memory_use
@@ -31,6 +31,13 @@ def check_stashes(schedule: PipelineSchedule) -> None:
                 raise StashLeak(
                     f"{describe(schedule, row)}: it {words} the {holding.stash} of micro-batch {number}; {other}"
                 )
+            order = np.argsort(units.key, kind="stable")
+            again = np.flatnonzero(units.key[order][1:] == units.key[order][:-1])
+            if again.size:
+                row, number = (int(each[order[again[0] + 1]]) for each in (units.row, units.micro_batch))
+                raise StashLeak(
+                    f"{describe(schedule, row)}: it {words} the {holding.stash} of micro-batch {number} a second time"
+                )
 
 
 def check_memory(schedule: PipelineSchedule, costs: CostModel, limit_nbytes: float | Sequence[float]) -> None:
@@ -45,7 +52,10 @@ def check_memory(schedule: PipelineSchedule, costs: CostModel, limit_nbytes: flo
         MemoryLimitExceeded: a rank holds more; names the first action that is too much, and the least limit.
     """
     use = memory_use(schedule, costs)
-    limits = np.broadcast_to(np.asarray(limit_nbytes, np.float64), schedule.num_ranks)
+    limits = np.atleast_1d(np.asarray(limit_nbytes, np.float64))
+    if limits.shape not in ((1,), (schedule.num_ranks,)) or not (limits >= 0).all():
+        raise InvalidArgument(f"a limit is a number of bytes, or one for each of {schedule.num_ranks} ranks")
+    limits = np.broadcast_to(limits, schedule.num_ranks)
     over = np.flatnonzero(use.during_nbytes > limits[schedule.columns.rank])
     if over.size:
         row = int(over[0])

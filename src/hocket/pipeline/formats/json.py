@@ -25,8 +25,13 @@ def dump(schedule: PipelineSchedule) -> str:
         "edges": schedule.edges,
     }
     lines = ",\n".join(f" {json.dumps([str(action) for action in actions])}" for actions in schedule.actions)
-    body = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
+    body = ",\n".join(f"{json.dumps(key)}: {json.dumps(value, default=_plain)}" for key, value in head.items())
     return f'{{{body},\n"actions": [\n{lines}\n]}}\n'
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's."""
+    return value.item()
 
 
 def load(text: str, place: str = "the schedule") -> PipelineSchedule:

@@ -15,7 +15,7 @@ _HEADS = ("name", "micro-batches", "steps", "edges")
 
 def dump(schedule: PipelineSchedule) -> str:
     """Return a schedule as text."""
-    lines = [FORMAT, f"name: {schedule.name}", f"micro-batches: {schedule.num_micro_batches}"]
+    lines = [FORMAT, f"name: {' '.join(schedule.name.split())}", f"micro-batches: {schedule.num_micro_batches}"]
     if schedule.num_steps > 1:
         lines.append(f"steps: {schedule.num_steps}")
     if not schedule.is_chain:
@@ -41,7 +41,7 @@ def load(text: str, place: str = "the schedule") -> PipelineSchedule:
         key, colon, value = line.partition(":")
         key = " ".join(key.split())
         word, _, index = key.partition(" ")
-        if not colon or not (key in _HEADS or (word in ("pipe", "rank") and index.isdecimal())):
+        if not colon or not (key in _HEADS or (word in ("pipe", "rank") and index.isdecimal() and len(index) < 10)):
             raise InvalidSchedule(
                 f"{place}, line {number}: a line begins with one of {', '.join(f'{head}:' for head in _HEADS)} "
                 f"pipe 0: or rank 0:, not {line[:40]!r}"
@@ -72,27 +72,28 @@ def load(text: str, place: str = "the schedule") -> PipelineSchedule:
 def _in_order(fields: dict[str, tuple[int, str]], word: str, place: str) -> list[tuple[int, str]]:
     """Lines such as `rank 0:`, by their numbers, of which none may be missing."""
     found: dict[int, Any] = {int(key.split()[1]): each for key, each in fields.items() if key.startswith(f"{word} ")}
-    for number in range(max(found, default=0) + 1):
-        if number not in found:
-            raise InvalidSchedule(f"{place}: there is no line that begins with {word} {number}:")
-    return [found[number] for number in sorted(found)]
+    numbers = sorted(found)
+    absent = next((number for number, own in enumerate(numbers) if number != own), None)
+    if absent is not None or not numbers:
+        raise InvalidSchedule(f"{place}: there is no line that begins with {word} {absent or 0}:")
+    return [found[number] for number in numbers]
 
 
 def _number(fields: dict[str, tuple[int, str]], head: str, place: str) -> int:
     line, value = fields.get(head, (0, "1"))
-    if not value.isdecimal() or int(value) < 1:
+    if not value.isdecimal() or len(value) > 9 or int(value) < 1:
         raise InvalidSchedule(f"{place}, line {line}: {head} is a number of 1 or more, not {value!r}")
     return int(value)
 
 
 def _rank(word: str, place: str, line: int) -> int:
-    if not word.isdecimal():
+    if not word.isdecimal() or len(word) > 9:
         raise InvalidSchedule(f"{place}, line {line}: a pipe is the rank of every stage, such as 0 1 2, not {word!r}")
     return int(word)
 
 
 def _edge(word: str, place: str, line: int) -> tuple[int, int]:
     first, arrow, second = word.partition(">")
-    if not (arrow and first.isdecimal() and second.isdecimal()):
+    if not (arrow and first.isdecimal() and second.isdecimal() and len(word) < 20):
         raise InvalidSchedule(f"{place}, line {line}: an edge is two stages, such as 0>2, not {word!r}")
     return int(first), int(second)

@@ -77,9 +77,9 @@ def load(text: str, place: str = "the table") -> PipelineSchedule:
                     f"{place}, row {rank + 1}: {action}: stage {action.stage} is on rank {holders[action.stage]} by "
                     "an earlier row"
                 )
-    absent = [stage for stage in range(max(holders, default=0) + 1) if stage not in holders]
-    if absent:
-        raise InvalidSchedule(f"{place}: there is no action of stage {absent[0]}")
+    absent = next((stage for stage, own in enumerate(sorted(holders)) if stage != own), None)
+    if absent is not None or not holders:
+        raise InvalidSchedule(f"{place}: there is no action of stage {absent or 0}")
     placement = tuple(holders[stage] for stage in range(len(holders)))
     num_micro_batches = 1 + max((action.micro_batch for row in rows for action in row), default=NONE)
     try:

@@ -3,7 +3,8 @@
 from hocket.pipeline.kind import Field, Kind, Need, register_kind
 
 _COPY: tuple[Field, ...] = ("step", "pipe", "stage")
-_ALL_GRADIENTS = Need(("B", "W"), match=_COPY)
+# A copy that had no micro-batch adds nothing, and gets the sum.
+_ALL_GRADIENTS = Need(("B", "W"), match=_COPY, required=False)
 
 SYNC_START = register_kind(
     Kind(

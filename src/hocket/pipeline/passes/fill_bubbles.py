@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -42,11 +43,10 @@ class FillReport:
 
 @dataclass
 class _Hole:
-    """What is left of a gap: from when to when, and before which action."""
+    """What is left of a gap: from when to when."""
 
     begin_s: float
     end_s: float
-    place: int
 
 
 def fill_bubbles(
@@ -68,9 +68,12 @@ def fill_bubbles(
             gap in a whole further step.
 
     Raises:
-        InvalidArgument: a work costs nothing, has a rank or stage that there is not, or is of a later step.
+        InvalidArgument: a work costs nothing, has a rank that there is not, is of a later step, or something in the
+            table waits for it.
         MissingAction: what a work waits for is neither in the table nor among the works.
     """
+    if not (0 <= margin < float("inf")) or most_steps < 1:
+        raise InvalidArgument(f"margin is 0 or more, and most_steps 1 or more, not {margin} and {most_steps}")
     num_steps = 1
     placed: list[int] = []
     while True:
@@ -122,6 +125,11 @@ class _Filling:
         dependencies = everything.dependencies
         for after, before in zip(dependencies.after.tolist(), dependencies.before.tolist(), strict=True):
             if after not in number_of:
+                if before in number_of:
+                    raise InvalidArgument(
+                        f"{everything.action(after)} waits for {everything.action(before)}: what fills bubbles is work "
+                        "that nothing in the table waits for"
+                    )
                 continue
             if before in number_of:
                 self.after[number_of[after]].append(number_of[before])
@@ -129,7 +137,13 @@ class _Filling:
                 self.ready_s[number_of[after]] = max(self.ready_s[number_of[after]], float(end_of[before]))
         self.holes: list[list[_Hole]] = [[] for _ in range(base.num_ranks)]
         for gap in timeline.gaps():
-            self.holes[gap.rank].append(_Hole(gap.begin_s, gap.end_s, gap.place))
+            self.holes[gap.rank].append(_Hole(gap.begin_s, gap.end_s))
+        # Ends in program order; what goes on aside is over for its rank when it has begun.
+        aside = ~timeline.holds_rank
+        self.done_s = [
+            np.maximum.accumulate(np.where(aside, timeline.begin_s, timeline.end_s)[first:last])
+            for first, last in pairwise(base.columns.starts.tolist())
+        ]
         self.begin_s: dict[int, float] = {}
         self.places: dict[int, int] = {}
 
@@ -150,10 +164,13 @@ class _Filling:
         for position, hole in enumerate(self.holes[rank]):
             begin_s = max(ready_s, hole.begin_s)
             if begin_s + seconds * (1 + self.margin) <= hole.end_s:
-                self.begin_s[number], self.places[number] = begin_s, hole.place
+                # Before what the rank waits for meanwhile: a message, or a sum.
+                now = begin_s * (1 + 1e-12)
+                self.begin_s[number] = begin_s
+                self.places[number] = int(np.searchsorted(self.done_s[rank], now, "right"))
                 self.holes[rank][position : position + 1] = [
-                    _Hole(hole.begin_s, begin_s, hole.place),
-                    _Hole(begin_s + seconds, hole.end_s, hole.place),
+                    _Hole(hole.begin_s, begin_s),
+                    _Hole(begin_s + seconds, hole.end_s),
                 ]
                 return True
         return False

@@ -53,14 +53,12 @@ def add_gradient_sync(
         started, updated = [], []
         for pipe, stage in schedule.placement.stages_of(rank):
             mine = gradients[(columns.pipe[gradients] == pipe) & (columns.stage[gradients] == stage)]
-            if not mine.size:
-                continue  # too few micro-batches for this pipe; its copy has nothing to add
-            last = int(mine.max())
             updated.append(Action("STEP", stage, pipe=pipe))
             if _num_copies(schedule, stage) * costs.num_replicas > 1:
                 start = Action("SYNC_START", stage, pipe=pipe)
                 end = int(columns.starts[rank + 1])
-                place = _group_end(schedule, last) if _IS_EAGER[mode](timeline, last) else end
+                is_eager = mine.size and _IS_EAGER[mode](timeline, int(mine.max()))
+                place = _group_end(schedule, int(mine.max())) if is_eager else end
                 at[place].append(start)
                 started.append((place, start))
         row: list[Action] = []

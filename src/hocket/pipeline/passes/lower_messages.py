@@ -34,7 +34,7 @@ def lower_messages(
         costs: for the common order.
 
     Raises:
-        InvalidArgument: the schedule has messages already.
+        InvalidArgument: the schedule has messages already, or kinds whose messages are of no micro-batch.
         PipelineDeadlock: it would wait for itself even without messages.
     """
     columns = schedule.columns
@@ -49,6 +49,8 @@ def lower_messages(
         rows[rank].append((group_keys[group], schedule.action(row)))
     for number in range(len(messages)):
         made, needed = (schedule.action(int(rows[number])) for rows in (messages.source, messages.destination))
+        if made.micro_batch < 0 or needed.micro_batch < 0:
+            raise InvalidArgument(f"messages are of micro-batches; what {needed} needs of {made} is not")
         way = "F" if made.stage < needed.stage else "B"
         first = max(made.micro_batch, needed.micro_batch)
         width = min(made.micro_batch + made.width, needed.micro_batch + needed.width) - first

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from hocket.errors import InvalidArgument
 from hocket.pipeline.action import Action
+from hocket.pipeline.kind import kinds
 from hocket.pipeline.schedule import PipelineSchedule
 
 
@@ -32,6 +33,8 @@ def recompute(schedule: PipelineSchedule, stages: Collection[int] | None = None)
         for action in actions:
             if not action.with_previous:
                 group = len(row)
+                while group and kinds()[row[group - 1].kind].message == "receive":
+                    group -= 1  # while the rank waits for the gradient
             if action.kind in ("B", "I") and action.stage in chosen:
                 row.insert(group, action._replace(kind="R", with_previous=False))
                 group += 1

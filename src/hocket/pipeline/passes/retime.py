@@ -12,11 +12,13 @@ from hocket.pipeline.simulation import simulate
 
 
 def retime(schedule: PipelineSchedule, costs: CostModel) -> PipelineSchedule:
-    """Return the schedule, or a faster one for the same placement and micro-batches that keeps no more.
+    """Return the schedule, or a faster one for the same placement and micro-batches.
+
+    No rank of it holds more bytes than the rank of the schedule that holds most.
 
     Args:
         schedule: of one step, with forward and backward passes alone; all backward passes whole, or all in two parts.
-        costs: of its actions; the number of activations that a rank keeps is not to grow.
+        costs: of its actions.
 
     Raises:
         InvalidArgument: the schedule has other actions.
@@ -32,6 +34,8 @@ def retime(schedule: PipelineSchedule, costs: CostModel) -> PipelineSchedule:
             if action.kind == "F" and action.stage == 0:
                 micro_batches[action.pipe] += range(action.micro_batch, action.micro_batch + action.width)
                 widths.add(action.width)
+    if not widths:
+        raise InvalidArgument("there is no forward pass of stage 0 in the table")
     as_made = simulate(schedule, costs)
     counted = simulate(schedule, CostModel(seconds=costs.seconds))
     rule = Rule(
@@ -42,4 +46,6 @@ def retime(schedule: PipelineSchedule, costs: CostModel) -> PipelineSchedule:
     except InvalidArgument:
         return schedule  # so few activations are kept that only the order it has gets through
     found = replace(found, name=schedule.name, parameters=schedule.parameters)
-    return found if simulate(found, costs).makespan_s < as_made.makespan_s else schedule
+    anew = simulate(found, costs)
+    is_better = anew.makespan_s < as_made.makespan_s and anew.peak_nbytes.max() <= as_made.peak_nbytes.max()
+    return found if is_better else schedule

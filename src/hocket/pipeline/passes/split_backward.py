@@ -25,13 +25,13 @@ def split_backward(schedule: PipelineSchedule) -> PipelineSchedule:
 
 
 def merge_backward(schedule: PipelineSchedule) -> PipelineSchedule:
-    """Make B of every I that its W follows; others stay apart."""
+    """Make B of every I that its W follows, if neither overlaps with anything; others stay apart."""
     rows = []
     for actions in schedule.actions:
         row: list[Action] = []
-        for action in actions:
-            whole = action._replace(kind="I")
-            if action.kind == "W" and row and row[-1]._replace(with_previous=action.with_previous) == whole:
+        for action, following in zip(actions, [*actions[1:], None], strict=True):
+            is_alone = not action.with_previous and not (following and following.with_previous)
+            if is_alone and action.kind == "W" and row and row[-1] == action._replace(kind="I"):
                 row[-1] = row[-1]._replace(kind="B")
             else:
                 row.append(action)
