@@ -158,6 +158,17 @@ def test_wrong_tables_are_named(table: str, words: str) -> None:
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["zb-h1", "zb-v"])
+def test_older_tables_of_torch(name: str) -> None:
+    """Which had B for the gradient of the inputs, and BW for the whole backward pass."""
+    for schedule in (build(name, 4, 8), lower_messages(build(name, 4, 8))):
+        older = torch_csv.dump(schedule).replace("I", "B")
+        assert torch_csv.load(older) == schedule
+    some_whole = torch_csv.load("0F0,0BW0,0F1,0B1,0W1\n")
+    assert [str(action) for action in some_whole.actions[0]] == ["0F0", "0B0", "0F1", "0I1", "0W1"]
+    assert torch_csv.load("0F0,0B0\n") == build("gpipe", 1, 1)
+
+
 def test_what_torch_cannot_say() -> None:
     chain = build("1f1b", 2, 4)
     for schedule, words in (

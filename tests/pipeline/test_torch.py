@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,11 +17,13 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from hocket.pipeline.checks.validate import validate
 from hocket.pipeline.costs import CostModel
 from hocket.pipeline.files import load_schedule, save_schedule
+from hocket.pipeline.formats import torch_csv
 from hocket.pipeline.passes.lower_messages import lower_messages
 from hocket.pipeline.registry import build, recipes
 from hocket.pipeline.simulation import simulate
 
 NUM_RANKS = 4
+PUBLISHED = "16ce4a29936e4c5ad774098add32489b4937942e3f5ab0108f17d2826b184529"
 OURS = {
     "ScheduleInterleaved1F1B": "interleaved",
     "ScheduleZBVZeroBubble": "zb-v",
@@ -61,6 +64,12 @@ def test_torch_runs_our_tables(tmp_path: Path) -> None:
         assert [line for line in output.splitlines() if line.endswith(" equal")] == [
             f"rank {rank}: {name} equal" for name in names
         ]
+
+
+def test_the_table_that_torch_publishes() -> None:
+    """Ours is test/distributed/pipelining/artifacts/dualpipev_4rank_10mb.csv of PyTorch, to the letter."""
+    table = torch_csv.dump(build("dualpipe-v", 4, 10))
+    assert hashlib.sha256(table.encode()).hexdigest() == PUBLISHED
 
 
 @pytest.fixture

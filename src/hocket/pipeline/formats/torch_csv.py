@@ -1,6 +1,7 @@
 """The tables of torch.distributed.pipelining: a row a rank, a cell an action such as 2F0 or (2F1;5B0)OVERLAP_F_B.
 
-Written and read by `_PipelineScheduleRuntime._dump_csv` and `_load_csv` of torch 2.13; cells may be empty.
+Written and read by `_PipelineScheduleRuntime._dump_csv` and `_load_csv` of torch 2.13; cells may be empty. Older ones
+have B for what is I now, and BW for what is B; those are read, too.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def load(text: str, place: str = "the table") -> PipelineSchedule:
     """
     rows: list[list[Action]] = []
     try:
-        table = list(csv.reader(io.StringIO(text), strict=True))
+        table = list(csv.reader(io.StringIO(_renamed(text)), strict=True))
     except csv.Error as error:
         raise InvalidSchedule(f"{place}: {error}") from None
     for number, cells in enumerate(table, 1):
@@ -88,6 +89,15 @@ def load(text: str, place: str = "the table") -> PipelineSchedule:
     except HocketError as error:
         raise InvalidSchedule(f"{place}: {error}") from None
     return schedule
+
+
+def _renamed(text: str) -> str:
+    """The table with today's names: one that has whole passes BW, or gradients of weights without those of inputs, is
+    of the older kind."""
+    used = set(re.findall(r"\d([A-Z]+)\d", text))
+    if "I" in used or not used & {"BW", "W"}:
+        return text
+    return re.sub(r"(?<=\d)(BW|B)(?=\d)", lambda match: {"BW": "B", "B": "I"}[match[1]], text)
 
 
 def _cell(action: Action, rank: int, index: int) -> str:
