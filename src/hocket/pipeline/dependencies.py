@@ -12,7 +12,8 @@ from hocket.errors import MissingAction
 from hocket.pipeline.kind import SAME, Field, Need, kinds
 
 if TYPE_CHECKING:
-    from hocket.pipeline.schedule import Columns, PipelineSchedule
+    from hocket.pipeline.columns import Columns
+    from hocket.pipeline.schedule import PipelineSchedule
 
 Rows: TypeAlias = NDArray[np.int64]
 

@@ -7,60 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hocket.errors import InvalidArgument, InvalidSchedule
-from hocket.pipeline.action import NONE, Action
+from hocket.pipeline.action import Action
+from hocket.pipeline.columns import Columns, make_columns
 from hocket.pipeline.dependencies import Dependencies, find_dependencies
-from hocket.pipeline.kind import kinds
 from hocket.pipeline.placement import Placement
 
 _MOST_PASSES = 1 << 28
-_INTEGERS = (int, np.int32, np.int64)
-
-
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """All actions of a schedule, rank after rank, each rank's in their order; one array a field.
-
-    Args:
-        rank: that does it.
-        kind: number in `kinds`.
-        stage, micro_batch, width, pipe, step, peer, with_previous: as in `Action`.
-        kinds: names.
-        starts: where each rank's actions begin; one more entry for where the last rank's end.
-        groups: of every action, the number of the group that overlaps: its own, but for those `with_previous`.
-    """
-
-    rank: NDArray[np.int32]
-    kind: NDArray[np.int32]
-    stage: NDArray[np.int32]
-    micro_batch: NDArray[np.int32]
-    width: NDArray[np.int32]
-    pipe: NDArray[np.int32]
-    step: NDArray[np.int32]
-    peer: NDArray[np.int32]
-    with_previous: NDArray[np.bool_]
-    kinds: tuple[str, ...]
-    starts: NDArray[np.int64]
-    groups: NDArray[np.int32]
-
-    def __len__(self) -> int:
-        return len(self.rank)
-
-    def rows(self, *names: str) -> NDArray[np.int64]:
-        """Return the numbers of all actions of these kinds."""
-        found = [self._by_kind[name] for name in names if name in self._by_kind]
-        if len(found) == 1:
-            return found[0]
-        return np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
-
-    @cached_property
-    def _by_kind(self) -> dict[str, NDArray[np.int64]]:
-        order = np.argsort(self.kind, kind="stable")
-        bounds = np.searchsorted(self.kind[order], np.arange(len(self.kinds) + 1))
-        return {name: order[bounds[code] : bounds[code + 1]] for code, name in enumerate(self.kinds)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,25 +136,12 @@ class PipelineSchedule:
 
     @cached_property
     def columns(self) -> Columns:
-        """All actions as arrays."""
-        flat = [action for actions in self.actions for action in actions]
-        lengths = [len(actions) for actions in self.actions]
-        fields = list(zip(*flat, strict=True)) or [()] * len(Action._fields)
-        used = tuple(dict.fromkeys(fields[0]))
-        code = {name: number for number, name in enumerate(used)}
-        kind = np.fromiter((code[name] for name in fields[0]), np.int32, len(flat))
-        for name, values in zip(Action._fields[1:7], fields[1:7], strict=True):
-            wrong = next((value for value in values if type(value) not in _INTEGERS), None)
-            if wrong is not None:
-                raise InvalidSchedule(f"{name} of an action is a whole number, not {wrong!r}")
-        stage, micro_batch, width, pipe, step, peer = (np.array(each, np.int32) for each in fields[1:7])
-        with_previous = np.array(fields[7], np.bool_)
-        starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        rank = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-        groups = (np.cumsum(~with_previous) - 1).astype(np.int32)
-        columns = Columns(rank, kind, stage, micro_batch, width, pipe, step, peer, with_previous, used, starts, groups)
-        self._check(columns)
-        return columns
+        """All actions as arrays.
+
+        Raises:
+            InvalidSchedule: an action has a kind that nobody registered, or a number that cannot be.
+        """
+        return make_columns(self)
 
     @cached_property
     def dependencies(self) -> Dependencies:
@@ -212,52 +152,6 @@ class PipelineSchedule:
         """
         return find_dependencies(self)
 
-    def _check(self, columns: Columns) -> None:
-        """Raise InvalidSchedule where a number or a kind says nothing."""
-        known = kinds()
-        for number, name in enumerate(columns.kinds):
-            if name not in known:
-                row = int(np.flatnonzero(columns.kind == number)[0])
-                self._refuse(columns, row, f"there is no kind {name!r}; there are {', '.join(sorted(known))}")
-        per_micro_batch = np.array([known[name].scope == "micro_batch" for name in columns.kinds], np.bool_)
-        is_message = np.array([known[name].message is not None for name in columns.kinds], np.bool_)
-        has, sends = per_micro_batch[columns.kind], is_message[columns.kind]
-        alone = np.array(
-            [known[name].message is not None or known[name].resource != "rank" for name in columns.kinds], np.bool_
-        )
-        overlaps = np.bincount(columns.groups)[columns.groups] > 1 if len(columns) else np.zeros(0, np.bool_)
-        last = columns.micro_batch + columns.width
-        first_of_rank = np.zeros(len(columns), np.bool_)
-        first_of_rank[columns.starts[:-1][columns.starts[:-1] < columns.starts[1:]]] = True
-        num_stages, num_micro_batches = self.num_stages, self.num_micro_batches
-        for wrong, words in (
-            (~_within(columns.stage, num_stages), f"there are {num_stages} stages"),
-            (~_within(columns.pipe, self.num_pipes), f"there are {self.num_pipes} pipes"),
-            (~_within(columns.step, self.num_steps), f"there are {self.num_steps} steps"),
-            (columns.width < 1, "it is for no micro-batch"),
-            (
-                has & ~(_within(columns.micro_batch, num_micro_batches) & (last <= num_micro_batches)),
-                f"there are {num_micro_batches} micro-batches",
-            ),
-            (~has & (columns.micro_batch != NONE), "its kind concerns a stage, not micro-batches"),
-            (sends & ~_within(columns.peer, num_stages), f"a message names a stage at its other end, of {num_stages}"),
-            (~sends & (columns.peer != NONE), "only messages have another end"),
-            (~has & (columns.width != 1), "its kind concerns a stage, not micro-batches"),
-            (alone[columns.kind] & overlaps, "only work of the rank itself overlaps; messages go beside it anyway"),
-            (columns.with_previous & first_of_rank, "there is no action before it to overlap with"),
-        ):
-            if wrong.any():
-                self._refuse(columns, int(np.flatnonzero(wrong)[0]), words)
-
-    def _refuse(self, columns: Columns, row: int, words: str) -> None:
-        rank = int(columns.rank[row])
-        index = int(row - columns.starts[rank])
-        raise InvalidSchedule(f"rank {rank}, action {index}, {self.actions[rank][index]}: {words}")
-
 
 def _chain(num_stages: int) -> tuple[tuple[int, int], ...]:
     return tuple((stage, stage + 1) for stage in range(num_stages - 1))
-
-
-def _within(values: NDArray[np.int32], end: int) -> NDArray[np.bool_]:
-    return (values >= 0) & (values < end)
