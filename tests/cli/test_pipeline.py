@@ -5,16 +5,37 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
+from hocket.cli._application import run_command_line
+
 pytestmark = pytest.mark.timeout(60)
 
 
-def hocket(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hocket.cli", "pipeline", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50)
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def hocket(*arguments: str) -> Done:
+    """The command in this process, which saves a second each time; `test_as_a_command` starts one."""
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        code = run_command_line(["pipeline", *arguments])
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def test_as_a_command() -> None:
+    command = [sys.executable, "-m", "hocket.cli", "pipeline", "show", "1f1b", "-n", "2", "-m", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("0 F0")
 
 
 def test_list() -> None:
@@ -119,7 +140,7 @@ def test_choose(tmp_path: Path) -> None:
         (("validate", "1f1b", "--buffering", "some"), 'buffering is "tagged"'),
         (("draw", "1f1b", "-o", "mine.gif"), "mine.gif must end in .png"),
         (("convert", "1f1b", "-o", "mine.yaml"), "mine.yaml must end in .csv, .json, .txt"),
-        (("choose", "--limit", "1", "--activation", "1MiB"), "nothing fits into 1 bytes a rank"),
+        (("choose", "--only", "1f1b", "--limit", "1", "--activation", "1MiB"), "nothing fits into 1 bytes a rank"),
     ],
 )
 def test_wrong_arguments(arguments: tuple[str, ...], words: str) -> None:
