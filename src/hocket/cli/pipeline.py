@@ -195,7 +195,7 @@ def simulate(
             [
                 timeline.schedule.name,
                 format_seconds(timeline.makespan_s),
-                f"{timeline.makespan_s / bound - 1:.1%}" if bound else "-",
+                _over(timeline, bound),
                 f"{timeline.bubble('sync'):.1%}",
                 f"{timeline.bubble('span'):.1%}",
                 f"{peak:g}" if activation is None and weights is None else format_nbytes(round(peak)),
@@ -337,9 +337,14 @@ def _summary(timeline: PipelineTimeline) -> str:
     from hocket.pipeline.draw import title_of
 
     bound = bound_of(timeline.schedule, timeline.costs)
-    gap = f"; {timeline.makespan_s / bound - 1:.1%} over the bound" if bound else ""
+    gap = f"; {_over(timeline, bound)} over the bound" if bound else ""
     held = ", ".join(f"{each:g}" for each in timeline.peak_nbytes)
     return f"{title_of(timeline)}{gap}\nactivations held at most, by rank: {held}"
+
+
+def _over(timeline: PipelineTimeline, bound_s: float | None) -> str:
+    """By how much a timeline is longer than a bound, or a dash where there is none."""
+    return f"{max(0.0, timeline.makespan_s / bound_s - 1):.1%}" if bound_s else "-"
 
 
 def _path(timeline: PipelineTimeline) -> str:
