@@ -101,6 +101,18 @@ def test_gradient_sync() -> None:
         add_gradient_sync(made["lazy"], "lazy")
 
 
+def test_passes_go_together() -> None:
+    """Sums, recomputation, several steps, and messages for any buffers, of every schedule."""
+    for schedule in all_schedules():
+        whole = concatenate(add_gradient_sync(recompute(schedule), with_step=True), 3)
+        validate(whole)
+        for buffering in ("tagged", "rendezvous"):
+            lowered = lower_messages(whole, buffering)
+            validate(lowered, buffering=buffering)
+            bare = lowered.without("SEND_F", "RECV_F", "SEND_B", "RECV_B")
+            assert bare == whole
+
+
 def test_lowering_refuses_what_is_lowered() -> None:
     lowered = lower_messages(build("1f1b", 2, 2))
     with pytest.raises(InvalidArgument, match="names messages already"):
