@@ -134,6 +134,9 @@ def test_dualpipe(num_ranks: int, both: float) -> None:
         idle_s = timeline.makespan_s - timeline.busy_s  # PP is the number of its stages, 2D
         assert idle_s.max() == pytest.approx((num_ranks - 1) * (both + backward - 3 * weight))
         assert timeline.peak_nbytes.max() == 2 * num_ranks + 1
+    weights = CostModel(weight_nbytes=1.0, stash_nbytes={})
+    for name in ("dualpipe", "dualpipe-v", "zb-v"):
+        assert set(simulate(build(name, num_ranks, 2 * num_ranks), weights).peak_nbytes) == {2}
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4, 8, 16])
