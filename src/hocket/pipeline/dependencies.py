@@ -54,7 +54,7 @@ def units_of(columns: Columns, rows: Rows) -> Units:
     if (counts == 1).all():
         return Units(rows, columns.micro_batch[rows])
     row = np.repeat(rows, counts)
-    offsets = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    offsets = _count_up(counts)
     return Units(row, (columns.micro_batch[row] + offsets).astype(np.int32))
 
 
@@ -108,6 +108,13 @@ def keyed_units(schedule: PipelineSchedule, rows: Rows, match: tuple[Field, ...]
         peer=columns.peer[row] + 1,
     )
     return KeyedUnits(row, micro_batch, key)
+
+
+def first_repeated(key: NDArray[np.int64]) -> tuple[int, int] | None:
+    """Return the places of a key that stands twice, or None if none does."""
+    order = np.argsort(key, kind="stable")
+    again = np.flatnonzero(key[order][1:] == key[order][:-1])
+    return (int(order[again[0]]), int(order[again[0] + 1])) if again.size else None
 
 
 def find_dependencies(schedule: PipelineSchedule) -> Dependencies:
@@ -176,8 +183,7 @@ class _Finder:
         if need.required and not counts.all():
             self._refuse(int(row[counts == 0][0]), need, int(stage[counts == 0][0]), int(micro_batch[counts == 0][0]))
         after = np.repeat(row, counts)
-        offsets = np.arange(len(after)) - np.repeat(np.cumsum(counts) - counts, counts)
-        before = targets[np.repeat(first, counts) + offsets]
+        before = targets[np.repeat(first, counts) + _count_up(counts)]
         return after, before, np.full(len(after), CARRIES.index(need.carries))
 
     def _targets(self, need: Need) -> tuple[Rows, NDArray[np.int64]]:
@@ -208,5 +214,10 @@ class _Neighbours:
         first = self._starts[stage]
         counts = self._starts[stage + 1] - first
         which = np.repeat(np.arange(len(stage)), counts)
-        offsets = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return which, self._others[first[which] + offsets].astype(np.int32)
+        return which, self._others[first[which] + _count_up(counts)].astype(np.int32)
+
+
+def _count_up(counts: NDArray[Any]) -> NDArray[np.int64]:
+    """0, 1, ... up to each of the counts, one run after the other."""
+    found: NDArray[np.int64] = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return found

@@ -38,14 +38,12 @@ class MemoryUse:
         during_nbytes: while every action runs, weights included, in the order of `PipelineSchedule.columns`.
         after_nbytes: when it is over.
         peak_nbytes: of every rank.
-        left_nbytes: of every rank, at the end, beside weights: 0 if all that is kept is let go.
     """
 
     weight_nbytes: NDArray[np.float64]
     during_nbytes: NDArray[np.float64]
     after_nbytes: NDArray[np.float64]
     peak_nbytes: NDArray[np.float64]
-    left_nbytes: NDArray[np.float64]
 
 
 def holdings(schedule: PipelineSchedule) -> list[Holding]:
@@ -77,7 +75,7 @@ def memory_use(schedule: PipelineSchedule, costs: CostModel) -> MemoryUse:
     for ranks in schedule.placement.ranks:
         np.add.at(of_rank, list(ranks), weights)
     during, after = np.zeros((2, num_groups))
-    peak, left = of_rank.copy(), np.zeros(schedule.num_ranks)
+    peak = of_rank.copy()
     bounds = np.append(columns.groups, num_groups)[columns.starts]
     for rank, (first, last) in enumerate(pairwise(bounds.tolist())):
         if first < last:
@@ -85,8 +83,7 @@ def memory_use(schedule: PipelineSchedule, costs: CostModel) -> MemoryUse:
             during[first:last] = of_rank[rank] + np.concatenate([[0.0], kept[:-1]]) + taken[first:last]
             after[first:last] = of_rank[rank] + kept
             peak[rank] = during[first:last].max()
-            left[rank] = kept[-1]
-    return MemoryUse(of_rank, during[columns.groups], after[columns.groups], peak, left)
+    return MemoryUse(of_rank, during[columns.groups], after[columns.groups], peak)
 
 
 def _units(schedule: PipelineSchedule, stashes: dict[str, list[Stash]]) -> KeyedUnits:

@@ -22,6 +22,12 @@ def neighbourhood(schedule: PipelineSchedule, rank: int, index: int) -> str:
     return " ".join(["..."] * (first > 0) + words + ["..."] * (last < len(actions)))
 
 
+def describe(schedule: PipelineSchedule, row: int) -> str:
+    """Return where an action stands, and what is around it."""
+    rank, index = schedule.place(row)
+    return f"rank {rank}, action {index}: {neighbourhood(schedule, rank, index)}"
+
+
 def describe_deadlock(
     schedule: PipelineSchedule, lowered: Lowered, stuck: tuple[int, ...], buffering: Buffering
 ) -> str:

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from hocket.errors import DuplicateAction, MisplacedAction, MissingAction
 from hocket.pipeline.costs import CostModel
-from hocket.pipeline.dependencies import CARRIES, Keys, keyed_units, units_of
+from hocket.pipeline.dependencies import CARRIES, Keys, first_repeated, keyed_units, units_of
 from hocket.pipeline.kind import SAME, Field, kinds
 from hocket.pipeline.lowered import find_messages
 from hocket.pipeline.schedule import PipelineSchedule
-from hocket.pipeline.waiting import neighbourhood
+from hocket.pipeline.waiting import describe
 
 _PASSES = (("F", ("F",)), ("B, or I and W,", ("B", "I")))
 
@@ -34,12 +34,6 @@ def check_coverage(schedule: PipelineSchedule) -> None:
     _check_weights(schedule)
     _check_messages(schedule)
     _check_sums(schedule)
-
-
-def describe(schedule: PipelineSchedule, row: int) -> str:
-    """Return where an action stands, and what is around it."""
-    rank, index = schedule.place(row)
-    return f"rank {rank}, action {index}: {neighbourhood(schedule, rank, index)}"
 
 
 def _check_ranks(schedule: PipelineSchedule) -> None:
@@ -74,10 +68,9 @@ def _check_duplicates(schedule: PipelineSchedule) -> None:
     columns = schedule.columns
     for name in columns.kinds:
         row, _, key = keyed_units(schedule, columns.rows(name), (*SAME, "peer"))
-        order = np.argsort(key, kind="stable")
-        again = np.flatnonzero(key[order][1:] == key[order][:-1])
-        if again.size:
-            first, second = int(row[order[again[0]]]), int(row[order[again[0] + 1]])
+        twice = first_repeated(key)
+        if twice is not None:
+            first, second = (int(row[place]) for place in twice)
             rank, index = schedule.place(first)
             raise DuplicateAction(
                 f"{describe(schedule, second)}: this stands in the table twice, at rank {rank}, action {index}, too"

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from hocket.errors import InvalidArgument, MemoryLimitExceeded, StashLeak
-from hocket.pipeline.checks.coverage import describe
 from hocket.pipeline.costs import CostModel
+from hocket.pipeline.dependencies import first_repeated
 from hocket.pipeline.memory import holdings, memory_use
 from hocket.pipeline.schedule import PipelineSchedule
+from hocket.pipeline.waiting import describe
 
 
 def check_stashes(schedule: PipelineSchedule) -> None:
@@ -31,10 +32,9 @@ def check_stashes(schedule: PipelineSchedule) -> None:
                 raise StashLeak(
                     f"{describe(schedule, row)}: it {words} the {holding.stash} of micro-batch {number}; {other}"
                 )
-            order = np.argsort(units.key, kind="stable")
-            again = np.flatnonzero(units.key[order][1:] == units.key[order][:-1])
-            if again.size:
-                row, number = (int(each[order[again[0] + 1]]) for each in (units.row, units.micro_batch))
+            twice = first_repeated(units.key)
+            if twice is not None:
+                row, number = int(units.row[twice[1]]), int(units.micro_batch[twice[1]])
                 raise StashLeak(
                     f"{describe(schedule, row)}: it {words} the {holding.stash} of micro-batch {number} a second time"
                 )

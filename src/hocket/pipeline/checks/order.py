@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from hocket.errors import IllegalOrder
-from hocket.pipeline.checks.coverage import describe
 from hocket.pipeline.schedule import PipelineSchedule
+from hocket.pipeline.waiting import describe
 
 
 def check_order(schedule: PipelineSchedule) -> None:

@@ -14,8 +14,8 @@ _NEEDS = (
 )
 _KEPT = (Stash("activation"), Stash("input", only_with="R"))
 
-BACKWARD = register_kind(Kind("B", "backward pass", needs=_NEEDS, cost="B", frees=_KEPT, color="#e2955a"))
-BACKWARD_INPUT = register_kind(
+register_kind(Kind("B", "backward pass", needs=_NEEDS, cost="B", frees=_KEPT, color="#e2955a"))
+register_kind(
     Kind(
         "I",
         "backward pass, the gradient of the inputs alone",
@@ -25,7 +25,7 @@ BACKWARD_INPUT = register_kind(
         color="#e2b15a",
     )
 )
-BACKWARD_WEIGHT = register_kind(
+register_kind(
     Kind(
         "W",
         "backward pass, the gradient of the weights alone",

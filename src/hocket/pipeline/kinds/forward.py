@@ -2,7 +2,7 @@
 
 from hocket.pipeline.kind import Kind, Need, Stash, register_kind
 
-FORWARD = register_kind(
+register_kind(
     Kind(
         "F",
         "forward pass; keeps what the backward pass needs, or only its inputs where they are computed again",

@@ -6,7 +6,7 @@ _COPY: tuple[Field, ...] = ("step", "pipe", "stage")
 # A copy that had no micro-batch adds nothing, and gets the sum.
 _ALL_GRADIENTS = Need(("B", "W"), match=_COPY, required=False)
 
-SYNC_START = register_kind(
+register_kind(
     Kind(
         "SYNC_START",
         "begin to sum the gradients of a stage over its copies",
@@ -16,7 +16,7 @@ SYNC_START = register_kind(
         color="#c25b78",
     )
 )
-SYNC_WAIT = register_kind(
+register_kind(
     Kind(
         "SYNC_WAIT",
         "wait for the sum of the gradients of a stage",
@@ -25,7 +25,7 @@ SYNC_WAIT = register_kind(
         color="#8f3f59",
     )
 )
-STEP = register_kind(
+register_kind(
     Kind(
         "STEP",
         "update the weights of a stage",

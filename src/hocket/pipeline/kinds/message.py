@@ -4,10 +4,8 @@ from hocket.pipeline.kind import SAME, Kind, Need, register_kind
 
 _OTHER_END = (*SAME, "peer")
 
-SEND_FORWARD = register_kind(
-    Kind("SEND_F", "send what a forward pass gave", needs=(Need(("F",)),), message="send", peer_offset=1)
-)
-RECEIVE_FORWARD = register_kind(
+register_kind(Kind("SEND_F", "send what a forward pass gave", needs=(Need(("F",)),), message="send", peer_offset=1))
+register_kind(
     Kind(
         "RECV_F",
         "receive the inputs of a forward pass",
@@ -16,10 +14,10 @@ RECEIVE_FORWARD = register_kind(
         peer_offset=-1,
     )
 )
-SEND_BACKWARD = register_kind(
+register_kind(
     Kind("SEND_B", "send the gradient of the inputs", needs=(Need(("B", "I")),), message="send", peer_offset=-1)
 )
-RECEIVE_BACKWARD = register_kind(
+register_kind(
     Kind(
         "RECV_B",
         "receive the gradient of the outputs",

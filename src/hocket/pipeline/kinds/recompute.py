@@ -2,7 +2,7 @@
 
 from hocket.pipeline.kind import Kind, Need, Stash, register_kind
 
-RECOMPUTE = register_kind(
+register_kind(
     Kind(
         "R",
         "forward pass again, just before the backward pass; the first one kept its inputs alone",

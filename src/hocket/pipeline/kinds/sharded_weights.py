@@ -2,9 +2,9 @@
 
 from hocket.pipeline.kind import Kind, Need, register_kind
 
-UNSHARD = register_kind(Kind("UNSHARD", "gather the weights of a stage", scope="stage", cost="UNSHARD"))
-RESHARD = register_kind(Kind("RESHARD", "drop the gathered weights of a stage", scope="stage", cost="RESHARD"))
-REDUCE_GRAD = register_kind(
+register_kind(Kind("UNSHARD", "gather the weights of a stage", scope="stage", cost="UNSHARD"))
+register_kind(Kind("RESHARD", "drop the gathered weights of a stage", scope="stage", cost="RESHARD"))
+register_kind(
     Kind(
         "REDUCE_GRAD",
         "reduce the gradients of a stage over its shards, after its last backward pass",

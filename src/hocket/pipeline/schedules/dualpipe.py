@@ -27,13 +27,24 @@ def dualpipe(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
 
 def _rank(num_ranks: int, num_micro_batches: int, rank: int) -> list[Action]:
     half = (num_micro_batches + 1) // 2
-    enough = max(half, num_ranks)  # of either direction
+    near, far = sorted(zip((rank, num_ranks - 1 - rank), (0, 1), strict=True))
     program = Program(range(half), range(half, num_micro_batches))
-    stages = (rank, num_ranks - 1 - rank)
-    near, far = sorted(zip(stages, (0, 1), strict=True))
-    depth = min(stages)
-    inner = num_ranks // 2 - 1 - depth
-    is_middle = depth == num_ranks // 2 - 1
+    return eight_phases(program, near, far, num_ranks // 2, max(half, num_ranks) - num_ranks)
+
+
+def eight_phases(
+    program: Program, near: tuple[int, int], far: tuple[int, int], num_depths: int, further: int
+) -> list[Action]:
+    """Return the actions of a rank.
+
+    Args:
+        program: to write them into.
+        near, far: stage and pipe that a micro-batch of the rank's own end comes to first, and last.
+        num_depths: ranks between an end and where both directions meet; the stage of `near` is this one's.
+        further: micro-batches of a direction beyond those that fill the pipeline.
+    """
+    depth = near[0]
+    inner = num_depths - 1 - depth
     for _ in range(2 * inner):
         program.add("F", *near)
     for _ in range(depth + 1):
@@ -43,8 +54,8 @@ def _rank(num_ranks: int, num_micro_batches: int, rank: int) -> list[Action]:
         program.add("I", *far)
         program.add_weights()
         program.add("F", *far)
-    for turn in range(enough - num_ranks + depth + 1):
-        if turn == 0 and is_middle:  # apart, so that the gradient leaves sooner
+    for turn in range(further + depth + 1):
+        if turn == 0 and inner == 0:  # apart, so that the gradient leaves sooner
             program.add("F", *near)
             program.add("B", *far)
         else:
@@ -53,21 +64,14 @@ def _rank(num_ranks: int, num_micro_batches: int, rank: int) -> list[Action]:
     for _ in range(inner):
         program.add("B", *far)
         program.overlap(far, near)
-    add_last_backward_passes(program, near, far, depth, inner)
-    return program.actions
-
-
-def add_last_backward_passes(
-    program: Program, near: tuple[int, int], far: tuple[int, int], depth: int, inner: int
-) -> None:
-    """Add what follows the last forward pass: from half of it on, weight gradients are kept until the end."""
     kind = "B"
     for turn in range(depth + 1):
         for place, passes in enumerate((far, near)):
-            if turn == (depth + 1) // 2 and place == 1 - depth % 2:
+            if turn == (depth + 1) // 2 and place == 1 - depth % 2:  # from here on weight gradients are kept
                 kind = "I"
             program.add(kind, *passes)
     for _ in range(inner):
         program.add_weights()
         program.add("I", *near)
     program.add_weights(depth + 1)
+    return program.actions

@@ -5,7 +5,7 @@ from hocket.pipeline.placement import zigzag
 from hocket.pipeline.registry import recipe
 from hocket.pipeline.schedule import PipelineSchedule
 from hocket.pipeline.schedules._program import Program
-from hocket.pipeline.schedules.dualpipe import add_last_backward_passes
+from hocket.pipeline.schedules.dualpipe import eight_phases
 
 
 @recipe(
@@ -21,27 +21,5 @@ def dualpipe_v(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
 
 def _rank(num_ranks: int, num_micro_batches: int, rank: int) -> list[Action]:
     enough = max(num_micro_batches, 2 * num_ranks)
-    program = Program(range(num_micro_batches))
     down, up = (rank, 0), (2 * num_ranks - 1 - rank, 0)
-    inner = num_ranks - 1 - rank
-    for _ in range(2 * inner):
-        program.add("F", *down)
-    for _ in range(rank + 1):
-        program.add("F", *down)
-        program.add("F", *up)
-    for _ in range(inner):
-        program.add("I", *up)
-        program.add_weights()
-        program.add("F", *up)
-    for turn in range(enough - 2 * num_ranks + rank + 1):
-        if turn == 0 and rank == num_ranks - 1:  # apart, so that the gradient leaves sooner
-            program.add("F", *down)
-            program.add("B", *up)
-        else:
-            program.overlap(down, up)
-        program.overlap(up, down)
-    for _ in range(inner):
-        program.add("B", *up)
-        program.overlap(up, down)
-    add_last_backward_passes(program, down, up, rank, inner)
-    return program.actions
+    return eight_phases(Program(range(num_micro_batches)), down, up, num_ranks, enough - 2 * num_ranks)
