@@ -47,6 +47,10 @@ class StashLeak(InvalidSchedule):
     """Something that a pipeline schedule keeps for a micro-batch is never let go."""
 
 
+class InvalidModel(HocketError, ValueError):
+    """A model cannot be split over ranks as it was asked for; the message names the part, and what would do."""
+
+
 class SimulationDeadlock(HocketError, RuntimeError):
     """Tasks of a simulation wait for each other; the message names the first of them, and `tasks` has all."""
 

@@ -33,6 +33,11 @@ class Action(NamedTuple):
     peer: int = NONE
     with_previous: bool = False
 
+    @property
+    def micro_batches(self) -> range:
+        """Those that it works on."""
+        return range(self.micro_batch, self.micro_batch + self.width)
+
     def __str__(self) -> str:
         """The action as text: `[+][pipe:]stage KIND [micro_batch[-last]][>peer][@step]` without blanks."""
         return "".join(

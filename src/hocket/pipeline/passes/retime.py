@@ -32,7 +32,7 @@ def retime(schedule: PipelineSchedule, costs: CostModel) -> PipelineSchedule:
     for actions in schedule.actions:
         for action in actions:
             if action.kind == "F" and action.stage == 0:
-                micro_batches[action.pipe] += range(action.micro_batch, action.micro_batch + action.width)
+                micro_batches[action.pipe] += action.micro_batches
                 widths.add(action.width)
     if not widths:
         raise InvalidArgument("there is no forward pass of stage 0 in the table")

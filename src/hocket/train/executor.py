@@ -1,0 +1,285 @@
+"""Executes a pipeline schedule: the table, action by action, on the stages of a model, over a communicator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from hocket.comm import Communicator
+from hocket.errors import HocketError, InvalidArgument, InvalidState
+from hocket.pipeline.action import Action
+from hocket.pipeline.checks.validate import validate
+from hocket.pipeline.costs import CostModel
+from hocket.pipeline.passes.gradient_sync import add_gradient_sync
+from hocket.pipeline.schedule import PipelineSchedule
+from hocket.pipeline.timeline import PipelineTimeline
+from hocket.train.actions.registry import check_kinds
+from hocket.train.channels import Channels
+from hocket.train.copies import Copies
+from hocket.train.measured import measured_timeline
+from hocket.train.probe import Probe
+from hocket.train.split_model import SplitModel
+from hocket.train.step import Step
+from hocket.train.wiring import Wiring
+
+Loss = Callable[[Any, Any], torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class MicroBatch:
+    """A part of a batch that goes through the pipeline as one.
+
+    Args:
+        inputs: what the model takes, by name; the same on all ranks of a pipeline.
+        target: what the loss takes beside the model's output.
+        weight: of its loss in that of the batch: its part of the samples, where the loss is a mean over samples.
+    """
+
+    inputs: Mapping[str, Any]
+    target: Any = None
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class StepResult:
+    """What a step gave on this rank.
+
+    Args:
+        losses: of micro-batches whose last stage is here, by number; as the loss function gave them.
+        outputs: what the model returned for them, where that was asked for.
+    """
+
+    losses: Mapping[int, torch.Tensor]
+    outputs: Mapping[int, Any]
+
+
+class PipelineExecutor:
+    """Runs training steps of a split model by a schedule; made and called by all ranks alike.
+
+    Ranks of the communicator follow one another: rank r of replica i is rank i D + r, of a schedule of D ranks. Every
+    rank has the whole model's module objects, and trains its own stages' parameters in them; all begin with those of
+    the first rank of all.
+
+    In exact mode gradients are bit for bit those of one process that runs the unsplit model on one micro-batch after
+    the other and adds up: per pipe in the order of micro-batches, then over pipes, and then over replicas.
+
+    Args:
+        schedule: a table of one step; sums of gradients are added to it where copies of stages need them and it has
+            none.
+        split: the model in as many stages as the table has.
+        comm: of all ranks; the executor makes its own ones from it.
+        loss: of the model's output and the target of a micro-batch; gives a scalar.
+        exact: see above; costs memory where micro-batches do not come in order, and traffic where stages share
+            parameters.
+        seed: of random numbers; those of a forward pass follow from it, the step, stage and micro-batch.
+        timeout: seconds that anything is waited for; None: that of the communicator.
+        ahead: how many parcels of activations or gradients a rank takes before it needs them.
+
+    Raises:
+        InvalidSchedule: see `hocket.pipeline.validate`.
+        InvalidArgument: ranks or stages are not as many as they have to be, or the table has actions that nobody
+            executes.
+    """
+
+    def __init__(
+        self,
+        schedule: PipelineSchedule,
+        split: SplitModel,
+        comm: Communicator,
+        loss: Loss | None = None,
+        *,
+        exact: bool = False,
+        seed: int = 0,
+        timeout: float | None = None,
+        ahead: int = 4,
+    ) -> None:
+        self.wiring = Wiring(split, with_ties=exact)
+        self.schedule = _prepare(schedule, split, self.wiring, comm.size)
+        self.split, self.comm, self.loss = split, comm, loss
+        self.exact, self.seed = exact, seed
+        self.timeout_s = comm.timeout if timeout is None else timeout
+        self.num_replicas = comm.size // self.schedule.num_ranks
+        self.replica, self.rank = divmod(comm.rank, self.schedule.num_ranks)
+        self.num_steps = 0
+        self._failure: str | None = None
+        self._own_actions = self.schedule.actions[self.rank]
+        _check_same_model(comm, split, self.schedule)
+        _broadcast_state(comm, split)
+        pipeline_comm = comm.group(self._ranks_of_replica())
+        self._channels = Channels(
+            pipeline_comm,
+            self.schedule.placement,
+            self.wiring.hops,
+            self.schedule.num_micro_batches,
+            self.timeout_s,
+            ahead,
+            self._name_of,
+        )
+        self._comms = [pipeline_comm]
+        self._probe = Probe(split, self.wiring, self.schedule.placement, pipeline_comm.dup())
+        self.copies = Copies(self)
+        self._times = np.zeros((2, len(self._own_actions)))
+
+    def step(self, micro_batches: Sequence[MicroBatch], *, keeps_outputs: bool = False) -> StepResult:
+        """Run forward and backward passes of a batch, and sum gradients; every ``.grad`` is there afterwards.
+
+        Args:
+            micro_batches: of this replica: as many as the table has.
+            keeps_outputs: whether the result has what the model returned.
+
+        Raises:
+            CommTimeout: something did not come in time; names what, from whom, and who waits for it.
+            PeerFailure: a rank has died.
+            InvalidArgument: micro-batches are too many or too few.
+            InvalidModel: a stage cannot be run so.
+            InvalidState: an earlier step failed.
+        """
+        self._check(micro_batches)
+        if self.loss is None:
+            raise InvalidArgument("a training step needs a loss")
+        return self._run(micro_batches, self._own_actions, is_training=True, keeps_outputs=keeps_outputs)
+
+    def forward(self, micro_batches: Sequence[MicroBatch], *, keeps_outputs: bool = True) -> StepResult:
+        """Run forward passes alone, as in evaluation: without random numbers, gradients or running statistics.
+
+        Losses are computed where there is a loss and targets are given. Raises as `step`.
+        """
+        self._check(micro_batches)
+        actions = [action for action in self._own_actions if action.kind in _OF_FORWARD]
+        return self._run(micro_batches, actions, is_training=False, keeps_outputs=keeps_outputs)
+
+    def timeline(self, costs: CostModel | None = None) -> PipelineTimeline:
+        """Return when everything happened in the latest training step, of replica 0; called by all ranks.
+
+        Args:
+            costs: that it is compared with, for bytes.
+
+        Raises:
+            InvalidState: there was no step.
+        """
+        if not self.num_steps:
+            raise InvalidState("there is a timeline after a step")
+        return measured_timeline(self.comm, self.schedule, self._times, costs or CostModel())
+
+    def close(self) -> None:
+        """Leave the communicators that it has made. The model stays as it is."""
+        self._failure = self._failure or "it was closed"
+        for comm in (*self.copies.comms, *self._comms):
+            comm.finalize()
+
+    def __enter__(self) -> PipelineExecutor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def trained_stages(self) -> list[int]:
+        """Return the stages whose parameters this rank trains."""
+        return sorted({stage for _, stage in self.schedule.placement.stages_of(self.rank)})
+
+    def _run(
+        self, micro_batches: Sequence[MicroBatch], actions: Sequence[Action], is_training: bool, keeps_outputs: bool
+    ) -> StepResult:
+        if self._failure is not None:
+            raise InvalidState(f"an earlier step failed, and with it the pipeline: {self._failure}")
+        random_state = torch.get_rng_state()
+        try:
+            specs = [self._probe.specs_of(each.inputs, is_training) for each in micro_batches]
+            step = Step(self, self._channels, micro_batches, specs, is_training, keeps_outputs)
+            step.run(actions)
+            if is_training:
+                self.copies.finish()
+            self._channels.finish()
+            if is_training:
+                self._times = step.times
+                self.num_steps += 1
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            torch.set_rng_state(random_state)
+        return StepResult(step.losses, step.outputs)
+
+    def _fail(self, error: BaseException) -> None:
+        """Remember why there is no going on; and tell the others, unless they find out by themselves."""
+        self._failure = f"{type(error).__name__}: {error}"
+        if not isinstance(error, HocketError):
+            self.comm.abort(f"{self._name_of(self.rank)} failed in a training step: {self._failure}")
+
+    def _check(self, micro_batches: Sequence[MicroBatch]) -> None:
+        wanted = self.schedule.num_micro_batches
+        if len(micro_batches) != wanted:
+            raise InvalidArgument(f"the table is for {wanted} micro-batches, not {len(micro_batches)}")
+        for number, each in enumerate(micro_batches):
+            absent = [name for name in self.split.batch_inputs if name not in each.inputs]
+            if absent:
+                raise InvalidArgument(f"micro-batch {number} has no {absent[0]!r}, which the model takes")
+
+    def _ranks_of_replica(self) -> list[int]:
+        first = self.replica * self.schedule.num_ranks
+        return list(range(first, first + self.schedule.num_ranks))
+
+    def _name_of(self, rank: int) -> str:
+        return f"rank {self.replica * self.schedule.num_ranks + rank}"
+
+
+_OF_FORWARD = ("F", "SEND_F", "RECV_F")
+
+
+def _prepare(schedule: PipelineSchedule, split: SplitModel, wiring: Wiring, num_ranks: int) -> PipelineSchedule:
+    if schedule.num_steps > 1:
+        raise InvalidArgument(f"a table of one step is executed again and again; this one has {schedule.num_steps}")
+    if schedule.num_stages != split.num_stages:
+        raise InvalidArgument(
+            f"the table has {schedule.num_stages} stages, the model was split into {split.num_stages}"
+        )
+    if num_ranks % schedule.num_ranks:
+        raise InvalidArgument(f"the table is for {schedule.num_ranks} ranks; {num_ranks} ranks are no multiple of that")
+    check_kinds(schedule)
+    has_messages = any(kind.startswith(("SEND_", "RECV_")) for kind in schedule.columns.kinds)
+    if schedule.edges != wiring.edges:
+        if has_messages:
+            raise InvalidArgument(
+                f"the table has messages for edges {schedule.edges}, the model has edges {wiring.edges}: lower "
+                "messages after `edges` were set"
+            )
+        schedule = replace(schedule, edges=wiring.edges)
+    validate(schedule)
+    if "SYNC_START" not in schedule.columns.kinds:
+        costs = CostModel(num_replicas=num_ranks // schedule.num_ranks)
+        schedule = add_gradient_sync(schedule, costs=costs)
+    return schedule
+
+
+def _check_same_model(comm: Communicator, split: SplitModel, schedule: PipelineSchedule) -> None:
+    """Raise on every rank where they would train different models, or by different tables."""
+    own = (
+        [(name, tuple(each.shape), str(each.dtype)) for name, each in split.parameters().items()],
+        [(stage.inputs, stage.outputs) for stage in split.stages],
+        hash_of(schedule),
+    )
+    words = ("parameters", "stages", "schedules")
+    for rank, other in enumerate(comm.all_gather_object(own)):
+        for what, mine, theirs in zip(words, own, other, strict=True):
+            if mine != theirs:
+                raise InvalidArgument(f"rank {comm.rank} and rank {rank} have different {what}")
+
+
+def hash_of(schedule: PipelineSchedule) -> str:
+    """Return a name for what a table does, the same in every process."""
+    import hashlib
+
+    content = (schedule.placement, schedule.num_micro_batches, schedule.edges, schedule.actions)
+    return hashlib.sha256(repr(content).encode()).hexdigest()
+
+
+def _broadcast_state(comm: Communicator, split: SplitModel) -> None:
+    """Have all ranks begin with the parameters and buffers of the first one."""
+    tensors = [each.detach() for each in (*split.parameters().values(), *split.buffers().values())]
+    if comm.size > 1:
+        for tensor in tensors:
+            comm.broadcast(tensor, 0)

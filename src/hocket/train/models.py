@@ -1,0 +1,24 @@
+"""Which way a model becomes a graph of layers."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from hocket.errors import InvalidType
+from hocket.train.layer_graph import LayerGraph
+from hocket.train.sequential import graph_of_sequential
+from hocket.train.traced import graph_of_module
+
+
+def graph_of(model: nn.Module) -> LayerGraph:
+    """Return the layers of a model: the modules of a `torch.nn.Sequential`, the operations of any other, traced.
+
+    Raises:
+        InvalidType: it is no module.
+        InvalidModel: it cannot be traced.
+    """
+    if not isinstance(model, nn.Module):
+        raise InvalidType(f"a model is a torch.nn.Module, not {model!r}")
+    if isinstance(model, nn.Sequential):
+        return graph_of_sequential(model)
+    return graph_of_module(model)

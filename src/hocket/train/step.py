@@ -1,0 +1,338 @@
+"""One step of a pipeline on one rank: what its actions share while they are executed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from hocket.pipeline.action import Action
+from hocket.train.actions.registry import find_handler
+from hocket.train.backward import Gradients, SplitBackward
+from hocket.train.channels import Channels, Leaves, Parcel, from_leaves, to_leaves
+from hocket.train.gradients import StageGradients
+from hocket.train.randomness import random_key
+from hocket.train.specs import ValueSpec, flatten
+from hocket.train.stage import Stage
+from hocket.train.wiring import Ends
+
+if TYPE_CHECKING:
+    from hocket.train.executor import MicroBatch, PipelineExecutor
+    from hocket.train.probe import Specs
+
+
+@dataclass
+class Pass:
+    """What is kept of a forward pass of a micro-batch through a stage until its backward pass.
+
+    Args:
+        inputs: values that the module was called with.
+        taken: of every hop inwards, the leaves that gradients are wanted of.
+        handed_on: of every hop outwards, the tensors that gradients come back for.
+        loss: with its weight, in the last stage.
+        split: the backward pass between its two parts.
+    """
+
+    inputs: dict[str, Any]
+    taken: dict[int, Leaves]
+    handed_on: dict[int, Leaves] = field(default_factory=dict)
+    loss: torch.Tensor | None = None
+    split: SplitBackward | None = None
+
+
+class Step:
+    """The state of a step.
+
+    Args:
+        executor: whose step it is.
+        channels: that parcels take.
+        micro_batches: of this replica.
+        specs: of all values, for each micro-batch.
+        is_training: whether there are backward passes.
+        keeps_outputs: whether outputs of the model are kept.
+    """
+
+    def __init__(
+        self,
+        executor: PipelineExecutor,
+        channels: Channels,
+        micro_batches: Sequence[MicroBatch],
+        specs: Sequence[Specs],
+        is_training: bool,
+        keeps_outputs: bool,
+    ) -> None:
+        self.is_training = is_training
+        self.losses: dict[int, torch.Tensor] = {}
+        self.outputs: dict[int, Any] = {}
+        self.times = np.zeros((2, len(executor.schedule.actions[executor.rank])))
+        self.copies = executor.copies
+        self._executor = executor
+        self._channels = channels
+        self._micro_batches = micro_batches
+        self._specs = specs
+        self._keeps_outputs = keeps_outputs
+        self._kinds = set(executor.schedule.columns.kinds)
+        self._passes: dict[tuple[int, int, int], Pass] = {}
+        self._waiting: dict[Parcel, Leaves] = {}  # for the action that sends them
+        self._where = ""
+        self._has_computed = False
+        self._begin_s = 0.0
+        self._recomputed = _recomputed(executor)
+        for _, stage in executor.schedule.placement.stages_of(executor.rank):
+            self.stage(stage).train(is_training)
+        self.copies.reset()
+
+    def run(self, actions: Sequence[Action]) -> None:
+        """Execute actions in their order, and note when each began, after what it waited for, and ended."""
+        self._channels.expect(self._parcels_of(actions))
+        for number, action in enumerate(actions):
+            self._where = f"action {number} of the step, {action},"
+            self._has_computed = False
+            self._begin_s = time.perf_counter()
+            find_handler(action.kind)(self, action)
+            self.times[:, number] = self._begin_s, time.perf_counter()
+
+    def stage(self, number: int) -> Stage:
+        """Return a stage of the model."""
+        return self._executor.split.stages[number]
+
+    def recomputes(self, action: Action) -> bool:
+        """Return whether the forward pass is done again before the backward pass."""
+        return (action.pipe, action.stage) in self._recomputed
+
+    def forward(self, action: Action, micro_batch: int) -> None:
+        """Run the forward pass of one micro-batch, and send what it gives."""
+        inputs, taken = self._collect(action, micro_batch)
+        kept = Pass(inputs, taken)
+        again = self.is_training and self.recomputes(action)
+        outputs = self._call(action, micro_batch, kept, with_graph=self.is_training and not again)
+        if self.is_training:
+            self._passes[action.pipe, action.stage, micro_batch] = kept
+        for number in self._ends(action).outwards:
+            value = {**inputs, **outputs}[self._hop(number).value]
+            self._send(Parcel(number, action.pipe, micro_batch, False), _detached(to_leaves(value)), "SEND_F")
+
+    def recompute(self, action: Action, micro_batch: int) -> None:
+        """Run the forward pass again, with the same random numbers, and leave running statistics alone."""
+        kept = self._passes[action.pipe, action.stage, micro_batch]
+        with self.stage(action.stage).with_buffers_kept():
+            self._call(action, micro_batch, kept, with_graph=True)
+
+    def backward(self, action: Action, micro_batch: int, *, inputs_only: bool) -> None:
+        """Run the backward pass of one micro-batch, and send gradients of what came in."""
+        key = (action.pipe, action.stage, micro_batch)
+        kept = self._passes[key] if inputs_only else self._passes.pop(key)
+        roots, root_gradients = self._roots(action, micro_batch, kept)
+        leaves = [leaf for number in self._ends(action).inwards for leaf in kept.taken[number]]
+        tied = [self._parameter(number) for number in self._ends(action).tied_inwards]
+        gradients = self.copies.gradients(action.pipe, action.stage)
+        self._has_computed = True
+        if inputs_only:
+            wanted = [*leaves, *tied]
+            kept.split = SplitBackward(roots, root_gradients, wanted, gradients.parameters)
+            found = kept.split.input_gradients
+            kept.handed_on, kept.loss, kept.taken, kept.inputs = {}, None, {}, {}
+        else:
+            found = _backward(roots, root_gradients, leaves, tied, gradients, micro_batch)
+        self._send_back(action, micro_batch, leaves, tied, found)
+
+    def weights(self, action: Action, micro_batch: int) -> None:
+        """Run the rest of a backward pass: the gradients of the weights."""
+        kept = self._passes.pop((action.pipe, action.stage, micro_batch))
+        assert kept.split is not None
+        self._has_computed = True
+        self.copies.gradients(action.pipe, action.stage).add(micro_batch, kept.split.weight_gradients())
+
+    def receive(self, action: Action, *, is_gradient: bool) -> None:
+        """Wait for what crosses an edge, for the actions that need it."""
+        for micro_batch in action.micro_batches:
+            for number in self._between(action, is_gradient, inwards=True):
+                parcel = Parcel(number, action.pipe, micro_batch, is_gradient)
+                self._channels.keep(parcel, self._take(parcel))
+
+    def send(self, action: Action, *, is_gradient: bool) -> None:
+        """Send what earlier actions gave."""
+        for micro_batch in action.micro_batches:
+            for number in self._between(action, is_gradient, inwards=False):
+                parcel = Parcel(number, action.pipe, micro_batch, is_gradient)
+                self._channels.send(parcel, self._waiting.pop(parcel), self._where)
+
+    def _collect(self, action: Action, micro_batch: int) -> tuple[dict[str, Any], dict[int, Leaves]]:
+        """All that a stage takes, and the leaves among it that gradients are wanted of."""
+        values = dict(self._micro_batches[micro_batch].inputs)
+        taken: dict[int, Leaves] = {}
+        for number in self._ends(action).inwards:
+            name = self._hop(number).value
+            spec = self._specs[micro_batch].values[name]
+            leaves = self._take(Parcel(number, action.pipe, micro_batch, False))
+            for leaf, each in zip(leaves, spec.leaves, strict=True):
+                leaf.requires_grad_(each.has_gradient and self.is_training)
+            taken[number] = [leaf for leaf, each in zip(leaves, spec.leaves, strict=True) if each.has_gradient]
+            values[name] = from_leaves(leaves, spec)
+        return values, taken
+
+    def _call(self, action: Action, micro_batch: int, kept: Pass, with_graph: bool) -> dict[str, Any]:
+        """Run the module, and the loss in the last stage; keep what the backward pass begins with."""
+        executor, stage = self._executor, self.stage(action.stage)
+        changed = self._specs[micro_batch].changed[action.stage]
+        self._has_computed = True
+        with torch.set_grad_enabled(with_graph):
+            given = [
+                pytree.tree_map_only(torch.Tensor, torch.clone, kept.inputs[name])
+                if name in changed
+                else kept.inputs[name]
+                for name in stage.inputs
+            ]
+            if self.is_training:
+                number = executor.replica * executor.schedule.num_micro_batches + micro_batch
+                stage.seed(random_key(executor.seed, executor.num_steps, action.stage, number))
+            outputs = dict(zip(stage.outputs, stage(given), strict=True))
+            if action.stage == executor.split.num_stages - 1:
+                self._finish(micro_batch, outputs, kept)
+            if with_graph:
+                for number in self._ends(action).outwards:
+                    name = self._hop(number).value
+                    spec = self._specs[micro_batch].values[name]
+                    kept.handed_on[number] = [
+                        # A value that is handed on has a node of its own, made last: autograd comes to it first.
+                        leaf if name in outputs else leaf.view_as(leaf)
+                        for leaf, each in zip(flatten({**kept.inputs, **outputs}[name])[0], spec.leaves, strict=True)
+                        if each.has_gradient
+                    ]
+                for number in self._ends(action).tied_outwards:
+                    parameter = self._parameter(number)
+                    kept.handed_on[number] = [parameter.view_as(parameter)]
+        return outputs
+
+    def _finish(self, micro_batch: int, outputs: Mapping[str, Any], kept: Pass) -> None:
+        executor, given = self._executor, self._micro_batches[micro_batch]
+        result = executor.split.make_output([outputs[name] for name in executor.split.outputs])
+        if executor.loss is not None and (self.is_training or given.target is not None):
+            loss = executor.loss(result, given.target)
+            self.losses[micro_batch] = loss.detach()
+            kept.loss = loss * given.weight
+        if self._keeps_outputs:
+            self.outputs[micro_batch] = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
+
+    def _roots(self, action: Action, micro_batch: int, kept: Pass) -> tuple[Leaves, Gradients]:
+        roots: Leaves = []
+        gradients: Gradients = []
+        if kept.loss is not None and kept.loss.requires_grad:
+            roots.append(kept.loss)
+            gradients.append(None)
+        ends = self._ends(action)
+        for number in (*ends.outwards, *ends.tied_outwards):
+            came = self._take(Parcel(number, action.pipe, micro_batch, True))
+            for root, gradient in zip(kept.handed_on[number], came, strict=True):
+                if root.requires_grad:
+                    roots.append(root)
+                    gradients.append(gradient)
+        return roots, gradients
+
+    def _send_back(
+        self, action: Action, micro_batch: int, leaves: Leaves, tied: list[nn.Parameter], found: Gradients
+    ) -> None:
+        ends = self._ends(action)
+        wanted = iter([torch.zeros_like(leaf) if each is None else each
+                       for leaf, each in zip([*leaves, *tied], found, strict=True)])  # fmt: skip
+        for number in (*ends.inwards, *ends.tied_inwards):
+            count = sum(leaf.has_gradient for leaf in self._spec(number, micro_batch).leaves)
+            self._send(Parcel(number, action.pipe, micro_batch, True), [next(wanted) for _ in range(count)], "SEND_B")
+
+    def _send(self, parcel: Parcel, leaves: Leaves, kind: str) -> None:
+        if kind in self._kinds and self._channels.destination(parcel) != self._channels.rank:
+            self._waiting[parcel] = leaves
+        else:
+            self._channels.send(parcel, leaves, self._where)
+
+    def _take(self, parcel: Parcel) -> Leaves:
+        leaves = self._channels.take(parcel, self._where)
+        if not self._has_computed:
+            self._begin_s = time.perf_counter()
+        return leaves
+
+    def _between(self, action: Action, is_gradient: bool, inwards: bool) -> list[int]:
+        """The hops that a message stands for."""
+        ends = self._executor.wiring.of(action.stage)
+        hops = self._executor.wiring.hops
+        comes = inwards != is_gradient  # whether the other end is an earlier stage
+        values, tied = (ends.inwards, ends.tied_inwards) if comes else (ends.outwards, ends.tied_outwards)
+        return [
+            number
+            for number in (*values, *(tied if is_gradient else ()))
+            if (hops[number].from_stage if comes else hops[number].to_stage) == action.peer
+        ]
+
+    def _parcels_of(self, actions: Sequence[Action]) -> list[tuple[Parcel, ValueSpec]]:
+        """What this rank takes, in its order."""
+        found = []
+        for action in actions:
+            if action.kind in ("RECV_F", "RECV_B"):
+                numbers = self._between(action, action.kind == "RECV_B", inwards=True)
+            elif action.kind == "F" and "RECV_F" not in self._kinds:
+                numbers = list(self._ends(action).inwards)
+            elif action.kind in ("B", "I") and "RECV_B" not in self._kinds:
+                ends = self._ends(action)
+                numbers = [*ends.outwards, *ends.tied_outwards]
+            else:
+                continue
+            goes_back = action.kind in ("RECV_B", "B", "I")
+            for micro_batch in action.micro_batches:
+                for number in numbers:
+                    parcel = Parcel(number, action.pipe, micro_batch, goes_back)
+                    found.append((parcel, self._spec(number, micro_batch)))
+        return found
+
+    def _spec(self, number: int, micro_batch: int) -> ValueSpec:
+        return self._specs[micro_batch].values[self._hop(number).value]
+
+    def _ends(self, action: Action) -> Ends:
+        return self._executor.wiring.of(action.stage)
+
+    def _hop(self, number: int) -> Any:
+        return self._executor.wiring.hops[number]
+
+    def _parameter(self, number: int) -> nn.Parameter:
+        parameter: nn.Parameter = self._hop(number).parameter
+        return parameter
+
+
+def _backward(
+    roots: Leaves,
+    root_gradients: Gradients,
+    leaves: Leaves,
+    tied: list[nn.Parameter],
+    gradients: StageGradients,
+    micro_batch: int,
+) -> Gradients:
+    """Run a whole backward pass; return the gradients of leaves and of tied parameters."""
+    for leaf in leaves:
+        leaf.grad = None
+    kept = [parameter.grad for parameter in tied]
+    with gradients.collecting(micro_batch):
+        for parameter in tied:
+            parameter.grad = None
+        inputs = [*leaves, *tied, *gradients.parameters]
+        if roots and inputs:
+            torch.autograd.backward(roots, root_gradients, inputs=inputs)
+        found: Gradients = [leaf.grad for leaf in (*leaves, *tied)]
+    for parameter, before in zip(tied, kept, strict=True):
+        parameter.grad = before
+    for leaf in leaves:
+        leaf.grad = None
+    return found
+
+
+def _detached(leaves: Leaves) -> Leaves:
+    return [leaf.detach() for leaf in leaves]
+
+
+def _recomputed(executor: PipelineExecutor) -> set[tuple[int, int]]:
+    actions = executor.schedule.actions[executor.rank]
+    return {(action.pipe, action.stage) for action in actions if action.kind == "R"}

@@ -1,0 +1,120 @@
+"""Any torch module whose graph can be traced, as a graph of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import fx, nn
+
+from hocket.errors import InvalidModel
+from hocket.train.layer_graph import Layer, LayerGraph
+from hocket.train.stage import Stage
+
+_COMPUTE = ("call_module", "call_function", "call_method")
+
+
+def graph_of_module(model: nn.Module) -> LayerGraph:
+    """Trace a module (`torch.fx.symbolic_trace`), as it is in training and as it is in evaluation.
+
+    Modules of torch.nn stay whole; those around them are opened. What comes out has to follow from the same operations
+    whatever the inputs are.
+
+    Raises:
+        InvalidModel: it cannot be traced: says what stands against it, and what would do.
+    """
+    was_training = model.training
+    try:
+        graphs = [_trace(model.train(mode)) for mode in (True, False)]
+    finally:
+        model.train(was_training)
+    training, evaluation = graphs
+    return graph_of_fx(model, training, evaluation if _names(training) == _names(evaluation) else None)
+
+
+def graph_of_fx(model: nn.Module, training: fx.Graph, evaluation: fx.Graph | None) -> LayerGraph:
+    """Return the layers of traced graphs.
+
+    Args:
+        model: whose modules and parameters they use.
+        training, evaluation: with the same nodes, which may have other arguments; None if there is none.
+    """
+    nodes = [node for node in training.nodes if node.op in _COMPUTE]
+    if not nodes:
+        raise InvalidModel(f"{type(model).__name__} has no operation that could be put on a rank")
+    own = dict(model.named_parameters(remove_duplicate=False))
+    layers = tuple(
+        Layer(node.name, tuple(dict.fromkeys(_values(node))), {name: own[name] for name in _parameters(node, own)})
+        for node in nodes
+    )
+    result = next(node for node in training.nodes if node.op == "output").args[0]
+    outputs = tuple(dict.fromkeys(node.name for node in _nodes_in(result)))
+
+    def make_stage(here: range, inputs: tuple[str, ...], given: tuple[str, ...]) -> Stage:
+        names = {layers[number].name for number in here}
+        modules = [_part(model, graph, names, inputs, given) for graph in (training, evaluation) if graph is not None]
+        return Stage(modules[0], inputs, given, evaluation=modules[1] if len(modules) > 1 else None)
+
+    def make_output(values: Sequence[Any]) -> Any:
+        found = dict(zip(outputs, values, strict=True))
+        return fx.node.map_arg(result, lambda node: found[node.name])
+
+    batch = tuple(node.name for node in training.nodes if node.op == "placeholder")
+    return LayerGraph(layers, batch, outputs, make_stage, make_output, model, "operations")
+
+
+def _trace(model: nn.Module) -> fx.Graph:
+    try:
+        return fx.Tracer().trace(model)
+    except Exception as error:  # whatever the code of the model raises
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise InvalidModel(
+            f"{type(model).__name__} cannot be traced, as what it does depends on its inputs ({reason}). A "
+            "torch.nn.Sequential of its parts needs no tracing, and operations on shapes alone can be wrapped "
+            "(torch.fx.wrap)"
+        ) from error
+
+
+def _names(graph: fx.Graph) -> list[tuple[str, str, str]]:
+    return [(node.op, node.name, str(node.target)) for node in graph.nodes]
+
+
+def _values(node: fx.Node) -> list[str]:
+    """Names of what a node takes; parameters and buffers are not among it, as every stage has its own."""
+    return [each.name for each in node.all_input_nodes if each.op != "get_attr"]
+
+
+def _parameters(node: fx.Node, own: Mapping[str, nn.Parameter]) -> list[str]:
+    names = [str(each.target) for each in node.all_input_nodes if each.op == "get_attr"]
+    if node.op == "call_module":
+        names += [name for name in own if name.startswith(f"{node.target}.")]
+    return [name for name in names if name in own]
+
+
+def _nodes_in(tree: Any) -> list[fx.Node]:
+    found: list[fx.Node] = []
+    fx.node.map_arg(tree, found.append)
+    return found
+
+
+def _part(
+    model: nn.Module, graph: fx.Graph, names: set[str], inputs: tuple[str, ...], outputs: tuple[str, ...]
+) -> fx.GraphModule:
+    """The nodes of a stage as a module, with what they use of the model under its names there."""
+    part = fx.Graph()
+    made: dict[fx.Node, fx.Node] = {}
+    by_name = {node.name: node for node in graph.nodes}
+    for name in inputs:
+        made[by_name[name]] = part.placeholder(name)
+
+    def copied(node: fx.Node) -> fx.Node:
+        if node not in made:
+            assert node.op == "get_attr"
+            made[node] = part.get_attr(str(node.target))
+        return made[node]
+
+    for node in graph.nodes:
+        if node.name in names:
+            made[node] = part.node_copy(node, copied)
+    part.output(tuple(made[by_name[name]] for name in outputs))
+    return fx.GraphModule(model, part, f"stage of {type(model).__name__}")

@@ -1,0 +1,75 @@
+"""Schedules executed in real processes: the gradients of one process, bit for bit."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+import torch
+
+import hocket as hk
+
+from .cases import Case, Outcome, run_cases
+
+pytestmark = pytest.mark.timeout(280)
+
+SCHEDULES = [
+    ("gpipe", {}), ("1f1b", {}), ("interleaved", {}), ("interleaved", {"num_loops": 3}), ("zb-h1", {}), ("zb-h2", {}),
+    ("zb-v", {}), ("dualpipe", {}), ("dualpipe-v", {}), ("gems", {}), ("hanayo", {}), ("list", {}), ("chimera", {}),
+    ("chimera", {"num_pairs": 2}), ("chimera", {"mode": "doubling"}), ("chimera", {"mode": "halving"}),
+    ("chimera", {"mode": "list"}), ("chimera", {"mode": "zero-bubble"}),
+]  # fmt: skip
+DTYPES = (torch.float32, torch.float64)
+HARD = ("skips", "images", "language", "language-untied")
+ALL_SCHEDULES = [Case("chain", name, parameters, 8, dtype) for name, parameters in SCHEDULES for dtype in DTYPES] + [
+    Case("chain", name, parameters, 3) for name, parameters in SCHEDULES if "halving" not in parameters.values()
+]
+ALL_MODELS = [
+    Case(model, name, dtype=dtype)
+    for model in HARD
+    for name in ("1f1b", "zb-v", "chimera", "interleaved")
+    for dtype in DTYPES
+]
+PASSED = [
+    Case("language-dropout", "1f1b"),
+    Case("language-dropout", "zb-v"),
+    Case("language-dropout", "1f1b", passes=("recompute",)),
+    Case("images", "1f1b", passes=("recompute",)),
+    Case("skips", "zb-h1", passes=("recompute",)),
+    Case("chain", "1f1b", passes=("fifo",)),
+    Case("chain", "zb-v", passes=("rendezvous",)),
+    Case("chain", "chimera", passes=("lazy",)),
+    Case("chain", "chimera", passes=("eager", "rendezvous")),
+    Case("chain", "zb-v", num_micro_batches=8, exact=False),
+    Case("images", "1f1b", exact=False),
+]
+REPLICAS = [
+    Case("chain", name, parameters, 4, dtype)
+    for name, parameters in SCHEDULES[:5] + SCHEDULES[6:10] + SCHEDULES[12:13]
+    for dtype in DTYPES
+] + [Case("language", "chimera"), Case("skips", "zb-v"), Case("images", "gpipe")]
+WORLDS = {
+    (2, 1): [case for case in ALL_SCHEDULES if "num_pairs" not in case.parameters] + ALL_MODELS + PASSED,
+    (4, 1): ALL_SCHEDULES + ALL_MODELS,
+    (2, 2): REPLICAS,
+    (1, 2): [Case("chain", "gpipe"), Case("language", "1f1b"), Case("images", "1f1b")],
+}
+
+
+@lru_cache
+def outcomes(num_ranks: int, num_replicas: int) -> list[dict[str, Outcome]]:
+    """Of every rank, by case; all cases of a world run in the same processes."""
+    cases = WORLDS[num_ranks, num_replicas]
+    found = hk.spawn(run_cases, num_ranks * num_replicas, num_ranks, cases, timeout=260)
+    return [{str(case): each for case, each in zip(cases, of_rank, strict=True)} for of_rank in found]
+
+
+@pytest.mark.parametrize(
+    ("world", "case"), [(world, case) for world, cases in WORLDS.items() for case in cases], ids=str
+)
+def test_gradients_are_those_of_one_process(world: tuple[int, int], case: Case) -> None:
+    for rank, of_rank in enumerate(outcomes(*world)):
+        outcome = of_rank[str(case)]
+        assert not outcome.error
+        assert outcome.num_parameters > 0
+        assert not outcome.wrong, f"rank {rank}: {outcome.wrong}"
