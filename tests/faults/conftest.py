@@ -151,7 +151,8 @@ class Jobs:
                 assert time.monotonic() < deadline, f"still running: {left}"
                 time.sleep(0.02)
             left = os.listdir(job.folder / "temporary")
-            assert [name for name in left if not name.startswith("torchelastic_")] == []  # torchrun keeps its logs
+            own = ("torchelastic_", "torchinductor_")  # torchrun keeps its logs, and torch a cache
+            assert [name for name in left if not name.startswith(own)] == []
         # Ours would stay; names that other programs of this machine use come and go.
         deadline = time.monotonic() + 5
         while left := [name for name in set(os.listdir("/dev/shm")) - self._shared_memory if not _is_in_use(name)]:

@@ -10,37 +10,77 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hocket.train.actions.registry import executes
+    from hocket.train.arrangement import Arrangement, arrange
+    from hocket.train.batches import Batch, source_of
+    from hocket.train.callbacks import Callback, Checkpoint, EarlyStopping, LearningRate
     from hocket.train.executor import MicroBatch, PipelineExecutor, StepResult
+    from hocket.train.fitting import fit, run_epochs
+    from hocket.train.history import History
     from hocket.train.layer_graph import Layer, LayerGraph
     from hocket.train.models import graph_of
+    from hocket.train.plan import Plan, plan_schedule, plan_training
     from hocket.train.randomness import random_key
     from hocket.train.split_model import SplitModel
     from hocket.train.stage import Stage
+    from hocket.train.trainer import Trainer
+    from hocket.train.update import TorchUpdate
 
 __all__ = [
+    "Arrangement",
+    "Batch",
+    "Callback",
+    "Checkpoint",
+    "EarlyStopping",
+    "History",
     "Layer",
     "LayerGraph",
+    "LearningRate",
     "MicroBatch",
     "PipelineExecutor",
+    "Plan",
     "SplitModel",
     "Stage",
     "StepResult",
+    "TorchUpdate",
+    "Trainer",
+    "arrange",
     "executes",
+    "fit",
     "graph_of",
+    "plan_schedule",
+    "plan_training",
     "random_key",
+    "run_epochs",
+    "source_of",
 ]
 
 _HOMES = {
+    "Arrangement": "arrangement",
+    "Batch": "batches",
+    "Callback": "callbacks",
+    "Checkpoint": "callbacks",
+    "EarlyStopping": "callbacks",
+    "History": "history",
     "Layer": "layer_graph",
     "LayerGraph": "layer_graph",
+    "LearningRate": "callbacks",
     "MicroBatch": "executor",
     "PipelineExecutor": "executor",
+    "Plan": "plan",
     "SplitModel": "split_model",
     "Stage": "stage",
     "StepResult": "executor",
+    "TorchUpdate": "update",
+    "Trainer": "trainer",
+    "arrange": "arrangement",
     "executes": "actions.registry",
+    "fit": "fitting",
     "graph_of": "models",
+    "plan_schedule": "plan",
+    "plan_training": "plan",
     "random_key": "randomness",
+    "run_epochs": "fitting",
+    "source_of": "batches",
 }
 
 

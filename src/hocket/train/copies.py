@@ -43,7 +43,7 @@ class Copies:
                 for micro_batch in action.micro_batches
             )
             self._gradients[pipe, stage] = StageGradients(self._trained(stage), self._exact, order)
-        self._holders = [
+        self.holders = [
             [
                 replica * schedule.num_ranks + ranks[stage]
                 for replica in range(executor.num_replicas)
@@ -100,7 +100,7 @@ class Copies:
                     both[:-1] += total.reshape(-1)
                     both[-1] = 1
         if self._exact:
-            comm.broadcast(both, self._holders_of(tie).index(self._holders[first][0]), timeout=self._timeout_s)
+            comm.broadcast(both, self._holders_of(tie).index(self.holders[first][0]), timeout=self._timeout_s)
         else:
             comm.all_reduce(both, timeout=self._timeout_s)
         parameter.grad = both[:-1].view(parameter.shape) if both[-1] > 0 else None
@@ -115,7 +115,7 @@ class Copies:
         """Sums over the ranks that hold a stage, where those are several; all ranks go through the stages in order."""
         syncs = {}
         apart = set() if self._exact else {id(tie.parameter) for tie in self._ties}
-        for stage, holders in enumerate(self._holders):
+        for stage, holders in enumerate(self.holders):
             ranks = Counter(holders)
             comm = self._group(list(ranks)) if len(ranks) > 1 else None
             if comm is not None:
@@ -128,7 +128,7 @@ class Copies:
         return [each for (_, number), each in sorted(self._gradients.items()) if number == stage]
 
     def _holders_of(self, tie: Tie) -> list[int]:
-        return sorted({rank for stage in tie.stages for rank in self._holders[stage]})
+        return sorted({rank for stage in tie.stages for rank in self.holders[stage]})
 
     def _group(self, ranks: list[int]) -> Communicator | None:
         """The communicator of some ranks, on those alone."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hocket.comm import Communicator
-from hocket.errors import HocketError, InvalidArgument, InvalidState
+from hocket.errors import Aborted, InvalidArgument, InvalidState
 from hocket.pipeline.action import Action
 from hocket.pipeline.checks.validate import validate
 from hocket.pipeline.costs import CostModel
@@ -99,6 +99,7 @@ class PipelineExecutor:
     ) -> None:
         self.wiring = Wiring(split, with_ties=exact)
         self.schedule = _prepare(schedule, split, self.wiring, comm.size)
+        comm = comm.dup()  # whatever happens to the pipeline, the caller's goes on
         self.split, self.comm, self.loss = split, comm, loss
         self.exact, self.seed = exact, seed
         self.timeout_s = comm.timeout if timeout is None else timeout
@@ -119,9 +120,13 @@ class PipelineExecutor:
             ahead,
             self._name_of,
         )
-        self._comms = [pipeline_comm]
-        self._probe = Probe(split, self.wiring, self.schedule.placement, pipeline_comm.dup())
+        self._comms = [pipeline_comm, pipeline_comm.dup()]
+        self._probe = Probe(split, self.wiring, self.schedule.placement, self._comms[-1])
         self.copies = Copies(self)
+        self._first_ranks: dict[int, int] = {}
+        for stage, each in enumerate(split.stages):
+            for parameter in each.parameters().values():
+                self._first_ranks.setdefault(id(parameter), self.holders(stage)[0])
         self._times = np.zeros((2, len(self._own_actions)))
 
     def step(self, micro_batches: Sequence[MicroBatch], *, keeps_outputs: bool = False) -> StepResult:
@@ -168,14 +173,21 @@ class PipelineExecutor:
     def close(self) -> None:
         """Leave the communicators that it has made. The model stays as it is."""
         self._failure = self._failure or "it was closed"
-        for comm in (*self.copies.comms, *self._comms):
-            comm.finalize()
+        self.comm.finalize()
 
     def __enter__(self) -> PipelineExecutor:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def holders(self, stage: int) -> list[int]:
+        """Return the ranks of the copies of a stage: replica after replica, pipe after pipe."""
+        return self.copies.holders[stage]
+
+    def speaks_for(self, parameter: torch.nn.Parameter) -> bool:
+        """Return whether this rank is the first of those that train a parameter."""
+        return self._first_ranks[id(parameter)] == self.comm.rank
 
     def trained_stages(self) -> list[int]:
         """Return the stages whose parameters this rank trains."""
@@ -205,10 +217,11 @@ class PipelineExecutor:
         return StepResult(step.losses, step.outputs)
 
     def _fail(self, error: BaseException) -> None:
-        """Remember why there is no going on; and tell the others, unless they find out by themselves."""
+        """Remember why there is no going on, and tell the others, who need not wait for their deadlines then."""
         self._failure = f"{type(error).__name__}: {error}"
-        if not isinstance(error, HocketError):
-            self.comm.abort(f"{self._name_of(self.rank)} failed in a training step: {self._failure}")
+        if not isinstance(error, Aborted):
+            for comm in (*self.copies.comms, *self._comms, self.comm):
+                comm.abort(f"a training step failed on {self._name_of(self.rank)}: {self._failure}")
 
     def _check(self, micro_batches: Sequence[MicroBatch]) -> None:
         wanted = self.schedule.num_micro_batches

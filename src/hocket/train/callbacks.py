@@ -1,0 +1,96 @@
+"""What can be done between the steps of a training. Callbacks run on every rank, with the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hocket.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from hocket.train.trainer import Trainer
+
+
+class Callback:
+    """Called at the given times; does nothing by itself."""
+
+    def on_train_begin(self, trainer: Trainer) -> None:
+        """Called before the first step."""
+
+    def on_epoch_begin(self, trainer: Trainer, epoch: int) -> None:
+        """Called before the first step of an epoch."""
+
+    def on_batch_end(self, trainer: Trainer, step: int, logs: Mapping[str, float]) -> None:
+        """Called after every step, counted from the beginning of the training."""
+
+    def on_epoch_end(self, trainer: Trainer, epoch: int, logs: Mapping[str, float]) -> None:
+        """Called after the last step of an epoch, and its validation."""
+
+    def on_train_end(self, trainer: Trainer) -> None:
+        """Called at the end."""
+
+
+class EarlyStopping(Callback):
+    """Ends the training when a number has not become better for some epochs.
+
+    Args:
+        monitor: the number, such as "val_loss".
+        patience: epochs without a better one.
+        mode: "min" or "max": what is better.
+    """
+
+    def __init__(self, monitor: str = "val_loss", patience: int = 0, mode: str = "min") -> None:
+        if mode not in ("min", "max"):
+            raise InvalidArgument(f'mode is "min" or "max", not {mode!r}')
+        self._monitor, self._patience, self._sign = monitor, patience, 1 if mode == "min" else -1
+        self._best = float("inf")
+        self._waited = 0
+
+    def on_epoch_end(self, trainer: Trainer, epoch: int, logs: Mapping[str, float]) -> None:
+        if self._monitor not in logs:
+            raise InvalidArgument(f"there is no {self._monitor!r} to watch; there are {', '.join(logs)}")
+        value = self._sign * logs[self._monitor]
+        if value < self._best:
+            self._best, self._waited = value, 0
+        else:
+            self._waited += 1
+            trainer.stop_training = trainer.stop_training or self._waited > self._patience
+
+
+class Checkpoint(Callback):
+    """Saves the whole training after every so many epochs.
+
+    Args:
+        path: of the file; "{epoch}" in it becomes the number of the epoch.
+        every: epochs.
+    """
+
+    def __init__(self, path: str | Path, every: int = 1) -> None:
+        self._path, self._every = str(path), every
+
+    def on_epoch_end(self, trainer: Trainer, epoch: int, logs: Mapping[str, float]) -> None:
+        if (epoch + 1) % self._every == 0:
+            trainer.save(self._path.format(epoch=epoch))
+
+
+class LearningRate(Callback):
+    """Steps a torch scheduler after every epoch, or after every step.
+
+    Args:
+        scheduler: of the optimizer that trains.
+        by: "epoch" or "step".
+    """
+
+    def __init__(self, scheduler: object, by: str = "epoch") -> None:
+        if by not in ("epoch", "step"):
+            raise InvalidArgument(f'by is "epoch" or "step", not {by!r}')
+        self._scheduler, self._by = scheduler, by
+
+    def on_batch_end(self, trainer: Trainer, step: int, logs: Mapping[str, float]) -> None:
+        if self._by == "step":
+            self._scheduler.step()  # type: ignore[attr-defined]
+
+    def on_epoch_end(self, trainer: Trainer, epoch: int, logs: Mapping[str, float]) -> None:
+        if self._by == "epoch":
+            self._scheduler.step()  # type: ignore[attr-defined]

@@ -1,0 +1,201 @@
+"""Train a torch module on all ranks of a job, by a strategy and a pipeline schedule."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hocket.comm import Communicator
+from hocket.errors import InvalidArgument
+from hocket.measure.progress import progress
+from hocket.pipeline.schedule import PipelineSchedule
+from hocket.session import init
+from hocket.train.batches import Source, Weigh, source_of
+from hocket.train.callbacks import Callback
+from hocket.train.executor import Loss, PipelineExecutor
+from hocket.train.history import History
+from hocket.train.models import graph_of
+from hocket.train.plan import plan_ranks, plan_schedule, plan_training
+from hocket.train.trainer import Metric, Trainer, read_metrics
+from hocket.train.update import MakeOptimizer, TorchUpdate
+
+
+def fit(
+    model: nn.Module,
+    data: Any,
+    *,
+    loss: Loss,
+    optimizer: torch.optim.Optimizer | MakeOptimizer,
+    epochs: int = 1,
+    batch_size: int = 32,
+    strategy: str = "model",
+    num_partitions: int | None = None,
+    num_replicas: int | None = None,
+    schedule: str | PipelineSchedule = "1f1b",
+    schedule_options: Mapping[str, Any] | None = None,
+    num_micro_batches: int | None = None,
+    layers_per_partition: Sequence[int] | None = None,
+    validation_data: Any = None,
+    metrics: Mapping[str, Metric] | Iterable[str | Metric] = (),
+    callbacks: Iterable[Callback] = (),
+    shuffle: bool = True,
+    drop_last: bool = False,
+    max_gradient_norm: float | None = None,
+    weigh: Weigh | None = None,
+    loss_is_mean: bool = True,
+    exact: bool = False,
+    recompute: bool = False,
+    seed: int = 0,
+    resume: str | Path | None = None,
+    comm: Communicator | None = None,
+    timeout: float | None = None,
+    show_progress: bool = True,
+) -> History:
+    """Train; called by all ranks of a job alike (``hocket run -n 4 train.py``). Every rank has the whole trained model
+    at the end.
+
+    Args:
+        model: any module that can be traced, or a `torch.nn.Sequential`; the same on every rank, which all begin with
+            the parameters of rank 0.
+        data: (x, y) of arrays or tensors, a dataset of such pairs, or an iterable of batches: see `source_of`.
+        loss: (output, target) -> scalar, of a micro-batch.
+        optimizer: of the model's parameters, or what makes one of parameters.
+        epochs: to train.
+        batch_size: samples of a step, over all replicas.
+        strategy: "data", "model" or "hybrid".
+        num_partitions, num_replicas: how the ranks are used; what is not given follows from the strategy.
+        schedule: name of a pipeline schedule, or a table.
+        schedule_options: of the schedule, such as {"num_pairs": 2}.
+        num_micro_batches: of a replica and step; None: four times the ranks of a pipeline, as far as there are samples.
+        layers_per_partition: how many layers each stage has; otherwise stages have as many parameters as each other.
+        validation_data: as `data`; evaluated after every epoch.
+        metrics: "accuracy", or functions (output, target) -> number that are means over samples.
+        callbacks: see `Callback`.
+        shuffle, drop_last: as of `Samples`.
+        max_gradient_norm: gradients are scaled down to it.
+        weigh, loss_is_mean: see `Trainer`.
+        exact: gradients are bit for bit those of one process: see `PipelineExecutor`.
+        recompute: keep the inputs of stages alone, and compute the rest again in the backward pass.
+        seed: of the order of samples, and of random numbers in the model.
+        resume: a file that `Trainer.save` wrote, to go on from.
+        comm: of all ranks; None: the job's, which is joined and left.
+        timeout: seconds that a rank waits for another.
+        show_progress: on rank 0.
+
+    Raises:
+        InvalidArgument, InvalidModel: something cannot work: raised on every rank, before anything is sent.
+        CommTimeout, PeerFailure: a rank hangs, or has died; names it and what was waited for.
+    """
+    with ExitStack() as stack:
+        if comm is None:
+            comm = stack.enter_context(init())
+        arrangement = plan_ranks(strategy, comm.size, num_partitions, num_replicas, schedule)
+        table = plan_schedule(
+            arrangement,
+            batch_size,
+            schedule=schedule,
+            options=schedule_options,
+            num_micro_batches=num_micro_batches,
+            recompute=recompute,
+        )
+        plan = plan_training(graph_of(model), arrangement, table, layers_per_partition=layers_per_partition)
+        executor = stack.enter_context(
+            PipelineExecutor(plan.schedule, plan.split, comm, loss, exact=exact, seed=seed, timeout=timeout)
+        )
+        own = [each for stage in executor.trained_stages() for each in plan.split.stages[stage].parameters().values()]
+        trainer = Trainer(
+            executor,
+            TorchUpdate(optimizer, model, own),
+            metrics=read_metrics(metrics),
+            weigh=weigh,
+            loss_is_mean=loss_is_mean,
+            max_gradient_norm=max_gradient_norm,
+        )
+        if resume is not None:
+            trainer.load(resume)
+        source, validation = (
+            source_of(each, comm, batch_size=batch_size, shuffle=shuffles, seed=seed, drop_last=drops)
+            if each is not None
+            else None
+            for each, shuffles, drops in ((data, shuffle, drop_last), (validation_data, False, False))
+        )
+        assert source is not None
+        history = run_epochs(trainer, source, epochs, validation, list(callbacks), show_progress)
+        trainer.collect()
+    return history
+
+
+def run_epochs(
+    trainer: Trainer,
+    source: Source,
+    epochs: int,
+    validation: Source | None = None,
+    callbacks: Sequence[Callback] = (),
+    show_progress: bool = True,
+) -> History:
+    """Train for some epochs, from where the trainer stands.
+
+    Args:
+        trainer: of the model.
+        source: of batches.
+        epochs: in all: those that were trained before a resumption count.
+        validation: of batches that are evaluated after every epoch.
+        callbacks: see `Callback`.
+        show_progress: on rank 0.
+    """
+    history = History()
+    shows = show_progress and trainer.comm.rank == 0
+    for each in callbacks:
+        each.on_train_begin(trainer)
+    while trainer.epoch < epochs and not trainer.stop_training:
+        epoch = trainer.epoch
+        for each in callbacks:
+            each.on_epoch_begin(trainer, epoch)
+        logs = _train_epoch(trainer, source, f"epoch {epoch + 1} of {epochs}", history, callbacks, shows)
+        if validation is not None:
+            logs.update({f"val_{name}": value for name, value in trainer.evaluate(validation).items()})
+        history.add(epoch, logs)
+        trainer.epoch += 1
+        for each in callbacks:
+            each.on_epoch_end(trainer, epoch, logs)
+        trainer.stop_training = any(trainer.comm.all_gather_object(trainer.stop_training))
+    for each in callbacks:
+        each.on_train_end(trainer)
+    return history
+
+
+def _train_epoch(
+    trainer: Trainer, source: Source, words: str, history: History, callbacks: Sequence[Callback], shows: bool
+) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    num_samples = 0
+    begin_s = time.perf_counter()
+    with _progress(words) if shows else _no_progress() as update:
+        for number, batch in enumerate(source.batches(trainer.epoch), 1):
+            logs = trainer.train_step(batch)
+            for name, value in logs.items():
+                totals[name] = totals.get(name, 0.0) + value * batch.num_samples
+            num_samples += batch.num_samples
+            history.batch_losses.append(logs["loss"])
+            update(number, source.num_batches or number, ", ".join(f"{name} {logs[name]:.4g}" for name in logs))
+            for each in callbacks:
+                each.on_batch_end(trainer, trainer.num_steps, logs)
+    if not num_samples:
+        raise InvalidArgument(f"{words}: the data gave no batch")
+    seconds = trainer.comm.broadcast_object(time.perf_counter() - begin_s, 0)
+    return {name: value / num_samples for name, value in totals.items()} | {"samples_per_s": num_samples / seconds}
+
+
+def _progress(words: str) -> Any:
+    return progress(words, unit="steps")
+
+
+@contextmanager
+def _no_progress() -> Iterator[Callable[[int, int, str], None]]:
+    yield lambda done, total, state: None

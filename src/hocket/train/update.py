@@ -1,0 +1,109 @@
+"""How an optimizer changes the parameters that a rank trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import nn
+
+from hocket.errors import InvalidArgument, InvalidType
+from hocket.train.executor import PipelineExecutor
+
+MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+class Update(Protocol):
+    """Changes parameters by their gradients, and can be saved."""
+
+    def step(self) -> None:
+        """Change the parameters of this rank's stages."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Return what this rank knows, such as averages of gradients; `merge` puts that of all ranks together."""
+
+    def merge(self, states: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Put the states of all ranks together to that of a process that trains everything."""
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over what concerns this rank of such a state."""
+
+
+class TorchUpdate:
+    """A torch optimizer of all the model's parameters: it leaves those alone that have no gradient on this rank.
+
+    Args:
+        optimizer: or what makes one of parameters.
+        model: the whole.
+        own: the parameters that this rank trains.
+
+    Raises:
+        InvalidType: it is no optimizer, and makes none.
+        InvalidArgument: it does not have all parameters of this rank.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer | MakeOptimizer, model: nn.Module, own: Iterable[nn.Parameter]
+    ) -> None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            if not callable(optimizer):
+                raise InvalidType(f"optimizer is a torch optimizer or makes one of parameters, not {optimizer!r}")
+            optimizer = optimizer(model.parameters())
+        self.optimizer = optimizer
+        self._parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        self._own = {id(each) for each in own if each.requires_grad}
+        if not self._own <= {id(each) for each in self._parameters}:
+            raise InvalidArgument("the optimizer does not have all parameters of the model")
+
+    def step(self) -> None:
+        """Change the parameters."""
+        self.optimizer.step()
+
+    def state(self) -> Mapping[str, Any]:
+        """Return the optimizer's state of this rank's parameters."""
+        whole = self.optimizer.state_dict()
+        return {**whole, "state": {number: each for number, each in whole["state"].items() if self._is_own(number)}}
+
+    def merge(self, states: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Put the states of all ranks together: a state dict of torch's."""
+        every = list(states)
+        found: dict[int, Any] = {}
+        for each in reversed(every):  # where stages have copies, the first one's counts
+            found.update(each["state"])
+        return {**every[0], "state": dict(sorted(found.items()))}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over the state of this rank's parameters."""
+        own = {number: each for number, each in state["state"].items() if self._is_own(number)}
+        self.optimizer.load_state_dict({**state, "state": own})
+
+    def _is_own(self, number: int) -> bool:
+        return id(self._parameters[number]) in self._own
+
+
+def clip_gradients(executor: PipelineExecutor, limit: float) -> float:
+    """Scale all gradients so that their norm is at most `limit`, as `torch.nn.utils.clip_grad_norm_` does for a whole
+    model; called by all ranks.
+
+    Every parameter's norm is computed where it is trained, and all ranks compute the whole norm of these, in the order
+    of the model's parameters: so it is that of one process, bit for bit.
+
+    Returns:
+        The norm before.
+    """
+    parameters = [each for each in executor.split.model.parameters() if each.requires_grad]
+    places = {id(each): number for number, each in enumerate(parameters)}
+    norms = torch.zeros(2, len(parameters), dtype=torch.float64)  # and whether there is a gradient
+    own = [each for each in parameters if each.grad is not None]
+    for parameter in own:
+        if executor.speaks_for(parameter):
+            norms[0, places[id(parameter)]] = torch.linalg.vector_norm(parameter.grad).double()
+            norms[1, places[id(parameter)]] = 1
+    executor.comm.all_reduce(norms, timeout=executor.timeout_s)
+    dtype = parameters[0].dtype if parameters else torch.float32
+    total = torch.linalg.vector_norm(norms[0, norms[1] > 0].to(dtype))
+    scale = torch.clamp(limit / (total + 1e-6), max=1.0)
+    for parameter in own:
+        parameter.grad.mul_(scale.to(parameter.grad.dtype))  # type: ignore[union-attr]
+    return float(total)

@@ -1,0 +1,44 @@
+"""A rank of a pipeline dies, stops or fails in the middle of a training step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+
+SCRIPT = (Path(__file__).parent / "training_rank.py").read_text()
+TIMEOUT_S = 2.0
+WITHIN_S = 2.0
+
+
+@pytest.mark.parametrize(
+    ("how", "schedule"),
+    [("kill", "1f1b"), ("kill", "zb-v"), ("kill", "chimera"), ("stop", "zb-v"), ("raise", "1f1b")],
+)
+def test_the_others_raise_in_time_and_name_it(run_job: Callable[..., Any], how: str, schedule: str) -> None:
+    victim = 1 if schedule == "chimera" else 2
+    size = 2 if schedule == "chimera" else 3
+    job = run_job(SCRIPT, size, how, schedule, str(victim))
+    told = f"{job.stdout}\n{job.stderr}\n{job.notes()}"
+    survivors = [rank for rank in range(size) if rank != victim]
+    (strike,) = job.notes("strike")
+    errors = {each["rank"]: each for each in job.notes("error") if each["rank"] != victim}
+    assert sorted(errors) == survivors, told
+    limit_s = WITHIN_S + (TIMEOUT_S if how == "stop" else 0)
+    for each in errors.values():
+        assert each["time_s"] - strike["time_s"] < limit_s, told
+        if how == "raise":
+            assert each["type"] == "Aborted", told
+            assert "out of luck" in each["text"], told
+        else:
+            # Who waited for it says so; a third rank hears it from that one, or waits for that one as long.
+            assert each["type"] in ("PeerFailure" if how == "kill" else "CommTimeout", "Aborted"), told
+            assert all(word in each["text"] for word in ("of micro-batch", "waits for", "action")), told
+    assert any(f"rank {victim}" in each["text"] for each in errors.values()), told
+    for each in job.notes("again"):
+        assert each["type"] == "InvalidState", told
+        assert "an earlier step failed" in each["text"], told
