@@ -12,7 +12,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-_SPAWNING = ("comm", "conformance", "mixing", "model", "train", "tune")
+_SPAWNING = ("comm", "conformance", "keras", "mixing", "model", "train", "tune")
 
 
 def pytest_configure() -> None:

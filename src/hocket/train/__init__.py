@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from hocket.train.history import History
     from hocket.train.layer_graph import Layer, LayerGraph
     from hocket.train.models import graph_of
-    from hocket.train.plan import Plan, plan_schedule, plan_training
+    from hocket.train.module_stage import ModuleStage
+    from hocket.train.plan import Plan, plan_ranks, plan_schedule, plan_training
     from hocket.train.randomness import random_key
     from hocket.train.split_model import SplitModel
     from hocket.train.stage import Stage
@@ -36,6 +37,7 @@ __all__ = [
     "LayerGraph",
     "LearningRate",
     "MicroBatch",
+    "ModuleStage",
     "PipelineExecutor",
     "Plan",
     "SplitModel",
@@ -47,6 +49,7 @@ __all__ = [
     "executes",
     "fit",
     "graph_of",
+    "plan_ranks",
     "plan_schedule",
     "plan_training",
     "random_key",
@@ -65,6 +68,7 @@ _HOMES = {
     "LayerGraph": "layer_graph",
     "LearningRate": "callbacks",
     "MicroBatch": "executor",
+    "ModuleStage": "module_stage",
     "PipelineExecutor": "executor",
     "Plan": "plan",
     "SplitModel": "split_model",
@@ -76,6 +80,7 @@ _HOMES = {
     "executes": "actions.registry",
     "fit": "fitting",
     "graph_of": "models",
+    "plan_ranks": "plan",
     "plan_schedule": "plan",
     "plan_training": "plan",
     "random_key": "randomness",

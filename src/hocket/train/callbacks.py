@@ -21,8 +21,11 @@ class Callback:
     def on_epoch_begin(self, trainer: Trainer, epoch: int) -> None:
         """Called before the first step of an epoch."""
 
+    def on_batch_begin(self, trainer: Trainer, step: int) -> None:
+        """Called before every step, with the number of those before it."""
+
     def on_batch_end(self, trainer: Trainer, step: int, logs: Mapping[str, float]) -> None:
-        """Called after every step, counted from the beginning of the training."""
+        """Called after every step, with the number of steps."""
 
     def on_epoch_end(self, trainer: Trainer, epoch: int, logs: Mapping[str, float]) -> None:
         """Called after the last step of an epoch, and its validation."""

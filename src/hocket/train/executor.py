@@ -50,10 +50,12 @@ class StepResult:
 
     Args:
         losses: of micro-batches whose last stage is here, by number; as the loss function gave them.
+        extra_losses: what stages here add to that, by stage and micro-batch.
         outputs: what the model returned for them, where that was asked for.
     """
 
     losses: Mapping[int, torch.Tensor]
+    extra_losses: Mapping[tuple[int, int], torch.Tensor]
     outputs: Mapping[int, Any]
 
 
@@ -214,7 +216,7 @@ class PipelineExecutor:
             raise
         finally:
             torch.set_rng_state(random_state)
-        return StepResult(step.losses, step.outputs)
+        return StepResult(step.losses, step.extra_losses, step.outputs)
 
     def _fail(self, error: BaseException) -> None:
         """Remember why there is no going on, and tell the others, who need not wait for their deadlines then."""

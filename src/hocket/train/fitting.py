@@ -178,6 +178,8 @@ def _train_epoch(
     begin_s = time.perf_counter()
     with _progress(words) if shows else _no_progress() as update:
         for number, batch in enumerate(source.batches(trainer.epoch), 1):
+            for each in callbacks:
+                each.on_batch_begin(trainer, trainer.num_steps)
             logs = trainer.train_step(batch)
             for name, value in logs.items():
                 totals[name] = totals.get(name, 0.0) + value * batch.num_samples
@@ -188,8 +190,10 @@ def _train_epoch(
                 each.on_batch_end(trainer, trainer.num_steps, logs)
     if not num_samples:
         raise InvalidArgument(f"{words}: the data gave no batch")
+    measured = trainer.meter.result() if trainer.meter is not None else {}
     seconds = trainer.comm.broadcast_object(time.perf_counter() - begin_s, 0)
-    return {name: value / num_samples for name, value in totals.items()} | {"samples_per_s": num_samples / seconds}
+    means = {name: value / num_samples for name, value in totals.items()}
+    return means | measured | {"samples_per_s": num_samples / seconds}
 
 
 def _progress(words: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from hocket.train.layer_graph import Layer, LayerGraph
+from hocket.train.module_stage import ModuleStage
 from hocket.train.stage import Stage
 
 
@@ -34,7 +35,7 @@ def graph_of_sequential(model: nn.Sequential) -> LayerGraph:
         value = layers[-1].name
 
     def make_stage(here: range, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Stage:
-        return Stage(_Chain(model, here), inputs, outputs)
+        return ModuleStage(_Chain(model, here), inputs, outputs)
 
     return LayerGraph(tuple(layers), ("input",), (value,), make_stage, _only, model, "modules")
 

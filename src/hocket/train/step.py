@@ -35,7 +35,7 @@ class Pass:
         inputs: values that the module was called with.
         taken: of every hop inwards, the leaves that gradients are wanted of.
         handed_on: of every hop outwards, the tensors that gradients come back for.
-        loss: with its weight, in the last stage.
+        loss: with its weight, in the last stage; and what a stage adds to it.
         split: the backward pass between its two parts.
     """
 
@@ -69,6 +69,7 @@ class Step:
     ) -> None:
         self.is_training = is_training
         self.losses: dict[int, torch.Tensor] = {}
+        self.extra_losses: dict[tuple[int, int], torch.Tensor] = {}
         self.outputs: dict[int, Any] = {}
         self.times = np.zeros((2, len(executor.schedule.actions[executor.rank])))
         self.copies = executor.copies
@@ -195,6 +196,11 @@ class Step:
             outputs = dict(zip(stage.outputs, stage(given), strict=True))
             if action.stage == executor.split.num_stages - 1:
                 self._finish(micro_batch, outputs, kept)
+            extra = stage.extra_loss() if self._has_loss(micro_batch) else None
+            if extra is not None:
+                self.extra_losses[action.stage, micro_batch] = extra.detach()
+                weighted = extra * self._micro_batches[micro_batch].weight
+                kept.loss = weighted if kept.loss is None else kept.loss + weighted
             if with_graph:
                 for number in self._ends(action).outwards:
                     name = self._hop(number).value
@@ -213,12 +219,16 @@ class Step:
     def _finish(self, micro_batch: int, outputs: Mapping[str, Any], kept: Pass) -> None:
         executor, given = self._executor, self._micro_batches[micro_batch]
         result = executor.split.make_output([outputs[name] for name in executor.split.outputs])
-        if executor.loss is not None and (self.is_training or given.target is not None):
+        if executor.loss is not None and self._has_loss(micro_batch):
             loss = executor.loss(result, given.target)
             self.losses[micro_batch] = loss.detach()
             kept.loss = loss * given.weight
         if self._keeps_outputs:
             self.outputs[micro_batch] = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
+
+    def _has_loss(self, micro_batch: int) -> bool:
+        has_target = self._micro_batches[micro_batch].target is not None
+        return self._executor.loss is not None and (self.is_training or has_target)
 
     def _roots(self, action: Action, micro_batch: int, kept: Pass) -> tuple[Leaves, Gradients]:
         roots: Leaves = []

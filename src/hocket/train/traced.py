@@ -9,6 +9,7 @@ from torch import fx, nn
 
 from hocket.errors import InvalidModel
 from hocket.train.layer_graph import Layer, LayerGraph
+from hocket.train.module_stage import ModuleStage
 from hocket.train.stage import Stage
 
 _COMPUTE = ("call_module", "call_function", "call_method")
@@ -53,7 +54,7 @@ def graph_of_fx(model: nn.Module, training: fx.Graph, evaluation: fx.Graph | Non
     def make_stage(here: range, inputs: tuple[str, ...], given: tuple[str, ...]) -> Stage:
         names = {layers[number].name for number in here}
         modules = [_part(model, graph, names, inputs, given) for graph in (training, evaluation) if graph is not None]
-        return Stage(modules[0], inputs, given, evaluation=modules[1] if len(modules) > 1 else None)
+        return ModuleStage(modules[0], inputs, given, evaluation=modules[1] if len(modules) > 1 else None)
 
     def make_output(values: Sequence[Any]) -> Any:
         found = dict(zip(outputs, values, strict=True))

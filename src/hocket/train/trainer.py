@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils import _pytree as pytree
@@ -19,6 +19,16 @@ from hocket.train.whole_model import collect, merge_buffers
 Metric = Callable[[Any, Any], Any]
 
 
+class Meter(Protocol):
+    """Adds up what is to be known about many outputs."""
+
+    def update(self, output: Any, target: Any) -> None:
+        """Add what the model gave for a micro-batch; called where its last stage is."""
+
+    def result(self) -> dict[str, float]:
+        """Return the numbers, the same on every rank, and begin anew; called by all ranks."""
+
+
 class Trainer:
     """Trains a split model on all ranks of a communicator; every method is called by all ranks alike.
 
@@ -30,6 +40,7 @@ class Trainer:
         loss_is_mean: whether the loss is a mean over items, and that of a batch the mean over its micro-batches,
             weighted by their items; otherwise it is their sum.
         max_gradient_norm: gradients are scaled down to it; None: never.
+        meter: of what is to be known of all outputs of an epoch, beside metrics.
     """
 
     def __init__(
@@ -41,6 +52,7 @@ class Trainer:
         weigh: Weigh | None = None,
         loss_is_mean: bool = True,
         max_gradient_norm: float | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self.executor = executor
         self.update = update
@@ -51,6 +63,8 @@ class Trainer:
         self._weigh = weigh
         self._loss_is_mean = loss_is_mean
         self._max_gradient_norm = max_gradient_norm
+        self.meter = meter
+        self._needs_outputs = bool(self._metrics) or meter is not None
 
     @property
     def num_steps(self) -> int:
@@ -61,7 +75,7 @@ class Trainer:
         """Train on a batch; return its loss and metrics, the same on every rank."""
         executor = self.executor
         micro_batches, weights = self._cut(batch)
-        result = executor.step(micro_batches, keeps_outputs=bool(self._metrics))
+        result = executor.step(micro_batches, keeps_outputs=self._needs_outputs)
         if self._max_gradient_norm is not None:
             clip_gradients(executor, self._max_gradient_norm)
         self.update.step()
@@ -79,14 +93,15 @@ class Trainer:
             if whole is not batch:  # one sample each, and those that were added count nothing
                 share = 1.0 / batch.num_samples if self._loss_is_mean else 1.0
                 weights = [share if number < batch.num_samples else 0.0 for number in range(self._num_parts)]
-            result = self.executor.forward(micro_batches, keeps_outputs=bool(self._metrics))
+            result = self.executor.forward(micro_batches, keeps_outputs=self._needs_outputs)
             logs = self._logs(result, [each.target for each in micro_batches], weights)
             for name, value in logs.items():
                 totals[name] = totals.get(name, 0.0) + value * batch.num_samples
             num_samples += batch.num_samples
         if not num_samples:
             raise InvalidArgument("there are no samples to evaluate on")
-        return {name: value / num_samples for name, value in totals.items()}
+        found = {name: value / num_samples for name, value in totals.items()}
+        return found | (self.meter.result() if self.meter is not None else {})
 
     def predict(self, source: Source) -> Any:
         """Return what the model gives for all samples of a source, in order, on every rank."""
@@ -179,11 +194,17 @@ class Trainer:
         values = torch.zeros(len(names), self._num_parts, dtype=torch.float64)
         first = executor.replica * executor.schedule.num_micro_batches
         for number, loss in result.losses.items():
-            values[0, first + number] = float(loss) * weights[first + number]
+            values[0, first + number] += float(loss) * weights[first + number]
+        for (_, number), loss in result.extra_losses.items():
+            values[0, first + number] += float(loss) * weights[first + number]
         for place, metric in enumerate(self._metrics.values(), 1):
             for number, output in result.outputs.items():
                 share = weights[first + number] if self._loss_is_mean else 1.0 / self._num_parts
                 values[place, first + number] = float(metric(output, targets[number])) * share
+        if self.meter is not None:
+            for number, output in sorted(result.outputs.items()):
+                if weights[first + number] > 0:
+                    self.meter.update(output, targets[number])
         self.comm.all_reduce(values, timeout=executor.timeout_s)
         return dict(zip(names, values.cumsum(1)[:, -1].tolist(), strict=True))
 

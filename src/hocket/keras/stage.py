@@ -1,0 +1,212 @@
+"""Some operations of a Keras model as a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from keras.src import backend
+from keras.src.models.functional import operation_fn
+from keras.src.ops.node import Node
+from torch import nn
+
+import keras
+from hocket.errors import InvalidModel
+from hocket.train import Stage
+from hocket.train.specs import Inferred, LeafSpec, ValueSpec, spec_of
+
+_COUNTER = 1  # place in the state of a seed generator
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One call of a layer or function, in a model.
+
+    Args:
+        name: of the value that it makes: a tensor, or a tuple of them.
+        node: of the model's graph.
+        inputs: names of the values that it takes.
+        places: of its symbolic inputs by their ids: the value that each belongs to, and its place there.
+    """
+
+    name: str
+    node: Node
+    inputs: tuple[str, ...]
+    places: Mapping[int, tuple[str, int]]
+
+    @cached_property
+    def layers(self) -> list[keras.Layer]:
+        """The layer that it calls and those within it; none of a function."""
+        operation = self.node.operation
+        return [operation, *operation._flatten_layers(include_self=False)] if isinstance(operation, keras.Layer) else []
+
+    @cached_property
+    def variables(self) -> list[Any]:
+        """All variables of its layers."""
+        operation = self.node.operation
+        return list(operation.variables) if isinstance(operation, keras.Layer) else []
+
+    @cached_property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Those that can be trained, by their paths."""
+        operation = self.node.operation
+        trainable = operation.trainable_variables if isinstance(operation, keras.Layer) else []
+        return {each.path: each.value for each in trainable}
+
+
+class KerasStage(Stage):
+    """Operations of a model, run in its order on the layers of the whole model.
+
+    A value is a tensor, a tuple of tensors, or where Keras has a mask for a tensor a dictionary of both.
+
+    Args:
+        operations: of this stage.
+        inputs, outputs: names of values.
+        batch: the symbolic inputs of the model, by name.
+        requires_gradient: of each value of the model.
+        owned: ids of the variables whose regularizers this stage adds to the loss.
+    """
+
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        batch: Mapping[str, Any],
+        requires_gradient: Mapping[str, bool],
+        owned: frozenset[int],
+    ) -> None:
+        super().__init__(inputs, outputs)
+        self._operations = list(operations)
+        self._batch = batch
+        self._requires_gradient = requires_gradient
+        self._is_training = True
+        layers = {id(layer): layer for each in self._operations for layer in each.layers}
+        self.layers = list(layers.values())
+        variables = {id(each): each for operation in self._operations for each in operation.variables}
+        self.variables = list(variables.values())
+        self._owned = owned
+
+    def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Run the operations."""
+        values = {
+            name: self._standardized(name, value) if name in self._batch else _unpacked(value)
+            for name, value in zip(self.inputs, inputs, strict=True)
+        }
+        for each in self._operations:
+            tensors = {key: self.tensor(values[name], place) for key, (name, place) in each.places.items()}
+            arguments, keywords = each.node.arguments.fill_in(tensors)
+            call = operation_fn(each.node.operation, training=self._is_training)
+            found = keras.tree.flatten(call(*arguments, **keywords))
+            values[each.name] = found[0] if len(found) == 1 else tuple(found)
+        return tuple(_packed(values[name]) for name in self.outputs)
+
+    @staticmethod
+    def tensor(value: Any, place: int) -> Any:
+        """Return one of the tensors of a value."""
+        if isinstance(value, dict):
+            value = value["value"]
+        return value[place] if isinstance(value, tuple) else value
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Return the values of trainable variables by their paths."""
+        return {name: value for operation in self._operations for name, value in operation.parameters.items()}
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """Return the values of all other variables."""
+        trained = {id(value) for value in self.parameters().values()}
+        return {each.path: each.value.detach() for each in self.variables if id(each.value) not in trained}
+
+    def train(self, mode: bool = True) -> None:
+        """Set what layers are called with."""
+        self._is_training = mode
+
+    def seed(self, key: int) -> None:
+        """Set the counters of the layers' seed generators, and torch's own random numbers."""
+        torch.default_generator.manual_seed(key)
+        for layer in self.layers:
+            for generator in layer._seed_generators:
+                state = generator.state.value
+                with torch.no_grad():
+                    state[_COUNTER] = key % (1 << 31)
+
+    def infer(self, inputs: Sequence[ValueSpec], what: str) -> Inferred:
+        """Run the operations on symbols."""
+        given = [_symbols(spec) for spec in inputs]
+        try:
+            with torch.no_grad():
+                found = backend.compute_output_spec(lambda *values: self(list(values)), *given)
+        except Exception as error:  # whatever a layer raises
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise InvalidModel(f"{what} cannot be part of a pipeline ({type(error).__name__}: {reason})") from error
+        pairs = zip(self.outputs, found, strict=True)
+        return Inferred(tuple(self._spec(name, value) for name, value in pairs), ())
+
+    @contextmanager
+    def with_buffers_kept(self) -> Iterator[None]:
+        """Put back what the run has changed."""
+        kept = [(value, value.clone()) for value in self.buffers().values()]
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for value, before in kept:
+                    if not torch.equal(value, before):  # what has not changed may be wanted by a backward pass
+                        value.copy_(before)
+
+    def extra_loss(self) -> torch.Tensor | None:
+        """Return the losses that layers have added, and those of regularizers of weights."""
+        found = [loss for layer in self.layers for loss in layer._get_own_losses()]
+        for each in self.variables:
+            if each.trainable and each.regularizer is not None and id(each) in self._owned:
+                found.append(each.regularizer(each))
+        return torch.stack([torch.as_tensor(loss).reshape(()) for loss in found]).sum() if found else None
+
+    def _standardized(self, name: str, value: Any) -> Any:
+        """What Keras makes of the inputs of a model: its type, and as many axes as it was declared with."""
+        wanted = self._batch[name]
+        tensor = keras.ops.convert_to_tensor(value, dtype=wanted.dtype)
+        if len(tensor.shape) + 1 == len(wanted.shape) and wanted.shape[-1] == 1:
+            tensor = keras.ops.expand_dims(tensor, -1)
+        return tensor
+
+    def _spec(self, name: str, value: Any) -> ValueSpec:
+        tensors = keras.tree.map_structure(_like, value)
+        spec = spec_of(tensors, f"value {name!r}")
+        has_gradient = self._requires_gradient.get(name, False)
+        leaves = tuple(
+            LeafSpec(leaf.shape, leaf.dtype, has_gradient and leaf.dtype.is_floating_point, leaf.number)
+            for leaf in spec.leaves
+        )
+        return ValueSpec(spec.tree, leaves)
+
+
+def _packed(value: Any) -> Any:
+    """A value as it travels: with the mask of a tensor, if it has one."""
+    if isinstance(value, tuple):
+        return value
+    mask = backend.get_keras_mask(value)
+    return value if mask is None else {"value": value, "mask": mask}
+
+
+def _unpacked(value: Any) -> Any:
+    if isinstance(value, dict):
+        backend.set_keras_mask(value["value"], value["mask"])
+        return value["value"]
+    return value
+
+
+def _symbols(spec: ValueSpec) -> Any:
+    from torch.utils import _pytree as pytree
+
+    leaves = [keras.KerasTensor(leaf.shape, str(leaf.dtype).removeprefix("torch.")) for leaf in spec.leaves]
+    return pytree.tree_unflatten(leaves, spec.tree)
+
+
+def _like(symbol: Any) -> torch.Tensor:
+    shape = tuple(int(each) for each in symbol.shape)
+    return torch.empty(shape, dtype=backend.torch.core.to_torch_dtype(symbol.dtype), device="meta")

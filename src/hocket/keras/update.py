@@ -1,0 +1,102 @@
+"""A Keras optimizer that changes the variables of this rank's stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+import keras
+from hocket.errors import InvalidModel
+from hocket.train import PipelineExecutor
+
+
+class KerasUpdate:
+    """The optimizer that a model was compiled with: every rank applies it to what it trains.
+
+    Args:
+        optimizer: of the model; is built for all of its variables.
+        variables: trainable ones of the model, in its order.
+        executor: of the model.
+
+    Raises:
+        InvalidModel: the optimizer scales losses, which pipelines do not.
+    """
+
+    def __init__(self, optimizer: Any, variables: Iterable[Any], executor: PipelineExecutor) -> None:
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            raise InvalidModel("the optimizer scales the loss (mixed_float16); train in float32 or bfloat16")
+        self.optimizer = optimizer
+        self._executor = executor
+        self._variables = list(variables)
+        if not optimizer.built:
+            optimizer.build(self._variables)
+        values = {
+            id(each): stage
+            for stage in reversed(range(executor.split.num_stages))
+            for each in executor.split.stages[stage].parameters().values()
+        }
+        self._stages = [values[id(each.value)] for each in self._variables]
+        held = set(executor.trained_stages())
+        own = {id(each) for stage in held for each in executor.split.stages[stage].parameters().values()}
+        self._own = [each for each in self._variables if id(each.value) in own]
+
+    def step(self) -> None:
+        """Change the variables of this rank."""
+        pairs = [(each.value.grad, each) for each in self._own if each.value.grad is not None]
+        limit = self.optimizer.global_clipnorm
+        if limit is not None:
+            scale = limit / max(self._norm(), limit)
+            pairs = [(gradient * scale, each) for gradient, each in pairs]
+        try:
+            self.optimizer.global_clipnorm = None  # would be the norm of this rank's gradients alone
+            with torch.no_grad():
+                if pairs:
+                    self.optimizer.apply([gradient for gradient, _ in pairs], [each for _, each in pairs])
+                else:  # its steps count for schedules of the learning rate all the same
+                    self.optimizer.iterations.assign_add(1)
+        finally:
+            self.optimizer.global_clipnorm = limit
+
+    def collect(self) -> None:
+        """Give every rank the optimizer's averages of all variables; called by all ranks."""
+        comm = self._executor.comm
+        with torch.no_grad():
+            for slots in self._slots():
+                for slot, stage in zip(slots, self._stages, strict=True):
+                    comm.broadcast(slot.value.detach(), self._executor.holders(stage)[0])
+
+    def state(self) -> Mapping[str, Any]:
+        """Return the values of all of the optimizer's variables; after `collect` they are those of a whole training."""
+        return {each.path: np.array(each.value.detach()) for each in self.optimizer.variables}
+
+    def merge(self, states: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Return the first one: all are the same."""
+        return next(iter(states))
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Set the optimizer's variables."""
+        for each in self.optimizer.variables:
+            each.assign(state[each.path])
+
+    def _slots(self) -> list[list[Any]]:
+        """Lists of variables of the optimizer that have one for each of the model's."""
+        return [
+            value
+            for value in vars(self.optimizer).values()
+            if isinstance(value, list)
+            and value is not self.optimizer._trainable_variables
+            and len(value) == len(self._variables)
+            and all(isinstance(each, keras.Variable) for each in value)
+        ]
+
+    def _norm(self) -> float:
+        """The norm of all gradients of the model."""
+        squares = torch.zeros((), dtype=torch.float64)
+        for each in self._own:
+            if each.value.grad is not None and self._executor.speaks_for(each.value):
+                squares += each.value.grad.double().square().sum()
+        self._executor.comm.all_reduce(squares, timeout=self._executor.timeout_s)
+        return float(squares.sqrt())
