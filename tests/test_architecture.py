@@ -45,7 +45,7 @@ SAME_FLOOR = {("torch", "session")}
 
 # Third-party packages and the rooms (or files) that may import them.
 ALLOWED = {
-    "torch": {"backends/_torch.py", "backends/gloo.py", "backends/nccl.py", "torch", "train", "movement",
+    "torch": {"backends/_torch.py", "backends/gloo.py", "backends/nccl.py", "torch", "train", "keras", "movement",
               "collectives/sparse", "collectives/compress"},
     "numpy": {""},
     "cloudpickle": {"session"},

@@ -27,6 +27,10 @@ CASES: dict[str, dict[str, Any]] = {
     "recompute": {"strategy": "model", "recompute": True, "num_micro_batches": 4},
     "clipped": {"strategy": "model", "num_micro_batches": 4, "max_gradient_norm": 0.3},
     "stream": {"strategy": "hybrid", "num_replicas": 2, "num_micro_batches": 2, "how": "stream"},
+    "by flops": {"strategy": "model", "num_micro_batches": 4, "balance": "flops"},
+    "by profile": {"strategy": "hybrid", "num_partitions": 2, "num_micro_batches": 2, "balance": "profile"},
+    "by numbers": {"strategy": "model", "num_micro_batches": 2, "balance": [1, 1, 1, 1, 1, 1, 1, 1, 9]},
+    "auto": {"strategy": "auto"},
     "stop early": {"strategy": "model", "num_micro_batches": 2, "how": "stop early", "epochs": 5},
 }
 

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import keras
-
 from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, InvalidModel
 from hocket.keras.callbacks import KerasCallbacks
@@ -20,10 +19,9 @@ from hocket.train import (
     Callback,
     PipelineExecutor,
     Trainer,
-    plan_ranks,
-    plan_schedule,
-    plan_training,
+    Wanted,
     run_epochs,
+    settle,
     source_of,
 )
 
@@ -35,10 +33,12 @@ def fit(
     strategy: str = "model",
     num_partitions: int | None = None,
     num_replicas: int | None = None,
-    schedule: str | PipelineSchedule = "1f1b",
+    schedule: str | PipelineSchedule | None = None,
     schedule_options: Mapping[str, Any] | None = None,
     num_micro_batches: int | None = None,
     layers_per_partition: Sequence[int] | None = None,
+    balance: str | Sequence[float] = "params",
+    limit_nbytes: float | None = None,
     batch_size: int = 32,
     epochs: int = 1,
     initial_epoch: int = 0,
@@ -60,10 +60,11 @@ def fit(
         model: Functional or Sequential, on the torch backend, compiled; the same on every rank, which all begin with
             the weights of rank 0.
         data: (x, y) or (x, y, sample_weight) of arrays; or what else `hocket.train.source_of` takes.
-        strategy: "data", "model" or "hybrid".
+        strategy: "data", "model", "hybrid" or "auto", as of `hocket.train.fit`.
         num_partitions, num_replicas: how the ranks are used; what is not given follows from the strategy.
         schedule, schedule_options, num_micro_batches: of a pipeline, as of `hocket.train.fit`.
-        layers_per_partition: how many operations each stage has; otherwise stages have as many weights as each other.
+        layers_per_partition: how many operations each stage has; otherwise they are alike in `balance`.
+        balance, limit_nbytes: as of `hocket.train.fit`.
         batch_size: samples of a step, over all replicas.
         epochs, initial_epoch: as of `model.fit`.
         validation_data: as `data`; evaluated after every epoch.
@@ -86,16 +87,28 @@ def fit(
     with ExitStack() as stack:
         if comm is None:
             comm = stack.enter_context(init())
-        arrangement = plan_ranks(strategy, comm.size, num_partitions, num_replicas, schedule)
-        table = plan_schedule(
-            arrangement,
-            batch_size,
-            schedule=schedule,
-            options=schedule_options,
-            num_micro_batches=num_micro_batches,
-            recompute=recompute,
+        source = source_of(
+            _with_weights(data), comm, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last
         )
-        plan = plan_training(graph, arrangement, table, layers_per_partition=layers_per_partition)
+        validation = None
+        if validation_data is not None:
+            validation = source_of(
+                _with_weights(validation_data), comm, batch_size=batch_size, shuffle=False, seed=seed, drop_last=False
+            )
+        wanted = Wanted(
+            batch_size,
+            strategy,
+            num_partitions,
+            num_replicas,
+            schedule,
+            schedule_options,
+            num_micro_batches,
+            recompute,
+            layers_per_partition,
+            balance,
+            limit_nbytes,
+        )
+        plan = settle(wanted, graph, source, comm, verbose and comm.rank == 0)
 
         def loss(output: Any, target: Any) -> Any:
             y, weight = target
@@ -108,14 +121,6 @@ def fit(
         trainer = Trainer(executor, update, meter=KerasMeter(model._compile_metrics, executor))
         trainer.epoch = initial_epoch
         executor.num_steps = int(model.optimizer.iterations.value)
-        source = source_of(
-            _with_weights(data), comm, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last
-        )
-        validation = None
-        if validation_data is not None:
-            validation = source_of(
-                _with_weights(validation_data), comm, batch_size=batch_size, shuffle=False, seed=seed, drop_last=False
-            )
         parameters = {"epochs": epochs, "verbose": 0, "steps": source.num_batches}
         own: list[Callback] = [KerasCallbacks(callbacks, model, update, parameters)] if callbacks else []
         found = run_epochs(trainer, source, epochs, validation, own, verbose)

@@ -13,13 +13,17 @@ _LINE_EVERY_S = 10.0
 
 
 @contextmanager
-def progress(what: str, unit: str = "rounds") -> Iterator[OnRound]:
+def progress(what: str, unit: str = "rounds", shown: bool = True) -> Iterator[OnRound]:
     """Shows how far a long piece of work is; gives the callable that `measure` takes as `on_round`.
 
     Args:
         what: What is done, in a few words.
         unit: What is counted.
+        shown: False: nothing is shown, for ranks of which another one shows it.
     """
+    if not shown:
+        yield lambda done, total, state: None
+        return
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hocket.train.actions.registry import executes
     from hocket.train.arrangement import Arrangement, arrange
+    from hocket.train.balance import balance_by_time
     from hocket.train.batches import Batch, source_of
     from hocket.train.callbacks import Callback, Checkpoint, EarlyStopping, LearningRate
     from hocket.train.executor import MicroBatch, PipelineExecutor, StepResult
     from hocket.train.fitting import fit, run_epochs
     from hocket.train.history import History
+    from hocket.train.layer_costs import StageCosts, costs_of_stages, profile_layers, profile_stages
     from hocket.train.layer_graph import Layer, LayerGraph
+    from hocket.train.link import measure_link
     from hocket.train.models import graph_of
     from hocket.train.module_stage import ModuleStage
     from hocket.train.plan import Plan, plan_ranks, plan_schedule, plan_training
     from hocket.train.randomness import random_key
+    from hocket.train.settling import Wanted, settle
     from hocket.train.split_model import SplitModel
     from hocket.train.stage import Stage
     from hocket.train.trainer import Trainer
@@ -42,18 +46,26 @@ __all__ = [
     "Plan",
     "SplitModel",
     "Stage",
+    "StageCosts",
     "StepResult",
     "TorchUpdate",
     "Trainer",
+    "Wanted",
     "arrange",
+    "balance_by_time",
+    "costs_of_stages",
     "executes",
     "fit",
     "graph_of",
+    "measure_link",
     "plan_ranks",
     "plan_schedule",
     "plan_training",
+    "profile_layers",
+    "profile_stages",
     "random_key",
     "run_epochs",
+    "settle",
     "source_of",
 ]
 
@@ -73,18 +85,26 @@ _HOMES = {
     "Plan": "plan",
     "SplitModel": "split_model",
     "Stage": "stage",
+    "StageCosts": "layer_costs",
     "StepResult": "executor",
     "TorchUpdate": "update",
     "Trainer": "trainer",
+    "Wanted": "settling",
     "arrange": "arrangement",
+    "balance_by_time": "balance",
+    "costs_of_stages": "layer_costs",
     "executes": "actions.registry",
     "fit": "fitting",
     "graph_of": "models",
+    "measure_link": "link",
     "plan_ranks": "plan",
     "plan_schedule": "plan",
     "plan_training": "plan",
+    "profile_layers": "layer_costs",
+    "profile_stages": "layer_costs",
     "random_key": "randomness",
     "run_epochs": "fitting",
+    "settle": "settling",
     "source_of": "batches",
 }
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from hocket.train.callbacks import Callback
 from hocket.train.executor import Loss, PipelineExecutor
 from hocket.train.history import History
 from hocket.train.models import graph_of
-from hocket.train.plan import plan_ranks, plan_schedule, plan_training
+from hocket.train.settling import Wanted, settle
 from hocket.train.trainer import Metric, Trainer, read_metrics
 from hocket.train.update import MakeOptimizer, TorchUpdate
 
@@ -37,10 +37,12 @@ def fit(
     strategy: str = "model",
     num_partitions: int | None = None,
     num_replicas: int | None = None,
-    schedule: str | PipelineSchedule = "1f1b",
+    schedule: str | PipelineSchedule | None = None,
     schedule_options: Mapping[str, Any] | None = None,
     num_micro_batches: int | None = None,
     layers_per_partition: Sequence[int] | None = None,
+    balance: str | Sequence[float] = "params",
+    limit_nbytes: float | None = None,
     validation_data: Any = None,
     metrics: Mapping[str, Metric] | Iterable[str | Metric] = (),
     callbacks: Iterable[Callback] = (),
@@ -68,12 +70,14 @@ def fit(
         optimizer: of the model's parameters, or what makes one of parameters.
         epochs: to train.
         batch_size: samples of a step, over all replicas.
-        strategy: "data", "model" or "hybrid".
+        strategy: "data", "model", "hybrid", or "auto": the model is measured, and what a simulation finds fastest done.
         num_partitions, num_replicas: how the ranks are used; what is not given follows from the strategy.
-        schedule: name of a pipeline schedule, or a table.
+        schedule: name of a pipeline schedule, or a table; None: "1f1b", or chosen where the strategy is.
         schedule_options: of the schedule, such as {"num_pairs": 2}.
         num_micro_batches: of a replica and step; None: four times the ranks of a pipeline, as far as there are samples.
-        layers_per_partition: how many layers each stage has; otherwise stages have as many parameters as each other.
+        layers_per_partition: how many layers each stage has; otherwise they are alike in `balance`: "params", "flops",
+            "profile" (measured, and a simulated step made short), or a number for every layer.
+        limit_nbytes: that a rank may hold, where the strategy is chosen.
         validation_data: as `data`; evaluated after every epoch.
         metrics: "accuracy", or functions (output, target) -> number that are means over samples.
         callbacks: see `Callback`.
@@ -95,16 +99,27 @@ def fit(
     with ExitStack() as stack:
         if comm is None:
             comm = stack.enter_context(init())
-        arrangement = plan_ranks(strategy, comm.size, num_partitions, num_replicas, schedule)
-        table = plan_schedule(
-            arrangement,
+        shows = show_progress and comm.rank == 0
+        source = source_of(data, comm, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last)
+        validation = None
+        if validation_data is not None:
+            validation = source_of(
+                validation_data, comm, batch_size=batch_size, shuffle=False, seed=seed, drop_last=False
+            )
+        wanted = Wanted(
             batch_size,
-            schedule=schedule,
-            options=schedule_options,
-            num_micro_batches=num_micro_batches,
-            recompute=recompute,
+            strategy,
+            num_partitions,
+            num_replicas,
+            schedule,
+            schedule_options,
+            num_micro_batches,
+            recompute,
+            layers_per_partition,
+            balance,
+            limit_nbytes,
         )
-        plan = plan_training(graph_of(model), arrangement, table, layers_per_partition=layers_per_partition)
+        plan = settle(wanted, graph_of(model), source, comm, shows)
         executor = stack.enter_context(
             PipelineExecutor(plan.schedule, plan.split, comm, loss, exact=exact, seed=seed, timeout=timeout)
         )
@@ -119,13 +134,6 @@ def fit(
         )
         if resume is not None:
             trainer.load(resume)
-        source, validation = (
-            source_of(each, comm, batch_size=batch_size, shuffle=shuffles, seed=seed, drop_last=drops)
-            if each is not None
-            else None
-            for each, shuffles, drops in ((data, shuffle, drop_last), (validation_data, False, False))
-        )
-        assert source is not None
         history = run_epochs(trainer, source, epochs, validation, list(callbacks), show_progress)
         trainer.collect()
     return history
@@ -176,7 +184,7 @@ def _train_epoch(
     totals: dict[str, float] = {}
     num_samples = 0
     begin_s = time.perf_counter()
-    with _progress(words) if shows else _no_progress() as update:
+    with progress(words, unit="steps", shown=shows) as update:
         for number, batch in enumerate(source.batches(trainer.epoch), 1):
             for each in callbacks:
                 each.on_batch_begin(trainer, trainer.num_steps)
@@ -194,12 +202,3 @@ def _train_epoch(
     seconds = trainer.comm.broadcast_object(time.perf_counter() - begin_s, 0)
     means = {name: value / num_samples for name, value in totals.items()}
     return means | measured | {"samples_per_s": num_samples / seconds}
-
-
-def _progress(words: str) -> Any:
-    return progress(words, unit="steps")
-
-
-@contextmanager
-def _no_progress() -> Iterator[Callable[[int, int, str], None]]:
-    yield lambda done, total, state: None

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from hocket.errors import InvalidArgument, InvalidModel
+from hocket.pipeline.costs import CostModel
 from hocket.pipeline.partition import bottleneck_partition
 from hocket.pipeline.passes.recompute import recompute as recompute_pass
 from hocket.pipeline.registry import find_recipe
 from hocket.pipeline.schedule import PipelineSchedule
 from hocket.train.arrangement import Arrangement, arrange
+from hocket.train.balance import parameter_counts
 from hocket.train.layer_graph import LayerGraph, cuts_of
 from hocket.train.split_model import SplitModel
 
@@ -27,15 +30,17 @@ class Plan:
         schedule: of one replica.
         cuts: where stages begin in the model's layers, and the number of layers.
         split: the model in stages.
+        costs: of the stages, where they were measured.
     """
 
     arrangement: Arrangement
     schedule: PipelineSchedule
     cuts: tuple[int, ...]
     split: SplitModel
+    costs: CostModel | None = None
 
     def __str__(self) -> str:
-        counts = [b - a for a, b in zip(self.cuts, self.cuts[1:], strict=False)]
+        counts = [last - first for first, last in pairwise(self.cuts)]
         return (
             f"{self.arrangement.num_partitions} partitions x {self.arrangement.num_replicas} replicas, "
             f"{self.schedule.name}, {self.schedule.num_micro_batches} micro-batches, stages of "
@@ -130,15 +135,3 @@ def plan_ranks(
     if isinstance(schedule, PipelineSchedule) and num_partitions is None:
         num_partitions = schedule.num_ranks
     return arrange(strategy, num_ranks, num_partitions, num_replicas)
-
-
-def parameter_counts(graph: LayerGraph) -> list[float]:
-    """Return the parameters of every layer; those that layers share count for the first. A layer without any counts
-    as one, so that none is taken to cost nothing."""
-    seen: set[int] = set()
-    found = []
-    for layer in graph.layers:
-        new = [each for each in layer.parameters.values() if id(each) not in seen]
-        seen.update(map(id, new))
-        found.append(1.0 + sum(each.numel() for each in new))
-    return found
