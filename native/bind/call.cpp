@@ -154,6 +154,7 @@ void issue(PyObject* self, Communicator& core, const WorkPtr& work, const Commun
     else
       core.issue(work, is_async ? kEventAsync : 0);
     engine.progress();  // every entry drives all lanes
+    if (!core.events().has_clock()) engine.look_at_libraries(work->issued_ns);
     if (is_async && !failure && !core.events().has_clock())
       core.events().add_blocked(work->event, now_ns() - work->issued_ns);
   }

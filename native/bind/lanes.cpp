@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "bind/driven_in_python.hpp"
 #include "bind/errors.hpp"
 #include "bind/gil.hpp"
 #include "bind/names.hpp"
@@ -42,22 +43,26 @@ void bind_lanes(nb::module_& module) {
       .def(
           "__init__",
           [](PyMpiLibrary* self, std::string path, std::string backend, size_t handle_nbytes, uint64_t in_place,
-             int max_tag, int error_truncate, uint64_t byte, const std::map<std::string, uint64_t>& datatypes,
-             const std::map<std::string, uint64_t>& reductions) {
+             int max_tag, int any_source, int error_truncate, uint64_t byte,
+             const std::map<std::string, uint64_t>& datatypes, const std::map<std::string, uint64_t>& reductions) {
             MpiFacts facts;
             facts.path = std::move(path);
             facts.backend = std::move(backend);
             facts.handle_nbytes = handle_nbytes;
             facts.in_place = in_place;
             facts.max_tag = max_tag;
+            facts.any_source = any_source;
             facts.error_truncate = error_truncate;
             facts.byte = byte;
             read_handles(facts.datatypes, kDTypeNames, datatypes, "type");
             read_handles(facts.reductions, kReduceNames, reductions, "reduction");
             new (self) PyMpiLibrary{MpiLibrary::load(facts)};
+            const ProgressGuard guard;
+            Engine::instance().add(self->library);
           },
           nb::kw_only(), nb::arg("path"), nb::arg("backend"), nb::arg("handle_nbytes"), nb::arg("in_place"),
-          nb::arg("max_tag"), nb::arg("error_truncate"), nb::arg("byte"), nb::arg("datatypes"), nb::arg("reductions"))
+          nb::arg("max_tag"), nb::arg("any_source"), nb::arg("error_truncate"), nb::arg("byte"), nb::arg("datatypes"),
+          nb::arg("reductions"))
       .def(
           "collective_lane",
           [](PyMpiLibrary& self, uint64_t communicator, int rank, int size) {
@@ -70,6 +75,7 @@ void bind_lanes(nb::module_& module) {
             return PyLane{self.library->make_point_to_point_lane(communicator, rank, size)};
           },
           nb::arg("communicator"), nb::arg("rank"), nb::arg("size"));
+  bind_driven_in_python(module);
   bind_python_lane(module);
   nb::class_<PyShares>(module, "Shares", "How much of an operation the first of two libraries carries.")
       .def("__init__", [](PyShares* self) { new (self) PyShares{std::make_shared<Shares>()}; })

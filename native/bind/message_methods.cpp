@@ -143,7 +143,7 @@ PyObject* find_sender(PyObject* self, PyObject* const* args, Py_ssize_t nargs, P
       const ProgressGuard guard;
       if (entry.core().failure()) throw Failure(*entry.core().failure());
       sender = entry.core().find_sender(tag);
-      Engine::instance().progress();
+      Engine::instance().poll();
     }
     if (!sender) Py_RETURN_NONE;
     return PyLong_FromLong(*sender);

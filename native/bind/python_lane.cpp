@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "bind/driven_in_python.hpp"
 #include "bind/errors.hpp"
 #include "bind/lanes.hpp"
 #include "core/engine.hpp"
@@ -60,6 +61,7 @@ struct PythonLane::Adapter {
   std::string backend;
   int size = 1;
   Polling polling = Polling::none;
+  std::shared_ptr<DrivenLibrary> library;  // if it has to be driven
   std::atomic<bool> wants_attention{false};
   std::atomic<bool> is_closed{false};
   std::atomic<int> num_in_flight{0};
@@ -79,6 +81,7 @@ struct PythonLane::Adapter {
     slot.token.reset();
     slot.state.store(Slot::State::over, std::memory_order_release);
     num_in_flight.fetch_sub(1, std::memory_order_relaxed);
+    if (library) library->note_use();
   }
 };
 
@@ -185,6 +188,7 @@ bool pump_python_lanes(bool all) {
   bool moved = false;
   {
     const nb::gil_scoped_acquire gil;
+    attend_driven_in_python();
     std::vector<std::shared_ptr<PythonLane::Adapter>> adapters;
     {
       const std::lock_guard guard(registry().mutex);
@@ -209,7 +213,7 @@ bool pump_python_lanes(bool all) {
   return moved;
 }
 
-PythonLane::PythonLane(nb::object adapter, std::string backend)
+PythonLane::PythonLane(nb::object adapter, std::string backend, std::shared_ptr<DrivenLibrary> library)
     : backend_(std::move(backend)), adapter_(std::make_shared<Adapter>()) {
   depth_ = nb::cast<size_t>(adapter.attr("depth"));
   device_ = nb::cast<std::optional<int>>(adapter.attr("device"));
@@ -217,6 +221,7 @@ PythonLane::PythonLane(nb::object adapter, std::string backend)
   const auto polling = nb::cast<std::string>(adapter.attr("polling"));
   adapter_->polling = polling == "eager" ? Polling::eager : polling == "patient" ? Polling::patient : Polling::none;
   adapter_->backend = backend_;
+  adapter_->library = std::move(library);
   nb::object refuses = adapter.attr("refuses");
   for (size_t kind = 0; kind < kOpNames.size(); ++kind)
     for (size_t dtype = 0; dtype < kNumDTypes; ++dtype)
@@ -336,10 +341,11 @@ void bind_python_lane(nb::module_& module) {
       "Reduce memory as shared memory does, in the order of the sources; for what a library cannot reduce itself.");
   module.def(
       "python_lane",
-      [](nb::object adapter, std::string backend) {
-        return PyLane{std::make_unique<PythonLane>(std::move(adapter), std::move(backend))};
+      [](nb::object adapter, std::string backend, const PyDrivenLibrary* library) {
+        std::shared_ptr<DrivenLibrary> driven = library ? library->library : nullptr;
+        return PyLane{std::make_unique<PythonLane>(std::move(adapter), std::move(backend), std::move(driven))};
       },
-      nb::arg("adapter"), nb::arg("backend"));
+      nb::arg("adapter"), nb::arg("backend"), nb::arg("library").none() = nb::none());
 }
 
 }  // namespace hocket

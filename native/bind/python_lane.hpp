@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/driven_library.hpp"
 #include "core/lane.hpp"
 
 namespace nb = nanobind;
@@ -22,8 +23,9 @@ class PythonLane final : public Lane {
   struct Slot;
   struct Adapter;
 
-  // adapter: a hocket.backends.base.Lane. Needs the GIL.
-  PythonLane(nb::object adapter, std::string backend);
+  // adapter: a hocket.backends.base.Lane; library: what it carries operations over, if that has to be driven while
+  // there are none. Needs the GIL.
+  PythonLane(nb::object adapter, std::string backend, std::shared_ptr<DrivenLibrary> library);
   ~PythonLane() override;
 
   const char* backend() const override { return backend_.c_str(); }

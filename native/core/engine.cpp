@@ -6,6 +6,7 @@
 
 #include "core/bell.hpp"
 #include "core/clock.hpp"
+#include "core/process.hpp"
 
 namespace hocket {
 
@@ -138,7 +139,29 @@ bool Engine::attend(bool all) {
 
 void Engine::poll() {
   progress();
-  tend(now_ns());
+  const int64_t now = now_ns();
+  tend(now);
+  look_at_libraries(now);
+}
+
+void Engine::look_by(int64_t time_ns) {
+  int64_t next = next_look_ns_.load(std::memory_order_relaxed);
+  while (time_ns < next && !next_look_ns_.compare_exchange_weak(next, time_ns, std::memory_order_acq_rel)) {
+  }
+}
+
+void Engine::look_at_libraries(int64_t now) {
+  if (!is_look_due(now) || g_forked_child.load(std::memory_order_relaxed)) return;
+  // First, so that none is forgotten: what is noted from here on calls look_by() itself, after this; what was noted
+  // before is read below.
+  next_look_ns_.exchange(DrivenLibrary::kNever, std::memory_order_acq_rel);
+  std::erase_if(libraries_, [&](const std::weak_ptr<DrivenLibrary>& held) {
+    const std::shared_ptr<DrivenLibrary> library = held.lock();
+    if (!library) return true;
+    if (now >= library->due_ns()) library->drive(now);
+    look_by(library->due_ns());
+    return false;
+  });
 }
 
 void Engine::tend(int64_t now) {
@@ -226,7 +249,8 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
         backoff.pause(polling);
         slept = true;
       } else if (!moved && !work.finished() && attention_.load(std::memory_order_seq_cst) == 0) {
-        signalled = !bell.sleep(word, std::clamp<int64_t>(deadline - now_ns(), 1, kSleepNs));
+        const int64_t now = now_ns();
+        signalled = !bell.sleep(word, std::clamp<int64_t>(std::min(deadline - now, until_look_ns(now)), 1, kSleepNs));
         slept = true;
       }
       sleepers_.fetch_sub(1, std::memory_order_relaxed);
@@ -234,6 +258,10 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
     if (!slept && pass % 256 != 0) continue;
     const int64_t now = now_ns();
     const double waited_s = static_cast<double>(now - begin) * 1e-9;
+    if (is_look_due(now)) {
+      const std::lock_guard guard(lock_);
+      look_at_libraries(now);
+    }
     if (now >= next_tick || signalled) {
       next_tick = now + kTickNs;
       if (work.finished()) break;
@@ -289,6 +317,7 @@ bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, Wait
       const std::lock_guard guard(lock_);
       if (ready()) return true;
       moved = progress();
+      look_at_libraries(now);
       if (tick) check_health();
       if (now >= deadline) return ready();
       if (tick && now >= stall && !stall_reported) {
@@ -361,7 +390,9 @@ void Engine::run_thread() {
     const bool stop = thread_stop_.load(std::memory_order_seq_cst);
     lock_.lock();
     bool moved = progress();
-    tend(now_ns());
+    const int64_t now = now_ns();
+    tend(now);
+    look_at_libraries(now);
     const Polling polling = this->polling();
     const bool idle =
         std::all_of(communicators_.begin(), communicators_.end(), [](const auto& c) { return c->idle(); });
@@ -388,7 +419,9 @@ void Engine::run_thread() {
       continue;
     }
     // With nothing in flight only an issue, a callback or stop_thread() can bring work, and all of them ring.
-    bell.sleep(word, idle ? 20 * kSleepNs : kSleepNs);
+    // Not less than that for a library: who else computes here needs the processor, and maybe the GIL.
+    const int64_t until_look = std::max(until_look_ns(now_ns()), kLongestPatientPauseNs);
+    bell.sleep(word, std::min(until_look, idle ? 20 * kSleepNs : kSleepNs));
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
     word = 0;
     if (!idle) attend(true);

@@ -10,7 +10,9 @@
 #include <thread>
 #include <vector>
 
+#include "core/clock.hpp"
 #include "core/communicator.hpp"
+#include "core/driven_library.hpp"
 #include "core/turns.hpp"
 
 namespace hocket {
@@ -54,10 +56,18 @@ class Engine {
   // After what was done on the spot, for which its own communicator had to be idle.
   void progress_others() {
     if (communicators().size() > 1) progress();
+    if (++num_on_the_spot_ % kLookPeriod == 0) look_at_libraries(now_ns());
   }
   // progress(), and from time to time what the progress thread does besides; for who looks again and again without
   // waiting.
   void poll();
+
+  // A library that is looked at from time to time by whoever waits or calls, as long as it lives. Under the lock.
+  void add(const std::shared_ptr<DrivenLibrary>& library) { libraries_.push_back(library); }
+  // Drives those that are due; under the lock.
+  void look_at_libraries(int64_t now);
+  // Some library is due then. From any thread.
+  void look_by(int64_t time_ns);
 
   // Until the work is finished (then look at work.error), or a signal. After timeout_s the communicator gives up.
   WaitResult wait(Work& work, double timeout_s, WaitHooks& hooks);
@@ -109,9 +119,17 @@ class Engine {
   void tend(int64_t now);
   void check_health();
   Polling polling() const;
+  bool is_look_due(int64_t now) const { return now >= next_look_ns_.load(std::memory_order_relaxed); }
+  // How long to sleep at most before a library is due.
+  int64_t until_look_ns(int64_t now) const { return next_look_ns_.load(std::memory_order_relaxed) - now; }
+
+  static constexpr uint32_t kLookPeriod = 256;  // operations done on the spot, which need no clock
 
   ProgressLock lock_;
   std::vector<std::shared_ptr<Communicator>> communicators_;  // of ranks that are processes
+  std::vector<std::weak_ptr<DrivenLibrary>> libraries_;
+  std::atomic<int64_t> next_look_ns_{DrivenLibrary::kNever};
+  uint32_t num_on_the_spot_ = 0;
   std::atomic<bool> oversubscribed_{false};
   std::atomic<int> sleepers_{0};
   std::atomic<Pump> pump_{nullptr};

@@ -40,6 +40,8 @@ struct MpiFunctions {
   int (*isend)(const void*, Count, Handle type, int dest, int tag, Handle comm, Handle* request);
   int (*irecv)(void*, Count, Handle type, int source, int tag, Handle comm, Handle* request);
   int (*test)(Handle* request, int* flag, Status* status);
+  int (*iprobe)(int source, int tag, Handle comm, int* flag, Status* status);
+  int (*finalized)(int* flag);
   int (*cancel)(Handle* request);
   int (*request_free)(Handle* request);
   int (*get_count)(const Status* status, Handle type, Count* count);
@@ -74,6 +76,8 @@ struct MpiFunctions {
     find(isend, "Isend", true);
     find(irecv, "Irecv", true);
     find(test, "Test", false);
+    find(iprobe, "Iprobe", false);
+    find(finalized, "Finalized", false);
     find(cancel, "Cancel", false);
     find(request_free, "Request_free", false);
     find(get_count, "Get_count", true);

@@ -1,8 +1,10 @@
 // Operations over an MPI library: posted in their non-blocking form, driven by MPI_Test.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,10 +51,33 @@ class MpiLibraryOf final : public MpiLibrary, public std::enable_shared_from_thi
   std::unique_ptr<Lane> make_collective_lane(uint64_t communicator, int rank, int size) override;
   std::unique_ptr<Lane> make_point_to_point_lane(uint64_t communicator, int rank, int size) override;
 
+  // By a lane, as long as its communicator may be used.
+  void open(Handle communicator) {
+    const std::lock_guard guard(mutex_);
+    open_.push_back(communicator);
+    note_use();  // other members may still be about to make it, and wait for what this one has left to send
+  }
+  void close(Handle communicator) {
+    const std::lock_guard guard(mutex_);
+    open_.erase(std::find(open_.begin(), open_.end(), communicator));
+  }
+
   const MpiFacts facts;
   const MpiFunctions<Handle, Count> call;
 
  private:
+  // MPI has no call for that. To ask for a message that nobody sends drives all that is under way.
+  void drive() override {
+    const std::lock_guard guard(mutex_);
+    int is_finalized = 0;  // by a program that had started it
+    if (open_.empty() || call.finalized(&is_finalized) != 0 || is_finalized) return;
+    int is_there = 0;
+    typename MpiFunctions<Handle, Count>::Status status;
+    call.iprobe(facts.any_source, facts.max_tag, open_.back(), &is_there, &status);
+  }
+
+  std::mutex mutex_;          // lanes are made without the progress lock
+  std::vector<Handle> open_;  // one for each lane
   std::array<std::array<std::optional<Handle>, kNumReduceOps>, kNumDTypes> user_reductions_;
 };
 
@@ -63,7 +88,10 @@ class MpiLane : public Lane {
   using Library = MpiLibraryOf<Handle, Count>;
 
   MpiLane(std::shared_ptr<Library> library, Handle communicator, int rank, int size)
-      : library_(std::move(library)), communicator_(communicator), rank_(rank), size_(size) {}
+      : library_(std::move(library)), communicator_(communicator), rank_(rank), size_(size) {
+    library_->open(communicator_);
+  }
+  ~MpiLane() override { library_->close(communicator_); }
 
   const char* backend() const override { return library_->facts.backend.c_str(); }
   std::vector<int> missing(const Operation& op) const override {
@@ -107,6 +135,7 @@ class MpiLane : public Lane {
     request_of(op).result.clear();
     spare_.emplace_back(static_cast<Request*>(op.token));
     op.token = nullptr;
+    library_->note_use();
   }
 
   std::shared_ptr<Library> library_;
@@ -164,6 +193,7 @@ class MpiCollectiveLane final : public MpiLane<Handle, Count> {
 
   bool cancel(Operation& op) noexcept override {
     op.token = nullptr;  // lost: a collective cannot be cancelled, and MPI keeps using its request
+    this->library_->note_use();
     return false;
   }
 
@@ -317,6 +347,7 @@ class MpiPointToPointLane final : public MpiLane<Handle, Count> {
       unnoticed = mpi.cancel(&handle) == 0 && mpi.test(&handle, &is_done, &status) == 0 && is_done;
     }
     op.token = nullptr;
+    this->library_->note_use();
     return unnoticed;
   }
 

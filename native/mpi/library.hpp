@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "core/driven_library.hpp"
 #include "core/lane.hpp"
 
 namespace hocket {
@@ -18,6 +19,7 @@ struct MpiFacts {
   size_t handle_nbytes = 0;  // 4: handles are ints, 8: addresses
   uint64_t in_place = 0;     // MPI_IN_PLACE
   int max_tag = 0;
+  int any_source = 0;
   int error_truncate = 0;  // the class MPI_ERR_TRUNCATE
   // Handles. A type of the same width for each DType; an operation for each ReduceOp, of avg the sum.
   std::array<uint64_t, kNumDTypes> datatypes{};
@@ -26,12 +28,10 @@ struct MpiFacts {
 };
 
 // The calls that lanes make. Arguments are MPI's; handles are numbers of 64 bits in either family.
-class MpiLibrary {
+class MpiLibrary : public DrivenLibrary {
  public:
   // Throws BackendUnavailable if the library does not have what lanes call.
   static std::shared_ptr<MpiLibrary> load(const MpiFacts& facts);
-  virtual ~MpiLibrary() = default;
-
   // Lanes over a communicator of the library's, which has to outlive them and to return its errors. A library may use
   // the arrays of an operation that was given up.
   virtual std::unique_ptr<Lane> make_collective_lane(uint64_t communicator, int rank, int size) = 0;

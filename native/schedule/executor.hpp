@@ -37,6 +37,7 @@ class Executor {
   uint64_t sent_nbytes() const { return sent_nbytes_; }
   Lane& messages() { return *messages_; }
   bool takes_memory(const Operation& op) const { return messages_->takes_memory(op); }
+  Polling polling() const { return messages_->polling(); }
 
  private:
   struct Buffer {

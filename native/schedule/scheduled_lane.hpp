@@ -2,6 +2,7 @@
 // executed by it, any other is the library's own.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 
@@ -25,6 +26,8 @@ class ScheduledLane final : public LibraryLane {
   std::optional<std::string> refuses(const Operation& op) const override {
     return op.program ? std::nullopt : library_->refuses(op);
   }
+  // The library may have lanes of its own for messages, which then know what is in flight.
+  Polling polling() const override { return std::max(library_->polling(), executor_.polling()); }
   // Schedules reduce and move by the processor.
   bool takes_memory(const Operation& op) const override {
     return op.program ? !op.device && executor_.takes_memory(op) : library_->takes_memory(op);

@@ -172,6 +172,71 @@ void test_many_threads(bool with_progress_thread) {
   engine().stop_thread();
 }
 
+// A library that has something left to send, which it does when it is driven so many times.
+class LeftBehind final : public DrivenLibrary {
+ public:
+  explicit LeftBehind(int num_left = 1) : num_left_(num_left) {}
+  bool is_empty() const { return num_driven_ >= num_left_; }
+  Signal emptied;
+
+ private:
+  void drive() override {
+    if (++num_driven_ == num_left_) emptied.set();
+  }
+  const int num_left_;
+  int num_driven_ = 0;  // under the lock
+};
+
+std::shared_ptr<LeftBehind> leave_behind(int num_left) {
+  auto library = std::make_shared<LeftBehind>(num_left);
+  {
+    const std::lock_guard guard(engine().lock());
+    engine().add(library);
+  }
+  library->note_use();
+  return library;
+}
+
+// Whoever waits or looks, in whatever way, for a rank that waits for what a library has left over.
+void test_left_behind() {
+  TestCommunicator comm;
+  for (int num_left : {1, 5}) {
+    const auto library = leave_behind(num_left);
+    comm.collective->plans[comm.look([&] { return comm.core->collectives_issued(); }) + 1].ready = [&] {
+      return library->is_empty();
+    };
+    CHECK(wait(comm.issue()) == WaitResult::finished);
+  }
+  const auto library = leave_behind(3);
+  WaitHooks hooks;
+  CHECK(engine().wait_for([&] { return library->is_empty(); }, 60, hooks));
+  const auto polled = leave_behind(3);
+  while (!comm.look([&] { return polled->is_empty(); })) comm.look([] { engine().poll(); });
+  const auto passed = leave_behind(3);
+  while (!comm.look([&] { return passed->is_empty(); })) comm.look([] { engine().progress_others(); });
+  engine().start_thread();
+  const auto by_thread = leave_behind(3);
+  by_thread->emptied.wait();
+  engine().stop_thread();
+}
+
+// One that was never used is left alone, and the pauses grow with the time since the last use.
+void test_pauses() {
+  LeftBehind library;
+  CHECK(library.due_ns() == DrivenLibrary::kNever);
+  const int64_t before = now_ns();
+  library.note_use();
+  const int64_t after = now_ns();
+  CHECK(library.due_ns() > before && library.due_ns() < after + 1'000'000);
+  const auto pause_at = [&](int64_t since_ns) {
+    library.DrivenLibrary::drive(before + since_ns);
+    return library.due_ns() - (before + since_ns);
+  };
+  const int64_t at_8_ms = pause_at(8'000'000);
+  CHECK(at_8_ms <= 1'000'000 && at_8_ms >= 1'000'000 - (after - before));
+  CHECK(pause_at(3'600'000'000'000) == 1'000'000'000);
+}
+
 }  // namespace
 
 int main() {
@@ -183,7 +248,9 @@ int main() {
     test_many_waiters_of_one_work();
     test_many_threads(false);
     test_many_threads(true);
+    test_left_behind();
   }
+  test_pauses();
   test_progress_thread_sees_illness();
   std::puts("engine: ok");
   return 0;

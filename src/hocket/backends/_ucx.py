@@ -89,6 +89,7 @@ class Connection:
         self._ucx, self._worker = job.all_or_none(_make_worker)
         addresses = job.exchange(base64.b64encode(self._worker.address.tobytes()).decode())
         self._endpoints = job.all_or_none(lambda: [self._endpoint(address) for address in addresses])
+        self.driven = _native.DrivenLibrary(self._worker.progress)
         self.is_closed = False
         _keep_in_forked_children()
         _connections.add(self)

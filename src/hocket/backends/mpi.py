@@ -42,6 +42,7 @@ class MpiBackend(Backend):
             handle_nbytes=mpi._sizeof(mpi.COMM_WORLD),
             in_place=int(mpi.IN_PLACE) & (1 << 64) - 1,
             max_tag=mpi.COMM_WORLD.Get_attr(mpi.TAG_UB),
+            any_source=mpi.ANY_SOURCE,
             error_truncate=mpi.ERR_TRUNCATE,
             byte=mpi._handleof(mpi.BYTE),
             datatypes={dtype: mpi._handleof(getattr(mpi, name)) for dtype, name in _DATATYPES.items()},

@@ -83,8 +83,8 @@ class UcxBackend(Backend):
         ]
         return Lanes(
             _native.python_lane(RefusingLane(len(members), _NO_COLLECTIVES), self.name),
-            _native.python_lane(lanes[_POINT_TO_POINT], self.name),
-            _native.python_lane(lanes[_SCHEDULES], self.name),
+            _native.python_lane(lanes[_POINT_TO_POINT], self.name, self._connection.driven),
+            _native.python_lane(lanes[_SCHEDULES], self.name, self._connection.driven),
         )
 
     def _greet(self, hellos: Sequence[_Hello], told: dict[int, int], timeout: float) -> None:
@@ -105,6 +105,7 @@ class UcxBackend(Backend):
             if time.monotonic() > deadline:
                 _kept.append(hellos)
                 raise CommTimeout(f"ucx: ranks {silent} of the job did not answer within {timeout:g} s")
+        connection.driven.note_use()
         try:
             for hello in hellos:
                 hello.request.check_error()

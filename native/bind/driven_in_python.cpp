@@ -1,0 +1,67 @@
+#include "bind/driven_in_python.hpp"
+
+#include <vector>
+
+#include "bind/gil.hpp"
+#include "bind/python_lane.hpp"
+#include "core/engine.hpp"
+
+namespace hocket {
+
+namespace {
+
+// With the GIL only. Never destroyed, as threads may be inside at exit.
+std::vector<std::shared_ptr<DrivenInPython>>& all_driven() {
+  static auto* all = new std::vector<std::shared_ptr<DrivenInPython>>;  // NOLINT
+  return *all;
+}
+
+}  // namespace
+
+void DrivenInPython::drive() {
+  if (!is_due_.exchange(true, std::memory_order_acq_rel)) Engine::instance().want_attention(1);
+}
+
+void DrivenInPython::attend() {
+  if (!call_.is_valid() || !is_due_.exchange(false, std::memory_order_acq_rel)) return;
+  Engine::instance().want_attention(-1);
+  const nb::object call = call_;  // which may give up the GIL, and another thread close this
+  try {
+    call();
+  } catch (nb::python_error& error) {
+    error.discard_as_unraisable("hocket drives a library");
+  }
+}
+
+void DrivenInPython::close() {
+  call_.reset();
+  // It stays due, so that it never asks again.
+  if (is_due_.exchange(true, std::memory_order_acq_rel)) Engine::instance().want_attention(-1);
+}
+
+PyDrivenLibrary::PyDrivenLibrary(nb::object call) : library(std::make_shared<DrivenInPython>(std::move(call))) {
+  all_driven().push_back(library);
+  Engine& engine = Engine::instance();
+  engine.set_pump(&pump_python_lanes);
+  const ProgressGuard guard;
+  engine.add(library);
+}
+
+PyDrivenLibrary::~PyDrivenLibrary() {
+  std::erase(all_driven(), library);
+  library->close();
+}
+
+void attend_driven_in_python() {
+  const std::vector<std::shared_ptr<DrivenInPython>> all = all_driven();
+  for (const auto& each : all) each->attend();
+}
+
+void bind_driven_in_python(nb::module_& module) {
+  nb::class_<PyDrivenLibrary>(module, "DrivenLibrary",
+                              "A library that moves data only while it is driven: by a call that must not block.")
+      .def(nb::init<nb::object>(), nb::arg("drive"))
+      .def("note_use", [](PyDrivenLibrary& self) { self.library->note_use(); });
+}
+
+}  // namespace hocket

@@ -1,0 +1,47 @@
+// Libraries that are driven by a call into Python while none of their operations is in flight
+// (core/driven_library.hpp). Under the progress lock they only ask for attention; the pump calls, with the GIL and
+// without that lock.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <atomic>
+#include <memory>
+
+#include "core/driven_library.hpp"
+
+namespace nb = nanobind;
+
+namespace hocket {
+
+class DrivenInPython final : public DrivenLibrary {
+ public:
+  explicit DrivenInPython(nb::object call) : call_(std::move(call)) {}
+  DrivenInPython(const DrivenInPython&) = delete;
+  DrivenInPython& operator=(const DrivenInPython&) = delete;
+
+  // Both with the GIL.
+  void attend();
+  void close();
+
+ private:
+  void drive() override;
+
+  nb::object call_;  // none: closed
+  std::atomic<bool> is_due_{false};
+};
+
+struct PyDrivenLibrary {
+  std::shared_ptr<DrivenInPython> library;
+  explicit PyDrivenLibrary(nb::object call);
+  ~PyDrivenLibrary();
+  PyDrivenLibrary(const PyDrivenLibrary&) = delete;
+  PyDrivenLibrary& operator=(const PyDrivenLibrary&) = delete;
+};
+
+// Calls those that have asked; for the pump.
+void attend_driven_in_python();
+
+void bind_driven_in_python(nb::module_& module);
+
+}  // namespace hocket

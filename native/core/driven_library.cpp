@@ -1,0 +1,15 @@
+#include "core/driven_library.hpp"
+
+#include "core/clock.hpp"
+#include "core/engine.hpp"
+
+namespace hocket {
+
+void DrivenLibrary::note_use() {
+  const int64_t now = now_ns();
+  // Before the engine hears of it, which then reads it.
+  used_ns_.store(now, std::memory_order_release);
+  Engine::instance().look_by(now + kShortestPauseNs);
+}
+
+}  // namespace hocket

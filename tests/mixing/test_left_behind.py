@@ -1,0 +1,185 @@
+"""What a library has left to send of an operation that is over goes out while its rank waits for something else.
+
+Rank 0 fills the way to rank 2, which does not look, as far as the library takes messages as sent. Then rank 1's message
+comes, and the answer that its sender waits for finds no room. When rank 2 makes room, nothing of that library is in
+flight on rank 0 any more: the answer goes out only if the library is driven all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hocket as hk
+from hocket import _native
+
+pytestmark = pytest.mark.timeout(90)
+TIMEOUT_S = 20
+LOOK_S = 0.3  # what is not over by then has found no room
+MOST = 2000  # messages; some libraries take any number
+
+
+@pytest.fixture(autouse=True)
+def _start_with_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_BACKENDS", "shm")  # spawn's own communicator, which the ranks give up at once
+
+
+def _by_wait(comm: hk.Communicator, _: Path) -> None:
+    comm.barrier(backend="shm")
+
+
+def _by_test(comm: hk.Communicator, _: Path) -> None:
+    work = comm.barrier(backend="shm", async_op=True)
+    while not work.test():
+        pass
+
+
+def _by_opening(comm: hk.Communicator, _: Path) -> None:
+    comm.dup()
+
+
+def _by_thread(comm: hk.Communicator, answered: Path) -> None:
+    """Wait where hocket has only its own thread."""
+    if comm.rank == 0:
+        answered.read_text()
+    if comm.rank == 1:
+        answered.write_text("over")
+
+
+_WAYS: dict[str, Callable[[hk.Communicator, Path], None]] = {
+    "wait": _by_wait,
+    "test": _by_test,
+    "opening": _by_opening,
+    "thread": _by_thread,
+}
+
+
+def _is_over(work: hk.Work, limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while not work.test():
+        if time.monotonic() > deadline:
+            return False
+    return True
+
+
+def _take(comm: hk.Communicator, library: str, x: Any, count: int) -> None:
+    for _ in range(count):
+        comm.recv(x, 0, backend=library)
+
+
+def _find_room(comm: hk.Communicator, library: str, x: Any, may_look: Path) -> int:
+    """Return how many messages to rank 2 are over before that one looks."""
+    room, num_sent = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    works: list[hk.Work] = []
+    if comm.rank == 0:
+        with may_look.open("w"):  # when rank 2 has opened it, too
+            while len(works) < MOST and (not works or _is_over(works[-1], LOOK_S)):
+                works.append(comm.isend(x, 2, backend=library))
+            room[0], num_sent[0] = sum(work.done for work in works), len(works)
+    elif comm.rank == 2:
+        may_look.read_text()
+    comm.broadcast(room, 0, backend="shm")
+    comm.broadcast(num_sent, 0, backend="shm")
+    if comm.rank == 2:
+        _take(comm, library, x, int(num_sent[0]))
+    for work in works:
+        work.wait()
+    comm.barrier(backend="shm")
+    return int(room[0])
+
+
+def _leave_behind(comm: hk.Communicator, library: str, nbytes: int, way: str, folder: str) -> bool:
+    """Return whether everything was over on this rank when the answer could not have gone out."""
+    comm.finalize()
+    progress = "thread" if way == "thread" and comm.rank == 0 else "caller"
+    comm = hk.init(backends=["shm", library], timeout=TIMEOUT_S, progress=progress)
+    small, large = np.zeros(nbytes, np.uint8), np.zeros(300_000, np.uint8)
+    comm.all_reduce(small, "max", backend=library)  # connects
+    may_look, answered = Path(folder) / "may-look", Path(folder) / "answered"
+    if comm.rank == 0:
+        os.mkfifo(may_look)
+        os.mkfifo(answered)
+    comm.barrier(backend="shm")
+    room = _find_room(comm, library, small, may_look)
+    is_over = True
+    if comm.rank == 0:
+        with may_look.open("w"):
+            works = [comm.isend(small, 2, backend=library) for _ in range(room)]
+            is_over = all(_is_over(work, TIMEOUT_S / 4) for work in works)
+            comm.send(small, 1, backend="shm")
+            works.append(comm.irecv(large, 1, backend=library))
+            is_over &= _is_over(works[-1], TIMEOUT_S / 4)
+        for work in works:
+            work.wait()
+    elif comm.rank == 1:
+        comm.recv(small, 0, backend="shm")
+        comm.send(large, 0, backend=library)
+    else:
+        may_look.read_text()
+        _take(comm, library, small, room)
+    _WAYS[way](comm, answered)
+    comm.barrier(backend="shm")
+    comm.finalize()
+    return is_over
+
+
+@pytest.mark.parametrize("way", _WAYS)
+@pytest.mark.parametrize("nbytes", [64, 8000])
+def test_answer_of_mpi(nbytes: int, way: str, tmp_path: Path) -> None:
+    assert hk.spawn(_leave_behind, 3, "mpi", nbytes, way, str(tmp_path), timeout=3 * TIMEOUT_S) == [True] * 3
+
+
+@pytest.mark.parametrize("nbytes", [1000, 8000])
+def test_answer_of_ucx(nbytes: int, tmp_path: Path) -> None:
+    hk.spawn(_leave_behind, 3, "ucx", nbytes, "wait", str(tmp_path), timeout=3 * TIMEOUT_S)
+
+
+def _drive_in_python(comm: hk.Communicator, way: str, folder: str) -> int:
+    comm.finalize()
+    comm = hk.init(backends="shm", timeout=TIMEOUT_S, progress="thread" if way == "thread" else "caller")
+    may_go, answered = Path(folder) / "may-go", Path(folder) / "answered"
+    num_driven = 0
+
+    def drive() -> None:
+        nonlocal num_driven
+        num_driven += 1
+        if num_driven == 3:
+            may_go.write_text("now")
+        if num_driven == 5:
+            raise RuntimeError("nobody is to blame for this one")
+
+    if comm.rank == 0:
+        os.mkfifo(may_go)
+        os.mkfifo(answered)
+    comm.barrier()
+    if comm.rank == 0:
+        library = _native.DrivenLibrary(drive)
+        _native.progress()
+        assert num_driven == 0  # it was not used yet
+        library.note_use()
+    else:
+        may_go.read_text()
+    _WAYS[way](comm, answered)
+    if comm.rank == 0:
+        while num_driven < 6:
+            _native.progress()
+        num_before = num_driven
+        del library
+        for _ in range(1000):
+            _native.progress()
+        assert num_driven == num_before
+    comm.barrier()
+    return num_driven
+
+
+@pytest.mark.parametrize("way", _WAYS)
+def test_library_that_python_drives(way: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    num_driven, other = hk.spawn(_drive_in_python, 2, way, str(tmp_path), timeout=3 * TIMEOUT_S)
+    assert num_driven >= 6 and other == 0
+    assert "nobody is to blame" in capfd.readouterr().err
