@@ -54,6 +54,7 @@ ALLOWED = {
     "mpi4py": {"backends/_mpi.py"},
     "ucxx": {"backends/_ucx.py"},
     "keras": {"keras"},
+    "mlxtend": {"keras/by_name.py"},
     "dask": {"dask"},
     "distributed": {"dask"},
     "duckdb": {"observe"},

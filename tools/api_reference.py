@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import os
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("KERAS_BACKEND", "torch")
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "api.md"
 HEAD = """# API reference
@@ -37,6 +39,24 @@ MODULES = {
         *("retime", "fill_bubbles", "FillReport", "register_kind", "Kind", "Need", "Stash"),
         *("ModelCosts", "choose", "Candidate", "predict_step_s", "bottleneck_partition"),
     ],
+    "hocket.train": [
+        *(
+            "fit",
+            "graph_of",
+            "LayerGraph",
+            "Layer",
+            "SplitModel",
+            "Stage",
+            "ModuleStage",
+            "PipelineExecutor",
+            "MicroBatch",
+        ),
+        *("StepResult", "Trainer", "TorchUpdate", "run_epochs", "History", "Callback", "Checkpoint", "EarlyStopping"),
+        *("LearningRate", "source_of", "Batch", "Wanted", "settle", "Plan", "Arrangement", "arrange", "executes"),
+        *("profile_layers", "profile_stages", "StageCosts", "costs_of_stages", "balance_by_time", "measure_link"),
+        *("compare_with_simulation", "random_key"),
+    ],
+    "hocket.keras": ["fit", "graph_of_keras"],
     "hocket.tune": ["Learner", "TablePolicy", "ModelPolicy", "load_table", "save_table", "Table", "Row"],
     "hocket.torch": ["communicator", "Options"],
     "hocket.torch.dist": ["init_process_group", "monitored_barrier"],

@@ -16,6 +16,7 @@ CASES = {
     "measure.py": (2, "ratio"),
     "pipeline.py": (None, "MissingAction: rank 0, action 3"),
     "simulate.py": (None, "100 Gbit/s:   100 ms a step"),
+    "train.py": (2, "of 1,000 digits never seen before, 9"),
     "spawn.py": (None, "both ranks say the same: True"),
 }
 
@@ -27,10 +28,10 @@ def test_all_are_listed() -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", CASES)
-def test_example(name: str) -> None:
+def test_example(name: str, tmp_path: Path) -> None:
     num_ranks, expected = CASES[name]
     launcher = ["-m", "hocket.cli", "run", "-n", str(num_ranks)] if num_ranks else []
     command = [sys.executable, *launcher, str(EXAMPLES / name)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     assert expected in run.stdout

@@ -106,7 +106,7 @@ def _train(num_ranks: int, options: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"strategy": "both"}, r"a strategy is data, model or hybrid, not 'both'"),
+        ({"strategy": "both"}, r"a strategy is data, model, hybrid or auto, not 'both'"),
         ({"strategy": "hybrid", "num_partitions": 3}, r"3 partitions x 1 replicas are 3 ranks, and there are 4"),
         ({"strategy": "data", "num_partitions": 2}, r'strategy "data" has whole models'),
         ({"strategy": "model", "num_replicas": 2}, r'strategy "model" has one model'),

@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast
 import typer
 
 import hocket.cli
-from hocket.errors import HocketError, InvalidArgument, InvalidSchedule, InvalidType, TableError
+from hocket.errors import HocketError, InvalidArgument, InvalidModel, InvalidSchedule, InvalidType, TableError
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -35,7 +35,7 @@ def run_command_line(arguments: list[str]) -> int:
         return EXIT_INTERRUPTED
     except _USAGE_ERRORS as error:
         return _explain_usage(error)
-    except (InvalidArgument, InvalidSchedule, InvalidType, TableError) as error:
+    except (InvalidArgument, InvalidModel, InvalidSchedule, InvalidType, TableError) as error:
         return _complain(f"hocket {arguments[0]}", str(error), EXIT_BAD_INPUT)
     except Exception as error:
         if os.environ.get("HOCKET_TRACEBACK"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -13,6 +14,7 @@ from hocket.keras.callbacks import KerasCallbacks
 from hocket.keras.graph import graph_of_keras
 from hocket.keras.meter import KerasMeter
 from hocket.keras.update import KerasUpdate
+from hocket.measure.pictures import check_picture_path
 from hocket.pipeline.schedule import PipelineSchedule
 from hocket.session import init
 from hocket.train import (
@@ -20,6 +22,8 @@ from hocket.train import (
     PipelineExecutor,
     Trainer,
     Wanted,
+    compare_with_simulation,
+    first_inputs,
     run_epochs,
     settle,
     source_of,
@@ -41,6 +45,7 @@ def fit(
     limit_nbytes: float | None = None,
     batch_size: int = 32,
     epochs: int = 1,
+    max_steps: int | None = None,
     initial_epoch: int = 0,
     validation_data: Any = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
@@ -51,6 +56,7 @@ def fit(
     seed: int = 0,
     comm: Communicator | None = None,
     timeout: float | None = None,
+    picture: str | Path | None = None,
     verbose: bool = True,
 ) -> keras.callbacks.History:
     """Train a compiled model as `model.fit` does, split over ranks; called by all ranks of a job alike. Every rank has
@@ -67,10 +73,11 @@ def fit(
         balance, limit_nbytes: as of `hocket.train.fit`.
         batch_size: samples of a step, over all replicas.
         epochs, initial_epoch: as of `model.fit`.
+        max_steps: after which it ends, whatever the epoch.
         validation_data: as `data`; evaluated after every epoch.
         callbacks: Keras callbacks; run on rank 0.
         shuffle, drop_last: of the samples of an epoch.
-        exact, recompute, seed, timeout: as of `hocket.train.fit`.
+        exact, recompute, seed, timeout, picture: as of `hocket.train.fit`.
         comm: of all ranks; None: the job's, which is joined and left.
         verbose: show progress, on rank 0.
 
@@ -108,6 +115,8 @@ def fit(
             balance,
             limit_nbytes,
         )
+        if picture is not None:
+            check_picture_path(Path(picture))
         plan = settle(wanted, graph, source, comm, verbose and comm.rank == 0)
 
         def loss(output: Any, target: Any) -> Any:
@@ -123,13 +132,16 @@ def fit(
         executor.num_steps = int(model.optimizer.iterations.value)
         parameters = {"epochs": epochs, "verbose": 0, "steps": source.num_batches}
         own: list[Callback] = [KerasCallbacks(callbacks, model, update, parameters)] if callbacks else []
-        found = run_epochs(trainer, source, epochs, validation, own, verbose)
+        found = run_epochs(trainer, source, epochs, validation, own, show_progress=verbose, max_steps=max_steps)
+        if picture is not None and found.batch_losses:
+            inputs = first_inputs(source, plan.split.batch_inputs, executor.num_micro_batches)
+            compare_with_simulation(executor, inputs, picture)
         if not callbacks:  # which have seen the whole model after every epoch, and may have changed it at the end
             trainer.collect()
             update.collect()
     history = keras.callbacks.History()
     history.set_model(model)
-    history.history, history.epoch = found.history, found.epoch
+    history.history, history.epoch, history.plan = found.history, found.epoch, str(plan)
     model.history = history
     return history
 

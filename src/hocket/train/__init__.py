@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hocket.train.balance import balance_by_time
     from hocket.train.batches import Batch, source_of
     from hocket.train.callbacks import Callback, Checkpoint, EarlyStopping, LearningRate
+    from hocket.train.comparing import compare_with_simulation
     from hocket.train.executor import MicroBatch, PipelineExecutor, StepResult
     from hocket.train.fitting import fit, run_epochs
     from hocket.train.history import History
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from hocket.train.module_stage import ModuleStage
     from hocket.train.plan import Plan, plan_ranks, plan_schedule, plan_training
     from hocket.train.randomness import random_key
-    from hocket.train.settling import Wanted, settle
+    from hocket.train.settling import Wanted, first_inputs, settle, settle_without_measuring
     from hocket.train.split_model import SplitModel
     from hocket.train.stage import Stage
     from hocket.train.trainer import Trainer
@@ -53,8 +54,10 @@ __all__ = [
     "Wanted",
     "arrange",
     "balance_by_time",
+    "compare_with_simulation",
     "costs_of_stages",
     "executes",
+    "first_inputs",
     "fit",
     "graph_of",
     "measure_link",
@@ -66,6 +69,7 @@ __all__ = [
     "random_key",
     "run_epochs",
     "settle",
+    "settle_without_measuring",
     "source_of",
 ]
 
@@ -92,8 +96,10 @@ _HOMES = {
     "Wanted": "settling",
     "arrange": "arrangement",
     "balance_by_time": "balance",
+    "compare_with_simulation": "comparing",
     "costs_of_stages": "layer_costs",
     "executes": "actions.registry",
+    "first_inputs": "settling",
     "fit": "fitting",
     "graph_of": "models",
     "measure_link": "link",
@@ -105,6 +111,7 @@ _HOMES = {
     "random_key": "randomness",
     "run_epochs": "fitting",
     "settle": "settling",
+    "settle_without_measuring": "settling",
     "source_of": "batches",
 }
 

@@ -41,7 +41,7 @@ def arrange(
         InvalidArgument: they contradict each other; says what would do.
     """
     if strategy not in STRATEGIES:
-        raise InvalidArgument(f"a strategy is {', '.join(STRATEGIES[:-1])} or {STRATEGIES[-1]}, not {strategy!r}")
+        raise InvalidArgument(f"a strategy is {', '.join(STRATEGIES)} or auto, not {strategy!r}")
     for name, value in (("num_partitions", num_partitions), ("num_replicas", num_replicas)):
         if value is not None and (type(value) is not int or value < 1):
             raise InvalidArgument(f"{name} is 1 or more, not {value!r}")

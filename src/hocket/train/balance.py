@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from hocket.errors import InvalidArgument
 from hocket.pipeline.partition import bottleneck_partition
 from hocket.pipeline.schedule import PipelineSchedule
 from hocket.pipeline.simulation import simulate
@@ -42,12 +41,7 @@ def count_costs(balance: str, graph: LayerGraph, inputs: Mapping[str, Any]) -> l
         balance: "params" or "flops".
         graph: of the model.
         inputs: a micro-batch, for "flops".
-
-    Raises:
-        InvalidArgument: there is nothing of that name.
     """
-    if balance not in BALANCES:
-        raise InvalidArgument(f"balance is {', '.join(BALANCES)} or profile, not {balance!r}")
     return BALANCES[balance](graph, inputs)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hocket.comm import Communicator
 from hocket.errors import Aborted, InvalidArgument, InvalidState
@@ -129,7 +131,7 @@ class PipelineExecutor:
         for stage, each in enumerate(split.stages):
             for parameter in each.parameters().values():
                 self._first_ranks.setdefault(id(parameter), self.holders(stage)[0])
-        self._times = np.zeros((2, len(self._own_actions)))
+        self._times: deque[NDArray[np.float64]] = deque(maxlen=_STEPS_REMEMBERED)
 
     def step(self, micro_batches: Sequence[MicroBatch], *, keeps_outputs: bool = False) -> StepResult:
         """Run forward and backward passes of a batch, and sum gradients; every ``.grad`` is there afterwards.
@@ -160,7 +162,8 @@ class PipelineExecutor:
         return self._run(micro_batches, actions, is_training=False, keeps_outputs=keeps_outputs)
 
     def timeline(self, costs: CostModel | None = None) -> PipelineTimeline:
-        """Return when everything happened in the latest training step, of replica 0; called by all ranks.
+        """Return when everything happened on replica 0, in the one of the last 16 training steps that took as long as
+        their median; called by all ranks.
 
         Args:
             costs: that it is compared with, for bytes.
@@ -168,7 +171,7 @@ class PipelineExecutor:
         Raises:
             InvalidState: there was no step.
         """
-        if not self.num_steps:
+        if not self._times:
             raise InvalidState("there is a timeline after a step")
         return measured_timeline(self.comm, self.schedule, self._times, costs or CostModel())
 
@@ -182,6 +185,11 @@ class PipelineExecutor:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Of a step, over all replicas."""
+        return self.num_replicas * self.schedule.num_micro_batches
 
     def holders(self, stage: int) -> list[int]:
         """Return the ranks of the copies of a stage: replica after replica, pipe after pipe."""
@@ -209,7 +217,7 @@ class PipelineExecutor:
                 self.copies.finish()
             self._channels.finish()
             if is_training:
-                self._times = step.times
+                self._times.append(step.times)
                 self.num_steps += 1
         except BaseException as error:
             self._fail(error)
@@ -242,6 +250,7 @@ class PipelineExecutor:
         return f"rank {self.replica * self.schedule.num_ranks + rank}"
 
 
+_STEPS_REMEMBERED = 16
 _OF_FORWARD = ("F", "SEND_F", "RECV_F")
 
 

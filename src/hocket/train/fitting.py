@@ -13,15 +13,17 @@ from torch import nn
 
 from hocket.comm import Communicator
 from hocket.errors import InvalidArgument
+from hocket.measure.pictures import check_picture_path
 from hocket.measure.progress import progress
 from hocket.pipeline.schedule import PipelineSchedule
 from hocket.session import init
 from hocket.train.batches import Source, Weigh, source_of
 from hocket.train.callbacks import Callback
+from hocket.train.comparing import compare_with_simulation
 from hocket.train.executor import Loss, PipelineExecutor
 from hocket.train.history import History
 from hocket.train.models import graph_of
-from hocket.train.settling import Wanted, settle
+from hocket.train.settling import Wanted, first_inputs, settle
 from hocket.train.trainer import Metric, Trainer, read_metrics
 from hocket.train.update import MakeOptimizer, TorchUpdate
 
@@ -33,6 +35,7 @@ def fit(
     loss: Loss,
     optimizer: torch.optim.Optimizer | MakeOptimizer,
     epochs: int = 1,
+    max_steps: int | None = None,
     batch_size: int = 32,
     strategy: str = "model",
     num_partitions: int | None = None,
@@ -57,6 +60,7 @@ def fit(
     resume: str | Path | None = None,
     comm: Communicator | None = None,
     timeout: float | None = None,
+    picture: str | Path | None = None,
     show_progress: bool = True,
 ) -> History:
     """Train; called by all ranks of a job alike (``hocket run -n 4 train.py``). Every rank has the whole trained model
@@ -69,6 +73,7 @@ def fit(
         loss: (output, target) -> scalar, of a micro-batch.
         optimizer: of the model's parameters, or what makes one of parameters.
         epochs: to train.
+        max_steps: after which it ends, whatever the epoch.
         batch_size: samples of a step, over all replicas.
         strategy: "data", "model", "hybrid", or "auto": the model is measured, and what a simulation finds fastest done.
         num_partitions, num_replicas: how the ranks are used; what is not given follows from the strategy.
@@ -90,6 +95,7 @@ def fit(
         resume: a file that `Trainer.save` wrote, to go on from.
         comm: of all ranks; None: the job's, which is joined and left.
         timeout: seconds that a rank waits for another.
+        picture: a file for a picture of the last step, as it was simulated and as it was.
         show_progress: on rank 0.
 
     Raises:
@@ -119,6 +125,8 @@ def fit(
             balance,
             limit_nbytes,
         )
+        if picture is not None:
+            check_picture_path(Path(picture))
         plan = settle(wanted, graph_of(model), source, comm, shows)
         executor = stack.enter_context(
             PipelineExecutor(plan.schedule, plan.split, comm, loss, exact=exact, seed=seed, timeout=timeout)
@@ -134,7 +142,13 @@ def fit(
         )
         if resume is not None:
             trainer.load(resume)
-        history = run_epochs(trainer, source, epochs, validation, list(callbacks), show_progress)
+        history = run_epochs(
+            trainer, source, epochs, validation, list(callbacks), show_progress=show_progress, max_steps=max_steps
+        )
+        history.plan = str(plan)
+        if picture is not None and history.batch_losses:
+            inputs = first_inputs(source, plan.split.batch_inputs, executor.num_micro_batches)
+            compare_with_simulation(executor, inputs, picture)
         trainer.collect()
     return history
 
@@ -145,7 +159,9 @@ def run_epochs(
     epochs: int,
     validation: Source | None = None,
     callbacks: Sequence[Callback] = (),
+    *,
     show_progress: bool = True,
+    max_steps: int | None = None,
 ) -> History:
     """Train for some epochs, from where the trainer stands.
 
@@ -156,6 +172,7 @@ def run_epochs(
         validation: of batches that are evaluated after every epoch.
         callbacks: see `Callback`.
         show_progress: on rank 0.
+        max_steps: after which it ends, whatever the epoch.
     """
     history = History()
     shows = show_progress and trainer.comm.rank == 0
@@ -165,7 +182,7 @@ def run_epochs(
         epoch = trainer.epoch
         for each in callbacks:
             each.on_epoch_begin(trainer, epoch)
-        logs = _train_epoch(trainer, source, f"epoch {epoch + 1} of {epochs}", history, callbacks, shows)
+        logs = _train_epoch(trainer, source, f"epoch {epoch + 1} of {epochs}", history, callbacks, shows, max_steps)
         if validation is not None:
             logs.update({f"val_{name}": value for name, value in trainer.evaluate(validation).items()})
         history.add(epoch, logs)
@@ -179,7 +196,13 @@ def run_epochs(
 
 
 def _train_epoch(
-    trainer: Trainer, source: Source, words: str, history: History, callbacks: Sequence[Callback], shows: bool
+    trainer: Trainer,
+    source: Source,
+    words: str,
+    history: History,
+    callbacks: Sequence[Callback],
+    shows: bool,
+    max_steps: int | None,
 ) -> dict[str, float]:
     totals: dict[str, float] = {}
     num_samples = 0
@@ -196,6 +219,9 @@ def _train_epoch(
             update(number, source.num_batches or number, ", ".join(f"{name} {logs[name]:.4g}" for name in logs))
             for each in callbacks:
                 each.on_batch_end(trainer, trainer.num_steps, logs)
+            if max_steps is not None and trainer.num_steps >= max_steps:
+                trainer.stop_training = True
+                break
     if not num_samples:
         raise InvalidArgument(f"{words}: the data gave no batch")
     measured = trainer.meter.result() if trainer.meter is not None else {}

@@ -13,11 +13,13 @@ class History:
         history: by name, such as "loss", "val_loss" and "samples_per_s": one number an epoch.
         epoch: numbers of the epochs.
         batch_losses: of every step, in order.
+        plan: what the ranks did, in words.
     """
 
     history: dict[str, list[float]] = field(default_factory=dict)
     epoch: list[int] = field(default_factory=list)
     batch_losses: list[float] = field(default_factory=list)
+    plan: str = ""
 
     def add(self, epoch: int, logs: dict[str, float]) -> None:
         """Add an epoch."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,9 +15,10 @@ from hocket.pipeline.timeline import PipelineTimeline
 
 
 def measured_timeline(
-    comm: Communicator, schedule: PipelineSchedule, times: NDArray[np.float64], costs: CostModel
+    comm: Communicator, schedule: PipelineSchedule, steps: Sequence[NDArray[np.float64]], costs: CostModel
 ) -> PipelineTimeline:
-    """Put the times of the ranks of the first replica together; called by all ranks.
+    """Put the times of the ranks of the first replica together, of the step that took as long as the median of some;
+    called by all ranks.
 
     Clocks of ranks on one host are the same; those of other hosts count from the end of a barrier. A message is taken
     to be on its way from the end of what made it until what needs it begins.
@@ -23,13 +26,15 @@ def measured_timeline(
     Args:
         comm: of all ranks.
         schedule: that they executed.
-        times: seconds at which this rank's actions began (first row) and ended.
+        steps: seconds at which this rank's actions began (first row) and ended, in each of the steps.
         costs: for bytes of messages.
     """
     comm.barrier()
     offset = comm.wtime() if comm.num_hosts > 1 else 0.0
-    of_ranks = comm.all_gather_object(times - offset)[: schedule.num_ranks]
-    begin_s, end_s = np.concatenate(of_ranks, axis=1)
+    of_ranks = comm.all_gather_object(np.stack(steps) - offset)[: schedule.num_ranks]
+    every = np.concatenate(of_ranks, axis=2)
+    spans = every[:, 1].max(axis=1, initial=-np.inf) - every[:, 0].min(axis=1, initial=np.inf)
+    begin_s, end_s = every[np.argsort(spans)[len(spans) // 2]]
     if begin_s.size:
         first = float(begin_s.min())
         begin_s, end_s = begin_s - first, end_s - first

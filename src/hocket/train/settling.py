@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from hocket.comm import Communicator
 from hocket.errors import InvalidArgument
@@ -13,14 +13,13 @@ from hocket.pipeline.choosing import Candidate, choose
 from hocket.pipeline.schedule import PipelineSchedule
 from hocket.sim import Link
 from hocket.train.arrangement import Arrangement
-from hocket.train.balance import balance_by_time, count_costs, join_layers
+from hocket.train.balance import BALANCES, balance_by_time, count_costs, join_layers
 from hocket.train.batches import Samples, Stream, micro_batches_of
 from hocket.train.layer_costs import StageCosts, costs_of_model, costs_of_stages, profile_layers
 from hocket.train.layer_graph import LayerGraph
 from hocket.train.link import measure_link
+from hocket.train.on_rank_0 import on_rank_0
 from hocket.train.plan import Plan, plan_ranks, plan_schedule, plan_training
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,34 @@ def settle(
     Raises:
         InvalidArgument, InvalidModel: it cannot be done so: raised on every rank.
     """
-    if wanted.strategy == "auto":
+    plan = settle_without_measuring(wanted, graph, comm.size)
+    if plan is None:
         return _chosen(wanted, graph, source, comm, shows)
+    arrangement, table = plan.arrangement, plan.schedule
+    if wanted.layers_per_partition is not None or wanted.balance == "params" or not isinstance(wanted.balance, str):
+        return plan
+    inputs = first_inputs(source, graph.batch_inputs, arrangement.num_replicas * table.num_micro_batches)
+    if wanted.balance != "profile":
+        return plan_training(graph, arrangement, table, costs=count_costs(wanted.balance, graph, inputs))
+    layers, link = on_rank_0(comm, lambda: _profile(graph, inputs, shows)), measure_link(comm)
+    return _balanced(graph, arrangement, table, layers, link)
+
+
+def settle_without_measuring(wanted: Wanted, graph: LayerGraph, num_ranks: int) -> Plan | None:
+    """Settle as much of a training as can be without data or ranks: stages have as many parameters as each other where
+    something is to be measured for that. None where the strategy is still to be chosen.
+
+    Raises:
+        InvalidArgument, InvalidModel: it cannot be done so.
+    """
+    if isinstance(wanted.balance, str) and wanted.balance not in (*BALANCES, "profile"):
+        raise InvalidArgument(f"balance is {', '.join(BALANCES)} or profile, not {wanted.balance!r}")
+    if wanted.strategy == "auto":
+        if isinstance(wanted.schedule, PipelineSchedule) or wanted.layers_per_partition is not None:
+            raise InvalidArgument('strategy "auto" chooses schedule and cuts: leave them out, or choose a strategy')
+        return None
     schedule = wanted.schedule or "1f1b"
-    arrangement = plan_ranks(wanted.strategy, comm.size, wanted.num_partitions, wanted.num_replicas, schedule)
+    arrangement = plan_ranks(wanted.strategy, num_ranks, wanted.num_partitions, wanted.num_replicas, schedule)
     table = plan_schedule(
         arrangement,
         wanted.batch_size,
@@ -71,20 +94,12 @@ def settle(
     )
     if wanted.layers_per_partition is not None:
         return plan_training(graph, arrangement, table, layers_per_partition=wanted.layers_per_partition)
-    if not isinstance(wanted.balance, str):
-        return plan_training(graph, arrangement, table, costs=wanted.balance)
-    inputs = None
-    if wanted.balance != "params":
-        inputs = first_inputs(source, graph, arrangement.num_replicas * table.num_micro_batches)
-    if wanted.balance != "profile":
-        return plan_training(graph, arrangement, table, costs=count_costs(wanted.balance, graph, inputs or {}))
-    assert inputs is not None
-    layers, link = _on_rank_0(comm, lambda: _profile(graph, inputs, shows)), measure_link(comm)
-    return _balanced(graph, arrangement, table, layers, link)
+    costs = None if isinstance(wanted.balance, str) else wanted.balance
+    return plan_training(graph, arrangement, table, costs=costs)
 
 
-def first_inputs(source: Samples | Stream, graph: LayerGraph, num_parts: int) -> Mapping[str, Any]:
-    """Return what the model takes of the first micro-batch of a source.
+def first_inputs(source: Samples | Stream, names: Sequence[str], num_parts: int) -> Mapping[str, Any]:
+    """Return what the model takes, by name, of the first micro-batch of a source, of so many a batch.
 
     Raises:
         InvalidArgument: the source cannot be read twice.
@@ -94,17 +109,15 @@ def first_inputs(source: Samples | Stream, graph: LayerGraph, num_parts: int) ->
             "to measure a model its data have to be at hand: give arrays or a dataset, or choose strategy and balance"
         )
     first = next(source.batches(0))
-    return micro_batches_of(first, graph.batch_inputs, 0, 1, num_parts)[0][0].inputs
+    return micro_batches_of(first, names, 0, 1, num_parts)[0][0].inputs
 
 
 def _chosen(wanted: Wanted, graph: LayerGraph, source: Samples | Stream, comm: Communicator, shows: bool) -> Plan:
-    if isinstance(wanted.schedule, PipelineSchedule) or wanted.layers_per_partition is not None:
-        raise InvalidArgument('strategy "auto" chooses schedule and cuts: leave them out, or choose a strategy')
     sizes = (max(1, wanted.batch_size // (4 * comm.size)), max(2, wanted.batch_size // comm.size))
-    inputs = [first_inputs(source, graph, max(1, wanted.batch_size // size)) for size in sizes]
+    inputs = [first_inputs(source, graph.batch_inputs, max(1, wanted.batch_size // size)) for size in sizes]
     link = measure_link(comm)
 
-    def on_rank_0() -> tuple[Candidate, list[StageCosts]]:
+    def measure() -> tuple[Candidate, list[StageCosts]]:
         small, large = (_profile(graph, each, shows) for each in inputs)
         model = costs_of_model(small, large, sizes)
         names = None if wanted.schedule is None else [str(wanted.schedule)]
@@ -125,7 +138,7 @@ def _chosen(wanted: Wanted, graph: LayerGraph, source: Samples | Stream, comm: C
             )[0]
         return best, _scaled(small, large, sizes, best.micro_batch_size)
 
-    best, layers = _on_rank_0(comm, on_rank_0)
+    best, layers = on_rank_0(comm, measure)
     arrangement = Arrangement(best.num_ranks, best.num_replicas)
     return _balanced(graph, arrangement, best.schedule(), layers, link)
 
@@ -155,18 +168,3 @@ def _scaled(
         StageCosts(*(max(0.0, getattr(a, name) + share * (getattr(b, name) - getattr(a, name))) for name in names))
         for a, b in zip(small, large, strict=True)
     ]
-
-
-def _on_rank_0(comm: Communicator, work: Callable[[], T]) -> T:
-    """Do something on rank 0, and give all ranks what came out, or the error."""
-    found: T | None = None
-    problem: Exception | None = None
-    if comm.rank == 0:
-        try:
-            found = work()
-        except Exception as error:  # whatever it is, the others are not to wait for it
-            problem = error
-    found, problem = comm.broadcast_object((found, problem), 0)
-    if problem is not None:
-        raise problem
-    return cast(T, found)

@@ -172,7 +172,7 @@ class Trainer:
 
     @property
     def _num_parts(self) -> int:
-        return self.executor.num_replicas * self.executor.schedule.num_micro_batches
+        return self.executor.num_micro_batches
 
     def _cut(self, batch: Batch) -> tuple[list[Any], list[float]]:
         executor = self.executor

@@ -1,0 +1,63 @@
+"""One rank of `hocket train`: ``python -m hocket.cli._train_rank OPTIONS``, with its options as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from hocket.cli.train import wanted_of
+from hocket.keras.by_name import (
+    begin,
+    compile_keras,
+    is_keras,
+    load_data,
+    load_loss,
+    load_model,
+    load_optimizer,
+    save_model,
+)
+from hocket.session import init
+
+
+def main(options: dict[str, Any]) -> None:
+    """Train, and write what came of it."""
+    begin(options["seed"])
+    model = load_model(options["model"])
+    data, validation = load_data(options["data"])
+    common = {
+        **wanted_of(options),
+        "epochs": options["epochs"],
+        "max_steps": options["steps"],
+        "validation_data": validation,
+        "exact": options["exact"],
+        "seed": options["seed"],
+        "picture": options["picture"],
+    }
+    with init(timeout=options["timeout"]) as comm:
+        if is_keras(model):
+            from hocket.keras import fit as fit_keras
+
+            compile_keras(model, options["loss"], options["optimizer"], options["learning_rate"])
+            history: Any = fit_keras(model, data, comm=comm, **common)
+        else:
+            from hocket.train import fit
+
+            history = fit(
+                model,
+                data,
+                loss=load_loss(options["loss"]),
+                optimizer=load_optimizer(options["optimizer"], options["learning_rate"]),
+                comm=comm,
+                **common,
+            )
+        if comm.rank == 0:
+            if options["save"]:
+                save_model(model, Path(options["save"]))
+            found = {"plan": history.plan, "epochs": list(history.epoch), "history": history.history}
+            Path(options["output"]).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,149 @@
+"""`hocket train`: train a model split over ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hocket.boot.launcher import run_job
+from hocket.boot.rank_process import runner_command
+from hocket.boot.summary import summarise
+from hocket.errors import InvalidArgument
+from hocket.measure.pictures import check_picture_path
+
+_HELP = """Train a torch module or an unchanged Keras model on several ranks of this host: replicas of it, one cut into
+stages, or both.
+
+Everything is checked before a rank is started. Every rank loads model and data as they are named here."""
+_EXAMPLES = """\b
+Examples:
+  hocket train --model resnet20-v2 --data mnist --strategy model -n 2
+  hocket train --model mine.py:make_model --data mine.py:load --strategy hybrid --partitions 2 -n 4
+  hocket train --model resnet110-v2 --data mnist --strategy auto -n 2 --picture step.png
+  hocket train --model mine.py:make_model --data mine.py:load -n 2 --schedule zb-v --save out.pt"""
+
+
+def register(application: typer.Typer) -> None:
+    """Add the verb to the command."""
+    application.command("train", help=_HELP, epilog=_EXAMPLES)(train)
+
+
+def train(
+    model: Annotated[str, typer.Option(metavar="NAME", help="resnet20-v2, FILE.py:FUNCTION or MODULE:FUNCTION.")],
+    data: Annotated[str, typer.Option(metavar="NAME", help="mnist, random, FILE.py:FUNCTION or MODULE:FUNCTION.")] = (
+        "mnist"
+    ),
+    num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="Ranks to start.")] = 2,
+    strategy: Annotated[str, typer.Option(metavar="S", help="data, model, hybrid, or auto.")] = "model",
+    partitions: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Ranks of a model.")] = None,
+    replicas: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Copies of it.")] = None,
+    schedule: Annotated[
+        str | None, typer.Option(metavar="NAME", show_default=False, help="See hocket pipeline list; default: 1f1b.")
+    ] = None,
+    micro_batches: Annotated[
+        int | None, typer.Option("-m", "--micro-batches", metavar="N", show_default=False, help="Of a replica.")
+    ] = None,
+    layers_per_partition: Annotated[
+        str | None, typer.Option(metavar="A,B", show_default=False, help="How many layers each stage has.")
+    ] = None,
+    balance: Annotated[str, typer.Option(metavar="B", help="Stages are alike in params, flops, or profile.")] = (
+        "params"
+    ),
+    batch_size: Annotated[int, typer.Option(metavar="N", help="Samples of a step, over all replicas.")] = 32,
+    epochs: Annotated[int, typer.Option(metavar="N")] = 1,
+    steps: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Stop after so many.")] = None,
+    loss: Annotated[str, typer.Option(metavar="NAME", help="cross_entropy, mse, l1, or FILE.py:FUNCTION.")] = (
+        "cross_entropy"
+    ),
+    optimizer: Annotated[str, typer.Option(metavar="NAME", help="sgd, adam or adamw.")] = "adam",
+    learning_rate: Annotated[float, typer.Option("--lr", "--learning-rate", metavar="R")] = 1e-3,
+    exact: Annotated[bool, typer.Option("--exact", help="Gradients of one process, bit for bit.")] = False,
+    recompute: Annotated[bool, typer.Option("--recompute", help="Keep less, compute more.")] = False,
+    seed: Annotated[int, typer.Option(metavar="N")] = 0,
+    timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that a rank waits for another.")] = 600.0,
+    save: Annotated[Path | None, typer.Option(metavar="PATH", show_default=False, help="The trained model.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="PATH", show_default=False, help="A step, simulated and measured.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """Check everything, and run the ranks."""
+    if picture is not None:
+        check_picture_path(picture)
+    if num_ranks < 1:
+        raise InvalidArgument(f"-n is 1 or more, not {num_ranks}")
+    options: dict[str, Any] = {
+        "model": model, "data": data, "strategy": strategy, "partitions": partitions, "replicas": replicas,
+        "schedule": schedule, "micro_batches": micro_batches, "layers": _read_counts(layers_per_partition),
+        "balance": balance, "batch_size": batch_size, "epochs": epochs, "steps": steps, "loss": loss,
+        "optimizer": optimizer, "learning_rate": learning_rate, "exact": exact, "recompute": recompute, "seed": seed,
+        "timeout": timeout, "save": str(save.absolute()) if save else None,
+        "picture": str(picture.absolute()) if picture else None,
+    }  # fmt: skip
+    _check(options, num_ranks)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the ranks: one thread each
+    with tempfile.TemporaryDirectory(prefix="hocket-train-") as folder:
+        options["output"] = str(Path(folder) / "result.json")
+        result = run_job(runner_command(["-m", "hocket.cli._train_rank", json.dumps(options)]), num_ranks)
+        sys.stderr.write(summarise(result))
+        if result.exit_code == 0:
+            found = json.loads(Path(options["output"]).read_text())
+            print(json.dumps(found) if as_json else _told(found))
+    return result.exit_code
+
+
+def _check(options: dict[str, Any], num_ranks: int) -> None:
+    """Load model and data and settle what each rank does, so that bad input is found before a rank is started."""
+    from hocket.keras.by_name import compile_keras, is_keras, load_data, load_loss, load_model, load_optimizer
+    from hocket.train import Wanted, graph_of, settle_without_measuring
+
+    made = load_model(options["model"])
+    load_data(options["data"])
+    if is_keras(made):
+        from hocket.keras import graph_of_keras
+
+        compile_keras(made, options["loss"], options["optimizer"], options["learning_rate"])
+        graph = graph_of_keras(made)
+    else:
+        load_loss(options["loss"])
+        load_optimizer(options["optimizer"], options["learning_rate"])
+        graph = graph_of(made)
+    settle_without_measuring(Wanted(**wanted_of(options)), graph, num_ranks)
+
+
+def wanted_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of `hocket.train.Wanted`."""
+    return {
+        "batch_size": options["batch_size"],
+        "strategy": options["strategy"],
+        "num_partitions": options["partitions"],
+        "num_replicas": options["replicas"],
+        "schedule": options["schedule"],
+        "num_micro_batches": options["micro_batches"],
+        "recompute": options["recompute"],
+        "layers_per_partition": options["layers"],
+        "balance": options["balance"],
+    }
+
+
+def _read_counts(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError:
+        raise InvalidArgument(f"--layers-per-partition is numbers with commas between them, not {text!r}") from None
+
+
+def _told(found: dict[str, Any]) -> str:
+    lines = [found["plan"]]
+    for number, epoch in enumerate(found["epochs"]):
+        words = ", ".join(f"{name} {values[number]:.4g}" for name, values in found["history"].items())
+        lines.append(f"epoch {epoch + 1}: {words}")
+    return "\n".join(lines)

@@ -1,0 +1,29 @@
+"""Work of one rank that all of them wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+from hocket.comm import Communicator
+
+T = TypeVar("T")
+
+
+def on_rank_0(comm: Communicator, work: Callable[[], T]) -> T:
+    """Do something on rank 0, and give all ranks what came out; called by all ranks.
+
+    Raises:
+        Exception: what `work` raised, on every rank.
+    """
+    found: T | None = None
+    problem: Exception | None = None
+    if comm.rank == 0:
+        try:
+            found = work()
+        except Exception as error:  # whatever it is, the others are not to wait for it
+            problem = error
+    found, problem = comm.broadcast_object((found, problem), 0)
+    if problem is not None:
+        raise problem
+    return cast(T, found)

@@ -1,0 +1,112 @@
+"""`hocket train`: from names of a model and data to a trained model, and bad input before a rank is started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from hocket.cli._application import run_command_line
+
+from .command import hocket
+
+pytestmark = pytest.mark.timeout(150)
+
+MINE = """
+import torch
+from torch import nn
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+
+def data():
+    x = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
+    return x, (x.sum(1) > 0).long()
+
+class Depends(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+def subclassed():
+    import keras
+
+    class Own(keras.Model):
+        def call(self, x):
+            return x
+
+    return Own()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(MINE)
+    return tmp_path
+
+
+def test_a_module_of_the_users(folder: Path) -> None:
+    options = ["--model", "mine.py:model", "--data", "mine.py:data", "--epochs", "3", "--lr", "0.03"]
+    run = hocket(folder, "train", *options, "--schedule", "zb-h1", "-m", "4", "--save", "out.pt", "--picture",
+                 "step.png", "--json")  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert found["plan"] == "2 partitions x 1 replicas, zb-h1, 4 micro-batches, stages of 2, 3 layers"
+    assert found["epochs"] == [0, 1, 2]
+    assert found["history"]["loss"][2] < found["history"]["loss"][0]
+    model = torch.nn.Sequential(
+        *(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    )
+    model.load_state_dict(torch.load(folder / "out.pt", weights_only=True))
+    x = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
+    loss = torch.nn.functional.cross_entropy(model(x), (x.sum(1) > 0).long())
+    assert loss.item() < found["history"]["loss"][2]
+    assert (folder / "step.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_keras_model(folder: Path) -> None:
+    run = hocket(folder, "train", "--model", "resnet11-v2", "--data", "random", "--steps", "2", "--save", "out.keras")
+    assert run.returncode == 0, run.stderr
+    assert "2 partitions x 1 replicas, 1f1b, 8 micro-batches" in run.stdout
+    assert (folder / "out.keras").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--model", "resnet21-v2"], "the depth of a ResNet-v2 is 9 n + 2"),
+        (["--model", "nothing"], "model is resnet20-v2 (any depth of 9 n + 2), or FILE.py:NAME, or MODULE:NAME"),
+        (["--model", "absent.py:model"], "there is no file absent.py"),
+        (["--model", "mine.py:absent"], "has no attribute 'absent'"),
+        (["--model", "mine.py:Depends"], "Depends cannot be traced"),
+        (["--model", "mine.py:subclassed"], "is a subclass of keras.Model"),
+        (["--model", "mine.py:model", "--data", "nothing"], "data is mnist, random, or FILE.py:NAME"),
+        (["--model", "mine.py:model", "--loss", "nothing"], "loss is cross_entropy, mse, l1"),
+        (["--model", "mine.py:model", "--optimizer", "nothing"], "optimizer is sgd, adam, adamw; not 'nothing'"),
+        (["--model", "mine.py:model", "--strategy", "both"], "a strategy is data, model, hybrid or auto"),
+        (["--model", "mine.py:model", "--balance", "luck"], "balance is params, flops or profile, not 'luck'"),
+        (["--model", "mine.py:model", "--partitions", "3"], "3 partitions x 1 replicas are 3 ranks, and there are 2"),
+        (["--model", "mine.py:model", "-n", "6"], "1f1b on 6 ranks has 6 stages; the model has 5 modules"),
+        (["--model", "mine.py:model", "--schedule", "2f2b"], "there is no schedule '2f2b'"),
+        (["--model", "mine.py:model", "-m", "64"], "a batch of 32 samples cannot be cut into 1 x 64 micro-batches"),
+        (["--model", "mine.py:model", "--layers-per-partition", "2,x"], "is numbers with commas between them"),
+        (["--model", "mine.py:model", "--layers-per-partition", "2,2"], "[2, 2] are 4 layers; the model has 5"),
+        (["--model", "mine.py:model", "-n", "0"], "-n is 1 or more, not 0"),
+        (["--model", "mine.py:model", "--picture", "step.xyz"], "xyz"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line(
+    folder: Path,
+    options: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    options = options if "--data" in options else [*options, "--data", "random"]
+    assert run_command_line(["train", *options]) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert len(told.strip().splitlines()) == 1
