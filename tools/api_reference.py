@@ -43,6 +43,7 @@ MODULES = {
         *(
             "fit",
             "graph_of",
+            "graph_of_exported",
             "LayerGraph",
             "Layer",
             "SplitModel",

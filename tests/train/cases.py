@@ -37,6 +37,7 @@ class Case:
         dtype: of parameters and data.
         exact: as of the executor.
         passes: names of passes over the table.
+        exported: traced by torch.export.
     """
 
     model: str
@@ -46,10 +47,12 @@ class Case:
     dtype: torch.dtype = torch.float32
     exact: bool = True
     passes: tuple[str, ...] = ()
+    exported: bool = False
 
     def __str__(self) -> str:
         words = [self.model, self.schedule, *(f"{name}={value}" for name, value in self.parameters.items())]
         words += [str(self.num_micro_batches), str(self.dtype).removeprefix("torch."), *self.passes]
+        words += ["exported"] if self.exported else []
         return "-".join(words) + ("" if self.exact else "-any")
 
     def table(self, num_ranks: int, split: SplitModel | None = None) -> PipelineSchedule:
@@ -98,7 +101,7 @@ def run_cases(comm: Communicator, num_ranks: int, cases: Sequence[Case]) -> list
 
 def _run(comm: Communicator, num_ranks: int, case: Case) -> Outcome:
     schedule = case.table(num_ranks)
-    split = split_of(case.model, schedule.num_stages, case.dtype)
+    split = split_of(case.model, schedule.num_stages, case.dtype, exported=case.exported)
     with PipelineExecutor(schedule, split, comm, LOSSES[case.model], exact=case.exact, timeout=60) as executor:
         batch = batch_of(case.model, split, schedule, executor.replica, executor.num_replicas, case.dtype)
         for _ in range(NUM_STEPS):

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from hocket.pipeline import PipelineSchedule
-from hocket.train import LayerGraph, SplitModel, graph_of
+from hocket.train import LayerGraph, SplitModel, graph_of, graph_of_exported
 from hocket.train.randomness import random_key
 
 WIDTH, SAMPLES = 6, 3  # of a layer, and of a micro-batch
@@ -158,8 +158,12 @@ def split_evenly(graph: LayerGraph, num_stages: int) -> SplitModel:
     return graph.split([round(number * size / num_stages) for number in range(num_stages + 1)])
 
 
-def split_of(name: str, num_stages: int, dtype: torch.dtype) -> SplitModel:
-    return split_evenly(graph_of(make(name, num_stages, dtype)), num_stages)
+def split_of(name: str, num_stages: int, dtype: torch.dtype, *, exported: bool = False) -> SplitModel:
+    model = make(name, num_stages, dtype)
+    if exported:
+        ((inputs, _),) = data_of(name, 1, dtype)
+        return split_evenly(graph_of_exported(model, inputs), num_stages)
+    return split_evenly(graph_of(model), num_stages)
 
 
 def micro_batches_of(schedule: PipelineSchedule, pipe: int) -> list[int]:

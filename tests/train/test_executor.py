@@ -42,6 +42,7 @@ PASSED = [
     Case("chain", "chimera", passes=("eager", "rendezvous")),
     Case("chain", "zb-v", num_micro_batches=8, exact=False),
     Case("images", "1f1b", exact=False),
+    *(Case(model, "zb-v", exported=True) for model in HARD),
 ]
 REPLICAS = [
     Case("chain", name, parameters, 4, dtype)

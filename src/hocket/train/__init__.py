@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hocket.train.callbacks import Callback, Checkpoint, EarlyStopping, LearningRate
     from hocket.train.comparing import compare_with_simulation
     from hocket.train.executor import MicroBatch, PipelineExecutor, StepResult
+    from hocket.train.exported import graph_of_exported
     from hocket.train.fitting import fit, run_epochs
     from hocket.train.history import History
     from hocket.train.layer_costs import StageCosts, costs_of_stages, profile_layers, profile_stages
@@ -60,6 +61,7 @@ __all__ = [
     "first_inputs",
     "fit",
     "graph_of",
+    "graph_of_exported",
     "measure_link",
     "plan_ranks",
     "plan_schedule",
@@ -102,6 +104,7 @@ _HOMES = {
     "first_inputs": "settling",
     "fit": "fitting",
     "graph_of": "models",
+    "graph_of_exported": "exported",
     "measure_link": "link",
     "plan_ranks": "plan",
     "plan_schedule": "plan",

@@ -12,16 +12,18 @@ import torch
 from torch import nn
 
 from hocket.comm import Communicator
-from hocket.errors import InvalidArgument
+from hocket.errors import InvalidArgument, InvalidModel
 from hocket.measure.pictures import check_picture_path
 from hocket.measure.progress import progress
 from hocket.pipeline.schedule import PipelineSchedule
 from hocket.session import init
-from hocket.train.batches import Source, Weigh, source_of
+from hocket.train.batches import Samples, Source, Stream, Weigh, source_of
 from hocket.train.callbacks import Callback
 from hocket.train.comparing import compare_with_simulation
 from hocket.train.executor import Loss, PipelineExecutor
+from hocket.train.exported import graph_of_exported
 from hocket.train.history import History
+from hocket.train.layer_graph import LayerGraph
 from hocket.train.models import graph_of
 from hocket.train.settling import Wanted, first_inputs, settle
 from hocket.train.trainer import Metric, Trainer, read_metrics
@@ -67,8 +69,8 @@ def fit(
     at the end.
 
     Args:
-        model: any module that can be traced, or a `torch.nn.Sequential`; the same on every rank, which all begin with
-            the parameters of rank 0.
+        model: a `torch.nn.Sequential`, or any module that torch.fx or torch.export can trace; the same on every rank,
+            which all begin with the parameters of rank 0.
         data: (x, y) of arrays or tensors, a dataset of such pairs, or an iterable of batches: see `source_of`.
         loss: (output, target) -> scalar, of a micro-batch.
         optimizer: of the model's parameters, or what makes one of parameters.
@@ -127,7 +129,7 @@ def fit(
         )
         if picture is not None:
             check_picture_path(Path(picture))
-        plan = settle(wanted, graph_of(model), source, comm, shows)
+        plan = settle(wanted, _graph_of(model, source), source, comm, shows)
         executor = stack.enter_context(
             PipelineExecutor(plan.schedule, plan.split, comm, loss, exact=exact, seed=seed, timeout=timeout)
         )
@@ -151,6 +153,19 @@ def fit(
             compare_with_simulation(executor, inputs, picture)
         trainer.collect()
     return history
+
+
+def _graph_of(model: nn.Module, source: Samples | Stream) -> LayerGraph:
+    """The model's layers, by torch.export where its code is too much for tracing and there is an example at hand."""
+    try:
+        return graph_of(model)
+    except InvalidModel:
+        if isinstance(source, Stream):
+            raise
+    x = next(source.batches(0)).x
+    if isinstance(x, Mapping):
+        return graph_of_exported(model, (), x)
+    return graph_of_exported(model, tuple(x) if isinstance(x, (tuple, list)) else (x,))
 
 
 def run_epochs(

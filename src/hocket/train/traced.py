@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import fx, nn
@@ -30,16 +30,26 @@ def graph_of_module(model: nn.Module) -> LayerGraph:
     finally:
         model.train(was_training)
     training, evaluation = graphs
-    return graph_of_fx(model, training, evaluation if _names(training) == _names(evaluation) else None)
+    return graph_of_fx(model, model, training, evaluation)
 
 
-def graph_of_fx(model: nn.Module, training: fx.Graph, evaluation: fx.Graph | None) -> LayerGraph:
+def graph_of_fx(
+    model: nn.Module,
+    root: nn.Module | dict[str, Any],
+    training: fx.Graph,
+    evaluation: fx.Graph,
+    unflatten: Callable[[list[Any]], Any] | None = None,
+) -> LayerGraph:
     """Return the layers of traced graphs.
 
     Args:
-        model: whose modules and parameters they use.
-        training, evaluation: with the same nodes, which may have other arguments; None if there is none.
+        model: the whole.
+        root: what the names of modules, parameters and buffers in the graphs belong to.
+        training, evaluation: with the same nodes, which may have other arguments; nodes of the first one whose values
+            nobody takes may be missing in the second one. Where they differ more, evaluation is by the first one.
+        unflatten: makes what the model returns of what the graph does; the same if not given.
     """
+    is_alike = _is_alike(training, evaluation)
     nodes = [node for node in training.nodes if node.op in _COMPUTE]
     if not nodes:
         raise InvalidModel(f"{type(model).__name__} has no operation that could be put on a rank")
@@ -53,12 +63,14 @@ def graph_of_fx(model: nn.Module, training: fx.Graph, evaluation: fx.Graph | Non
 
     def make_stage(here: range, inputs: tuple[str, ...], given: tuple[str, ...]) -> Stage:
         names = {layers[number].name for number in here}
-        modules = [_part(model, graph, names, inputs, given) for graph in (training, evaluation) if graph is not None]
+        graphs = (training, evaluation) if is_alike else (training,)
+        modules = [_part(root, graph, names, inputs, given) for graph in graphs]
         return ModuleStage(modules[0], inputs, given, evaluation=modules[1] if len(modules) > 1 else None)
 
     def make_output(values: Sequence[Any]) -> Any:
         found = dict(zip(outputs, values, strict=True))
-        return fx.node.map_arg(result, lambda node: found[node.name])
+        made = _filled(result, found)
+        return made if unflatten is None else unflatten(list(made))
 
     batch = tuple(node.name for node in training.nodes if node.op == "placeholder")
     return LayerGraph(layers, batch, outputs, make_stage, make_output, model, "operations")
@@ -71,13 +83,18 @@ def _trace(model: nn.Module) -> fx.Graph:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise InvalidModel(
             f"{type(model).__name__} cannot be traced, as what it does depends on its inputs ({reason}). A "
-            "torch.nn.Sequential of its parts needs no tracing, and operations on shapes alone can be wrapped "
-            "(torch.fx.wrap)"
+            "torch.nn.Sequential of its parts needs no tracing; graph_of_exported traces with torch.export what "
+            "depends on no more than the shapes of its inputs"
         ) from error
 
 
-def _names(graph: fx.Graph) -> list[tuple[str, str, str]]:
-    return [(node.op, node.name, str(node.target)) for node in graph.nodes]
+def _is_alike(training: fx.Graph, evaluation: fx.Graph) -> bool:
+    """Whether the stages of the one can be cut out of the other by the names of its nodes."""
+    known = {node.name: (node.op, str(node.target)) for node in training.nodes}
+    found = {node.name: (node.op, str(node.target)) for node in evaluation.nodes}
+    return all(known.get(name) == what for name, what in found.items() if what[0] != "get_attr") and all(
+        node.name in found or node.op == "get_attr" or not node.users for node in training.nodes
+    )
 
 
 def _values(node: fx.Node) -> list[str]:
@@ -92,6 +109,20 @@ def _parameters(node: fx.Node, own: Mapping[str, nn.Parameter]) -> list[str]:
     return [name for name in names if name in own]
 
 
+def _filled(tree: Any, values: Mapping[str, Any]) -> Any:
+    """What a graph returns, with values for nodes, in plain containers instead of the immutable ones of graphs."""
+    if isinstance(tree, fx.Node):
+        return values[tree.name]
+    if isinstance(tree, dict):
+        return {key: _filled(each, values) for key, each in tree.items()}
+    if isinstance(tree, list):
+        return [_filled(each, values) for each in tree]
+    if isinstance(tree, tuple):
+        parts = [_filled(each, values) for each in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+    return tree
+
+
 def _nodes_in(tree: Any) -> list[fx.Node]:
     found: list[fx.Node] = []
     fx.node.map_arg(tree, found.append)
@@ -99,9 +130,13 @@ def _nodes_in(tree: Any) -> list[fx.Node]:
 
 
 def _part(
-    model: nn.Module, graph: fx.Graph, names: set[str], inputs: tuple[str, ...], outputs: tuple[str, ...]
+    root: nn.Module | dict[str, Any],
+    graph: fx.Graph,
+    names: set[str],
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
 ) -> fx.GraphModule:
-    """The nodes of a stage as a module, with what they use of the model under its names there."""
+    """The nodes of a stage as a module, with what they use of `root` under its names there."""
     part = fx.Graph()
     made: dict[fx.Node, fx.Node] = {}
     by_name = {node.name: node for node in graph.nodes}
@@ -118,4 +153,4 @@ def _part(
         if node.name in names:
             made[node] = part.node_copy(node, copied)
     part.output(tuple(made[by_name[name]] for name in outputs))
-    return fx.GraphModule(model, part, f"stage of {type(model).__name__}")
+    return fx.GraphModule(root, part, "Stage")
