@@ -25,6 +25,16 @@ class Chain(nn.Sequential):
         )
 
 
+class Integers(nn.Sequential):
+    """Whole numbers in weights, data and losses, so that all sums are exact in float64 and no order of them matters:
+    what differs was lost, done twice or scaled wrongly."""
+
+    def __init__(self, num_stages: int) -> None:
+        super().__init__(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(num_stages)))
+        for parameter in self.parameters():
+            parameter.data = torch.randint(-1, 2, parameter.shape).to(parameter.dtype)
+
+
 class Skips(nn.Module):
     """Values that go past several stages, some of them to several later layers, some from one input of two."""
 
@@ -101,6 +111,10 @@ def squares(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return ((output - target) ** 2).sum()
 
 
+def products(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output * target).sum()
+
+
 def squares_of_images(output: dict[str, Any], target: torch.Tensor) -> torch.Tensor:
     return squares(output["out"], target) + output["features"][0].sum() * output["features"][1]
 
@@ -121,6 +135,9 @@ def data_of(name: str, count: int, dtype: torch.dtype) -> list[tuple[tuple[torch
             return (normal(SAMPLES, WIDTH), normal(SAMPLES, WIDTH)), normal(SAMPLES, WIDTH)
         if name == "images":
             return (normal(SAMPLES, 1, 6, 6),), normal(SAMPLES, WIDTH)
+        if name == "integers":
+            x, y = torch.randint(-2, 3, (2, SAMPLES, WIDTH), generator=generator).to(dtype)
+            return (x,), y
         if name.startswith("language"):
             tokens = torch.randint(0, 11, (SAMPLES, 5), generator=generator)
             return (tokens[:, :-1],), tokens[:, 1:]
@@ -131,6 +148,7 @@ def data_of(name: str, count: int, dtype: torch.dtype) -> list[tuple[tuple[torch
 
 LOSSES: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
     "chain": squares,
+    "integers": products,
     "skips": squares,
     "images": squares_of_images,
     "language": cross_entropy,
@@ -139,6 +157,7 @@ LOSSES: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
 }
 MODELS: dict[str, Callable[[int], nn.Module]] = {
     "chain": Chain,
+    "integers": Integers,
     "skips": lambda _: Skips(),
     "images": lambda _: Images(),
     "language": lambda _: Language(),
