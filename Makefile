@@ -30,13 +30,13 @@ test-system: install
 	$(BIN)/python -m pytest tests/system
 
 lint: install
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files 'native/*.?pp' 'native/*.inl' 'tests/native/*.?pp')
 	$(BIN)/mypy
 
 format: install
-	$(BIN)/ruff check --fix .
+	$(BIN)/ruff check --no-cache --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $$(git ls-files 'native/*.?pp' 'native/*.inl' 'tests/native/*.?pp')
 

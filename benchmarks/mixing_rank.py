@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 
+from mixing import SETUPS
+
 import hocket as hk
 from hocket.measure import serve
 from hocket.tune.mix import mix_contenders, sweep_of
 from hocket.tune.sweep import measure_table
 from hocket.tune.table import save_table
-from mixing import SETUPS
 
 
 def main() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 os.environ["KERAS_BACKEND"] = "torch"
 
+import keras
 import numpy as np
 import torch
 
-import keras
 from hocket.comm import Communicator
 from hocket.keras import fit, graph_of_keras
 from hocket.pipeline import Action, PipelineSchedule, Placement

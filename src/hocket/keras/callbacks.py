@@ -6,9 +6,9 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
 import torch
 
-import keras
 from hocket.errors import InvalidArgument
 from hocket.keras.update import KerasUpdate
 from hocket.train import Callback, Trainer

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+
 from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, InvalidModel
 from hocket.keras.callbacks import KerasCallbacks

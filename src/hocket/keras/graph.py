@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
 from keras.src.ops.node import Node
 
-import keras
 from hocket.errors import InvalidModel, InvalidType
 from hocket.keras.stage import KerasStage, Operation
 from hocket.train import Layer, LayerGraph, Stage

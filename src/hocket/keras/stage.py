@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import keras
 import torch
 from keras.src import backend
 from keras.src.models.functional import operation_fn
 from keras.src.ops.node import Node
 from torch import nn
 
-import keras
 from hocket.errors import InvalidModel
 from hocket.train import Stage
 from hocket.train.specs import Inferred, LeafSpec, ValueSpec, spec_of

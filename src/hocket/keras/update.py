@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import keras
 import numpy as np
 import torch
 
-import keras
 from hocket.errors import InvalidModel
 from hocket.train import PipelineExecutor
 

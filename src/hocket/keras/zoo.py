@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+
 from hocket.errors import InvalidArgument
 
 _FILTERS = 16
