@@ -23,7 +23,8 @@ CASES = {
 
 def test_all_are_listed() -> None:
     models = {"gpt.py", "moe.py", "dlrm.py"}  # see test_models.py
-    assert {path.name for path in EXAMPLES.glob("*.py")} == set(CASES) | models
+    trainings = {"train_gpt.py", "train_resnet.py", "train_deep.py"}  # see test_trainings.py
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(CASES) | models | trainings
 
 
 @pytest.mark.timeout(120)

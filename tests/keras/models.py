@@ -31,6 +31,7 @@ def data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def network(how: str = "") -> keras.Model:
     """Skips, a shared layer, regularizers, two uses of one value."""
     keras.utils.set_random_seed(1)
+    keras.config.set_dtype_policy("float64")  # floatx alone changes nothing once a layer was made
     keras.backend.set_floatx("float64")
     inputs = keras.Input((8,))
     first = keras.layers.Dense(16, activation="tanh", kernel_regularizer=keras.regularizers.L2(1e-2))(inputs)
@@ -143,6 +144,7 @@ def compare_application(
 ) -> dict[int, dict[str, Any]]:
     """Cut an application of Keras in so many stages; return what differs from the whole one, bit for bit."""
     torch.set_num_threads(1)
+    keras.config.set_dtype_policy("float32")
     keras.backend.set_floatx("float32")
     keras.utils.set_random_seed(0)
     model = getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3), classes=7)

@@ -29,6 +29,7 @@ class ModelCosts:
         weight_nbytes: with gradients and the optimizer's state.
         gradient_nbytes: that are summed over copies.
         activation_nbytes: of one sample, kept from forward to backward pass.
+        kept_gradient_nbytes: of one sample, kept between the two parts of a split backward pass.
         output_nbytes: of one sample, after the layer: what crosses if a stage ends there.
     """
 
@@ -40,6 +41,7 @@ class ModelCosts:
     weight_nbytes: float | Sequence[float] = 0.0
     gradient_nbytes: float | Sequence[float] = 0.0
     activation_nbytes: float | Sequence[float] = 0.0
+    kept_gradient_nbytes: float | Sequence[float] = 0.0
     output_nbytes: float | Sequence[float] = 0.0
 
     def __post_init__(self) -> None:
@@ -48,7 +50,7 @@ class ModelCosts:
         if not (isinstance(self.weight_share, (int, float)) and 0 <= self.weight_share <= 1):
             raise InvalidArgument(f"weight_share is between 0 and 1, not {self.weight_share}")
         for name in ("forward_s", "backward_s", "overhead_s", "weight_nbytes", "gradient_nbytes", "activation_nbytes",
-                     "output_nbytes"):  # fmt: skip
+                     "kept_gradient_nbytes", "output_nbytes"):  # fmt: skip
             if getattr(self, name) is not None:
                 values = self._of_layers(name)
                 if not ((values >= 0) & np.isfinite(values)).all():
@@ -95,6 +97,7 @@ class ModelCosts:
             stash_nbytes={
                 "activation": sums(self._of_layers("activation_nbytes") * micro_batch_size),
                 "input": inputs,
+                "output_gradient": sums(self._of_layers("kept_gradient_nbytes") * micro_batch_size),
             },
             weight_nbytes=sums(self._of_layers("weight_nbytes")),
             gradient_nbytes=sums(self._of_layers("gradient_nbytes")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -41,7 +42,9 @@ class HocketWork(dist.Work):
         self._native = native
         self._tensors = tensors
         self._finish = finish
+        self._finishing = None if finish is None else threading.RLock()
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+        self._unsettled: list[torch.futures.Future[list[torch.Tensor]]] = []
         if native is None:
             self._complete()
 
@@ -86,6 +89,7 @@ class HocketWork(dist.Work):
         """
         if self._future is None:
             self._future = DrivenFuture(self._drive)
+            self._unsettled.append(self._future)
             if self._native is None or (self._native.done and self._finish is None):
                 self._settle_future()
             elif not in_backward():
@@ -107,20 +111,25 @@ class HocketWork(dist.Work):
             self._settle_future()
 
     def _complete(self) -> None:
-        finish, self._finish = self._finish, None
-        if finish is not None:
-            with torch.no_grad():
-                finish()
+        """Do what is left once the operation is over. The progress thread may come here as well as who waits: both go
+        on when it is done."""
+        if self._finishing is not None:
+            with self._finishing, torch.no_grad():
+                finish, self._finish = self._finish, None
+                if finish is not None:
+                    finish()
         self._settle_future()
 
     def _settle_future(self) -> None:
-        if self._future is None or self._future.done():
-            return
+        try:
+            future = self._unsettled.pop()
+        except IndexError:
+            return  # there is none, or another thread settles it
         error = self.exception()
         if error is None:
-            self._future.set_result(self._tensors)
+            future.set_result(self._tensors)
         else:
-            self._future.set_exception(error)  # type: ignore[arg-type]
+            future.set_exception(error)  # type: ignore[arg-type]
 
 
 class DrivenFuture(torch.futures.Future[Any]):

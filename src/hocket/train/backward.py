@@ -44,6 +44,13 @@ class SplitBackward:
         graph = _Graph([_edge_of(root) for root in roots], inputs, weights)
         self._compute_inputs(graph, list(roots), list(root_gradients), list(inputs))
 
+    @property
+    def kept_nbytes(self) -> int:
+        """Bytes of the gradients that the second part needs from the first one."""
+        kept = chain(self._early.values(), *(gradients for _, gradients, _ in self._late))
+        storages = [each.untyped_storage() for each in kept if each is not None]
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
     def weight_gradients(self) -> Gradients:
         """Compute the second part, once; return the gradients of the weights, None of those without any."""
         found: Gradients = [self._early.pop(number, None) for number in range(len(self._weights))]

@@ -61,7 +61,8 @@ def join_layers(graph: LayerGraph, layers: Sequence[StageCosts], cuts: Sequence[
     return joined
 
 
-_SUMMED = ("forward_s", "backward_s", "input_s", "weight_s", "weight_nbytes", "activation_nbytes")
+_SUMMED = ("forward_s", "backward_s", "input_s", "weight_s", "weight_nbytes", "activation_nbytes",
+           "kept_gradient_nbytes")  # fmt: skip
 
 
 def balance_by_time(

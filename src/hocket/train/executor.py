@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -282,15 +283,20 @@ def _prepare(schedule: PipelineSchedule, split: SplitModel, wiring: Wiring, num_
 def _check_same_model(comm: Communicator, split: SplitModel, schedule: PipelineSchedule) -> None:
     """Raise on every rank where they would train different models, or by different tables."""
     own = (
-        [(name, tuple(each.shape), str(each.dtype)) for name, each in split.parameters().items()],
-        [(stage.inputs, stage.outputs) for stage in split.stages],
-        hash_of(schedule),
+        [f"{name} {each.dtype} {tuple(each.shape)}" for name, each in split.parameters().items()],
+        [f"{stage.inputs} -> {stage.outputs}" for stage in split.stages],
+        [f"{schedule.name} {hash_of(schedule)[:8]}"],
     )
     words = ("parameters", "stages", "schedules")
     for rank, other in enumerate(comm.all_gather_object(own)):
         for what, mine, theirs in zip(words, own, other, strict=True):
             if mine != theirs:
-                raise InvalidArgument(f"rank {comm.rank} and rank {rank} have different {what}")
+                pairs = zip_longest(mine, theirs, fillvalue="nothing")
+                here, there = next(pair for pair in pairs if pair[0] != pair[1])
+                raise InvalidArgument(
+                    f"rank {comm.rank} and rank {rank} have different {what}: {here} on rank {comm.rank}, "
+                    f"{there} on rank {rank}"
+                )
 
 
 def hash_of(schedule: PipelineSchedule) -> str:

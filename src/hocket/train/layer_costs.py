@@ -32,6 +32,7 @@ class StageCosts:
         backward_s: seconds of the backward pass as a whole.
         weight_nbytes: of parameters; their gradients take as much.
         activation_nbytes: that are kept from the forward to the backward pass.
+        kept_gradient_nbytes: that are kept from the first to the second part of the backward pass.
         output_nbytes: of the values that go to later parts.
     """
 
@@ -41,6 +42,7 @@ class StageCosts:
     weight_s: float
     weight_nbytes: float
     activation_nbytes: float
+    kept_gradient_nbytes: float
     output_nbytes: float
 
 
@@ -125,7 +127,7 @@ def costs_of_stages(stages: Sequence[StageCosts], **options: Any) -> CostModel:
         stash_nbytes={
             "activation": [each.activation_nbytes for each in stages],
             "input": [0.0, *(each.output_nbytes for each in stages[:-1])],
-            "output_gradient": [each.output_nbytes for each in stages],
+            "output_gradient": [each.kept_gradient_nbytes for each in stages],
         },
         weight_nbytes=[2 * each.weight_nbytes for each in stages],
         gradient_nbytes=[each.weight_nbytes for each in stages],
@@ -169,15 +171,17 @@ def costs_of_model(
         weight_nbytes=[2 * each.weight_nbytes for each in large],
         gradient_nbytes=[each.weight_nbytes for each in large],
         activation_nbytes=[each.activation_nbytes / second for each in large],
+        kept_gradient_nbytes=[each.kept_gradient_nbytes / second for each in large],
         output_nbytes=[each.output_nbytes / second for each in large],
     )
 
 
 def _profile(stage: Stage, values: Mapping[str, Any], repeats: int) -> tuple[StageCosts, tuple[Any, ...]]:
-    """Measure one stage; return its costs, and its outputs without their graph."""
+    """Measure one stage; return its costs, and its outputs without their graph, which say if gradients are wanted."""
     parameters = [each for each in stage.parameters().values() if each.requires_grad]
     times: dict[str, list[float]] = {name: [] for name in ("forward", "backward", "input", "weight")}
     held = _Held(stage)
+    kept_gradient_nbytes = 0
     outputs: tuple[Any, ...] = ()
     with stage.with_buffers_kept(), torch.enable_grad():
         for _ in range(repeats):
@@ -199,6 +203,7 @@ def _profile(stage: Stage, values: Mapping[str, Any], repeats: int) -> tuple[Sta
                 if is_split:
                     split = SplitBackward(roots, gradients, leaves, parameters)
                     middle_s = time.perf_counter()
+                    kept_gradient_nbytes = split.kept_nbytes
                     split.weight_gradients()
                     times["input"].append(middle_s - begin_s)
                     times["weight"].append(time.perf_counter() - middle_s)
@@ -206,7 +211,7 @@ def _profile(stage: Stage, values: Mapping[str, Any], repeats: int) -> tuple[Sta
                     torch.autograd.grad(roots, [*leaves, *parameters], gradients, allow_unused=True)
                     times["backward"].append(time.perf_counter() - begin_s)
     fastest = {name: min(seconds, default=0.0) for name, seconds in times.items()}
-    outputs = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, outputs)
+    outputs = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach().requires_grad_(leaf.requires_grad), outputs)
     crossing = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
     costs = StageCosts(
         fastest["forward"],
@@ -215,17 +220,18 @@ def _profile(stage: Stage, values: Mapping[str, Any], repeats: int) -> tuple[Sta
         fastest["weight"],
         float(sum(each.nbytes for each in parameters)),
         float(held.nbytes),
+        float(kept_gradient_nbytes),
         float(sum(leaf.nbytes for leaf in crossing)),
     )
     return costs, outputs
 
 
 def _as_leaves(values: Sequence[Any]) -> tuple[list[Any], list[torch.Tensor]]:
-    """Values whose floating tensors require gradients, and those tensors."""
+    """Values, and the tensors among them that gradients are wanted of, as earlier layers made them of parameters."""
     leaves: list[torch.Tensor] = []
 
     def made(leaf: torch.Tensor) -> torch.Tensor:
-        if not leaf.is_floating_point():
+        if not leaf.requires_grad:
             return leaf
         leaves.append(leaf.detach().requires_grad_())
         return leaves[-1].clone()  # as a stage may write to what it takes

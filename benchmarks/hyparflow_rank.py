@@ -1,0 +1,171 @@
+"""One rank of hyparflow.py: training steps of a Keras model, by one process, and by two or four in every strategy.
+
+hyparflow_rank.py hocket DEPTH BATCH FOLDER
+
+FOLDER gets modelled.json: the seconds of a step on numbers of nodes, simulated from what the stages cost here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+os.environ["KERAS_BACKEND"] = "torch"
+
+import keras
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import hocket as hk
+from hocket.keras import graph_of_keras
+from hocket.keras.update import KerasUpdate
+from hocket.keras.zoo import resnet_v2
+from hocket.measure import Contender, pin, serve
+from hocket.pipeline import simulate
+from hocket.sim import Hosts, Link
+from hocket.train import (
+    PipelineExecutor,
+    Trainer,
+    Wanted,
+    costs_of_stages,
+    measure_link,
+    profile_stages,
+    settle,
+    source_of,
+)
+
+NUM_RANKS = 4
+ALONE, OF_KERAS, OF_TORCH = "1 process", "Keras alone", "DistributedDataParallel over gloo, 2 ranks"
+# Ranks, and how they are used; the same images a step.
+WAYS: dict[str, tuple[int, dict[str, Any]]] = {
+    ALONE: (1, {"strategy": "data"}),
+    "data, 2 ranks": (2, {"strategy": "data"}),
+    "model, 2 ranks, 1f1b": (2, {"strategy": "model", "schedule": "1f1b", "num_micro_batches": 4}),
+    "model, 2 ranks, chimera": (2, {"strategy": "model", "schedule": "chimera", "num_micro_batches": 4}),
+    "data, 4 ranks": (4, {"strategy": "data"}),
+    "hybrid, 2 x 2 ranks, 1f1b": (4, {"strategy": "hybrid", "num_partitions": 2, "num_micro_batches": 4}),
+}
+NODES = (1, 2, 8, 32, 128)
+MODELLED = ("data, 2 ranks", "model, 2 ranks, 1f1b")  # that a node does
+OUTER = Link(2e-6, 8 / 100e9)  # between nodes: 100 Gbit/s
+
+Step = Callable[[], object]
+
+
+def compiled(depth: int) -> keras.Model:
+    keras.utils.clear_session()  # Layers are named by number, and ranks do not make equally many.
+    keras.utils.set_random_seed(0)
+    model = resnet_v2(depth)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(1e-3, momentum=0.9), loss)
+    return model
+
+
+def images(batch: int) -> tuple[Any, Any]:
+    """What they show does not change the time."""
+    values = np.random.default_rng(0)
+    return values.random((batch, 32, 32, 3), np.float32), values.integers(10, size=batch)
+
+
+def step_of_keras(depth: int, batch: int) -> Step:
+    model, (x, y) = compiled(depth), images(batch)
+    return lambda: model.train_on_batch(x, y)
+
+
+def step_of_torch(depth: int, batch: int, group: Any) -> Step:
+    model, data = compiled(depth), images(batch)
+    x, y = (torch.from_numpy(each[dist.get_rank() :: 2].copy()) for each in data)
+    wrapped = DistributedDataParallel(model, process_group=group)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(wrapped(x, training=True), y)
+        (loss + sum(model.losses)).backward()
+        optimizer.step()
+
+    return step
+
+
+def step_of_hocket(comm: hk.Communicator, depth: int, batch: int, options: dict[str, Any]) -> tuple[Step, Any]:
+    """The step that `hocket.keras.fit` takes, and its executor."""
+    model = compiled(depth)
+    x, y = images(batch)
+    source = source_of((x, (y, None)), comm, batch_size=batch, shuffle=False, seed=0, drop_last=False)
+    plan = settle(Wanted(batch, balance="flops", **options), graph_of_keras(model), source, comm)
+
+    def loss(output: Any, target: Any) -> Any:
+        return model._compile_loss(target[0], output, None)
+
+    executor = PipelineExecutor(plan.schedule, plan.split, comm, loss)
+    trainer = Trainer(executor, KerasUpdate(model.optimizer, model.trainable_variables, executor))
+    (given,) = source.batches(0)
+    return lambda: trainer.train_step(given), executor
+
+
+def modelled(executor: PipelineExecutor, batch: int, link: Link) -> dict[int, float]:
+    """Seconds of a step on so many nodes, each of two ranks that do what the executor does: simulated."""
+    table = executor.schedule
+    parts = (2 // table.num_ranks) * table.num_micro_batches
+    inputs = {executor.split.batch_inputs[0]: torch.from_numpy(images(batch)[0][: batch // parts])}
+    stages = profile_stages(executor.split, inputs, repeats=2)
+    found = {}
+    for nodes in NODES:
+        costs = costs_of_stages(stages, fabric=Hosts(link, OUTER, 2), num_replicas=nodes * 2 // table.num_ranks)
+        found[nodes] = simulate(replace(table), costs).makespan_s
+    return found
+
+
+def looped(call: Step) -> Callable[[int], None]:
+    def run(iterations: int) -> None:
+        for _ in repeat(None, iterations):
+            call()
+
+    return run
+
+
+def nothing(iterations: int) -> None:
+    """What a rank does while others train."""
+
+
+def main() -> None:
+    depth, batch, folder = int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    torch.set_num_threads(1)
+    comm = hk.init()
+    store = dist.FileStore(str(folder / f"store-{depth}"), comm.size)
+    dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
+    two = dist.new_group([0, 1])
+    case = f"ResNet-{depth}-v2, {batch} images"
+    contenders, executors = [], {}
+    for name, (num_ranks, options) in WAYS.items():
+        call = nothing
+        if comm.rank < num_ranks:
+            step, executors[name] = step_of_hocket(comm.group(list(range(num_ranks))), depth, batch, options)
+            step()
+            call = looped(step)
+        contenders.append(Contender(case, name, call))
+    for name, num_ranks, make in (
+        (OF_KERAS, 1, lambda: step_of_keras(depth, batch)),
+        (OF_TORCH, 2, lambda: step_of_torch(depth, batch, two)),
+    ):
+        contenders.append(Contender(case, name, looped(make()) if comm.rank < num_ranks else nothing))
+    link = measure_link(comm)
+    if comm.rank == 0:
+        seconds = {name: modelled(executors[name], batch, link) for name in MODELLED}
+        (folder / "modelled.json").write_text(json.dumps(seconds))
+    comm.barrier()
+    pin(comm.rank % (os.cpu_count() or 1))
+    serve(contenders, comm.rank, comm.barrier)
+    comm.finalize()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""A small GPT, cut in two with its embedding tied to its head, learns the text of Python's standard library.
+
+hocket run -n 2 examples/train_gpt.py [STEPS]
+"""
+
+import math
+import sys
+import sysconfig
+import zlib
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import hocket as hk
+from hocket.train import fit
+
+SEQUENCE, WIDTH, HEADS, LAYERS = 128, 128, 4, 4
+STEPS, BATCH = int(sys.argv[1]) if len(sys.argv) > 1 else 800, 32
+
+
+class Block(nn.Module):
+    """Attention to what came before, then two linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
+        self.queries_keys_values = nn.Linear(WIDTH, 3 * WIDTH)
+        self.joined = nn.Linear(WIDTH, WIDTH)
+        self.wide = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+    def forward(self, x_BSW: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.queries_keys_values(self.norms[0](x_BSW)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        found_BSW = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        x_BSW = x_BSW + self.joined(found_BSW)
+        return x_BSW + self.wide(self.norms[1](x_BSW))
+
+
+class GPT(nn.Module):
+    """Predicts every next byte."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = nn.Embedding(256, WIDTH)
+        self.places = nn.Parameter(0.02 * torch.randn(SEQUENCE, WIDTH))
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, 256, bias=False)
+        nn.init.normal_(self.bytes.weight, std=0.02)
+        self.head.weight = self.bytes.weight  # one matrix, used at both ends of the pipeline
+
+    def forward(self, text_BS: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.blocks(self.bytes(text_BS) + self.places)))
+
+
+def sequences(files: list[Path]) -> tuple[tuple[torch.Tensor, torch.Tensor], bytes]:
+    """Pieces of text, and the same shifted by one byte; and the text."""
+    text = b"\n".join(path.read_bytes() for path in files)
+    count = (len(text) - 1) // SEQUENCE
+    values = torch.frombuffer(bytearray(text[: count * SEQUENCE + 1]), dtype=torch.uint8).long()
+    return (values[:-1].view(count, SEQUENCE), values[1:].view(count, SEQUENCE)), text
+
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+(x, y), _ = sequences([path for number, path in enumerate(files) if number % 20])
+(x_val, y_val), unseen = sequences(files[::20])
+
+model = GPT()
+with hk.init() as comm:
+    history = fit(
+        model,
+        (x, y),
+        loss=lambda logits, target: nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten()),
+        optimizer=torch.optim.AdamW(model.parameters(), lr=3e-3),
+        strategy="model",
+        schedule="zb-h1",
+        num_micro_batches=4,
+        balance="flops",
+        batch_size=BATCH,
+        max_steps=STEPS,
+        validation_data=(x_val[:512], y_val[:512]),
+        comm=comm,
+    )
+    if comm.rank == 0:
+        packed = 8 * len(zlib.compress(unseen, 9)) / len(unseen)
+        learned = history.history["val_loss"][-1] / math.log(2)
+        print(f"text never seen before: {learned:.2f} bits a byte; zlib needs {packed:.2f}")

@@ -1,0 +1,33 @@
+"""The examples that train through pipelines learn what they say; short runs of them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+# Arguments, what is printed, and what its numbers have to be.
+CASES: dict[str, tuple[list[str], str, Callable[..., bool]]] = {
+    # The bytes of this text have 4.7 bits on average if each is guessed by how often it comes.
+    "train_gpt": (["60"], r"seen before: ([\d.]+) bits a byte; zlib needs ([\d.]+)", lambda bits, packed: bits < 4.5),
+    "train_resnet": (["1"], r"before, ([\d.]+)% are read right", lambda percent: percent > 50),
+    "train_deep": ([], r"3,339 layers, .* loss ([\d.]+), then ([\d.]+)", lambda first, last: last < first - 1),
+}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", CASES)
+def test_training(name: str, tmp_path: Path) -> None:
+    arguments, printed, holds = CASES[name]
+    command = [sys.executable, "-m", "hocket.cli", "run", "-n", "2", str(EXAMPLES / f"{name}.py"), *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=220, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    found = re.search(printed, run.stdout)
+    assert found is not None, run.stdout
+    assert holds(*map(float, found.groups())), found[0]
