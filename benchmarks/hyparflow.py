@@ -34,7 +34,7 @@ from hocket.measure import (
 )
 
 RANK_SCRIPT = Path(__file__).with_name("hyparflow_rank.py")
-MODELS = {110: 32, 1001: 16}  # images a step
+MODELS = {110: 32, 1001: 8}  # images a step
 
 
 def rows_of(depth: int, settings: Settings, folder: Path) -> tuple[list[Row], Measurement]:

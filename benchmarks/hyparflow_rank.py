@@ -100,7 +100,7 @@ def step_of_hocket(comm: hk.Communicator, depth: int, batch: int, options: dict[
     model = compiled(depth)
     x, y = images(batch)
     source = source_of((x, (y, None)), comm, batch_size=batch, shuffle=False, seed=0, drop_last=False)
-    plan = settle(Wanted(batch, balance="flops", **options), graph_of_keras(model), source, comm)
+    plan = settle(Wanted(batch, balance="profile", **options), graph_of_keras(model), source, comm)
 
     def loss(output: Any, target: Any) -> Any:
         return model._compile_loss(target[0], output, None)

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from hocket.train import (
     profile_stages,
 )
 
-UNIT_S = 0.01  # of a timed stage's forward pass, and of either part of its backward pass
+UNIT_S = 0.05  # of a timed stage's forward pass, and of either part of its backward pass
 TIMED = (
     ("gpipe", 8, {}),
     ("1f1b", 8, {}),
@@ -54,8 +55,17 @@ STEP, OF_TORCH = "hocket", "torch.distributed.pipelining over gloo"
 SAMPLES, SEQUENCE, WIDTH = 8, 64, 128  # of a micro-batch of real stages
 LAYERS = 2  # of a real stage
 MEMORY_SAMPLES = 64
-
+_LATE_S = 2e-4  # of a timer
 Loop = Callable[[int], None]
+
+
+def pause(seconds: float) -> None:
+    """Sleep, and come back in time: a timer is late by more than its core needs to notice."""
+    end_s = time.perf_counter() + seconds
+    if seconds > _LATE_S:
+        time.sleep(seconds - _LATE_S)
+    while time.perf_counter() < end_s:
+        pass
 
 
 class _SleepBack(torch.autograd.Function):
@@ -64,13 +74,12 @@ class _SleepBack(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, forward_s: float, backward_s: float) -> torch.Tensor:
         ctx.backward_s = backward_s
-        if forward_s:
-            time.sleep(forward_s)
+        pause(forward_s)
         return x.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        time.sleep(ctx.backward_s)
+        pause(ctx.backward_s)
         return gradient.clone(), None, None
 
 
@@ -139,6 +148,17 @@ def looped(call: Callable[[], object]) -> Loop:
     return run
 
 
+def together(comm: hk.Communicator, step: Callable[[], object]) -> Loop:
+    """Steps that all ranks begin at once: what one does earlier than another is none of the step's time."""
+
+    def run(iterations: int) -> None:
+        for _ in repeat(None, iterations):
+            comm.barrier()
+            step()
+
+    return run
+
+
 def nothing(iterations: int) -> None:
     """What a rank does while another one works alone."""
 
@@ -151,7 +171,7 @@ def timed(comm: hk.Communicator) -> list[Contender]:
         executor = PipelineExecutor(made, timed_model(made.num_stages), comm, lambda output, _: output.sum())
         batches = [MicroBatch({"input": torch.ones(64)}) for _ in range(made.num_micro_batches)]
         executor.step(batches)
-        found.append(Contender(case_of(schedule, comm.size), STEP, looped(lambda e=executor, b=batches: e.step(b))))
+        found.append(Contender(case_of(schedule, comm.size), STEP, together(comm, partial(executor.step, batches))))
     return found
 
 
@@ -170,9 +190,10 @@ def real(comm: hk.Communicator, folder: Path) -> list[Contender]:
         batches = [MicroBatch({"input": x[k]}, y[k], 1 / number) for k in range(number)]
         executor.step(batches)
         case = case_of(schedule, comm.size)
-        found.append(Contender(case, STEP, looped(lambda e=executor, b=batches: e.step(b))))
+        found.append(Contender(case, STEP, together(comm, partial(executor.step, batches))))
         if name in TORCH:
-            found.append(Contender(case, OF_TORCH, looped(torch_step(name, comm, x.flatten(0, 1), y.flatten(0, 1)))))
+            step = torch_step(name, comm, x.flatten(0, 1), y.flatten(0, 1))
+            found.append(Contender(case, OF_TORCH, together(comm, step)))
     link = measure_link(comm)
     if comm.rank == 0:
         (folder / "link.json").write_text(json.dumps(asdict(link)))

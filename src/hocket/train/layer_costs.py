@@ -264,4 +264,4 @@ class _Held:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._known:
             self._seen[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # An output that its own node kept with its graph would never be freed.
