@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from hyparflow_rank import ALONE, MODELLED, NODES, NUM_RANKS, OF_KERAS, OF_TORCH, WAYS
+from hyparflow_rank import ALONE, MODELLED, NODES, NUM_RANKS, OF_KERAS, OF_TORCH, WAYS, Size
 from libraries import job
 
 from hocket.measure import (
@@ -34,11 +34,11 @@ from hocket.measure import (
 )
 
 RANK_SCRIPT = Path(__file__).with_name("hyparflow_rank.py")
-MODELS = {110: 32, 1001: 8}  # images a step
+MODELS = {110: Size(110, 32, 32), 1001: Size(1001, 16, 16)}  # the deeper one's activations fill a machine's memory
 
 
 def rows_of(depth: int, settings: Settings, folder: Path) -> tuple[list[Row], Measurement]:
-    arguments = [str(depth), str(MODELS[depth]), str(folder)]
+    arguments = [*map(str, MODELS[depth]), str(folder)]
     with (
         Coordinator(
             [job("hocket", RANK_SCRIPT, arguments, NUM_RANKS)], start_timeout_s=900.0, run_timeout_s=600.0

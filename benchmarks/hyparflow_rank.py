@@ -1,6 +1,6 @@
 """One rank of hyparflow.py: training steps of a Keras model, by one process, and by two or four in every strategy.
 
-hyparflow_rank.py hocket DEPTH BATCH FOLDER
+hyparflow_rank.py hocket DEPTH BATCH PIXELS FOLDER
 
 FOLDER gets modelled.json: the seconds of a step on numbers of nodes, simulated from what the stages cost here.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ["KERAS_BACKEND"] = "torch"
 
@@ -60,28 +60,36 @@ OUTER = Link(2e-6, 8 / 100e9)  # between nodes: 100 Gbit/s
 Step = Callable[[], object]
 
 
-def compiled(depth: int) -> keras.Model:
+class Size(NamedTuple):
+    """Of a model, of a step, and of its images."""
+
+    depth: int
+    batch: int
+    pixels: int
+
+
+def compiled(depth: int, pixels: int) -> keras.Model:
     keras.utils.clear_session()  # Layers are named by number, and ranks do not make equally many.
     keras.utils.set_random_seed(0)
-    model = resnet_v2(depth)
+    model = resnet_v2(depth, (pixels, pixels, 3))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(1e-3, momentum=0.9), loss)
     return model
 
 
-def images(batch: int) -> tuple[Any, Any]:
+def images(batch: int, pixels: int) -> tuple[Any, Any]:
     """What they show does not change the time."""
     values = np.random.default_rng(0)
-    return values.random((batch, 32, 32, 3), np.float32), values.integers(10, size=batch)
+    return values.random((batch, pixels, pixels, 3), np.float32), values.integers(10, size=batch)
 
 
-def step_of_keras(depth: int, batch: int) -> Step:
-    model, (x, y) = compiled(depth), images(batch)
+def step_of_keras(size: Size) -> Step:
+    model, (x, y) = compiled(size.depth, size.pixels), images(size.batch, size.pixels)
     return lambda: model.train_on_batch(x, y)
 
 
-def step_of_torch(depth: int, batch: int, group: Any) -> Step:
-    model, data = compiled(depth), images(batch)
+def step_of_torch(size: Size, group: Any) -> Step:
+    model, data = compiled(size.depth, size.pixels), images(size.batch, size.pixels)
     x, y = (torch.from_numpy(each[dist.get_rank() :: 2].copy()) for each in data)
     wrapped = DistributedDataParallel(model, process_group=group)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9)
@@ -95,12 +103,12 @@ def step_of_torch(depth: int, batch: int, group: Any) -> Step:
     return step
 
 
-def step_of_hocket(comm: hk.Communicator, depth: int, batch: int, options: dict[str, Any]) -> tuple[Step, Any]:
+def step_of_hocket(comm: hk.Communicator, size: Size, options: dict[str, Any]) -> tuple[Step, Any]:
     """The step that `hocket.keras.fit` takes, and its executor."""
-    model = compiled(depth)
-    x, y = images(batch)
-    source = source_of((x, (y, None)), comm, batch_size=batch, shuffle=False, seed=0, drop_last=False)
-    plan = settle(Wanted(batch, balance="profile", **options), graph_of_keras(model), source, comm)
+    model = compiled(size.depth, size.pixels)
+    x, y = images(size.batch, size.pixels)
+    source = source_of((x, (y, None)), comm, batch_size=size.batch, shuffle=False, seed=0, drop_last=False)
+    plan = settle(Wanted(size.batch, balance="profile", **options), graph_of_keras(model), source, comm)
 
     def loss(output: Any, target: Any) -> Any:
         return model._compile_loss(target[0], output, None)
@@ -111,11 +119,11 @@ def step_of_hocket(comm: hk.Communicator, depth: int, batch: int, options: dict[
     return lambda: trainer.train_step(given), executor
 
 
-def modelled(executor: PipelineExecutor, batch: int, link: Link) -> dict[int, float]:
+def modelled(executor: PipelineExecutor, size: Size, link: Link) -> dict[int, float]:
     """Seconds of a step on so many nodes, each of two ranks that do what the executor does: simulated."""
     table = executor.schedule
     parts = (2 // table.num_ranks) * table.num_micro_batches
-    inputs = {executor.split.batch_inputs[0]: torch.from_numpy(images(batch)[0][: batch // parts])}
+    inputs = {executor.split.batch_inputs[0]: torch.from_numpy(images(size.batch // parts, size.pixels)[0])}
     stages = profile_stages(executor.split, inputs, repeats=2)
     found = {}
     for nodes in NODES:
@@ -137,29 +145,29 @@ def nothing(iterations: int) -> None:
 
 
 def main() -> None:
-    depth, batch, folder = int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    size, folder = Size(*map(int, sys.argv[2:5])), Path(sys.argv[5])
     torch.set_num_threads(1)
     comm = hk.init()
-    store = dist.FileStore(str(folder / f"store-{depth}"), comm.size)
+    store = dist.FileStore(str(folder / f"store-{size.depth}"), comm.size)
     dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
     two = dist.new_group([0, 1])
-    case = f"ResNet-{depth}-v2, {batch} images"
+    case = f"ResNet-{size.depth}-v2, {size.pixels} x {size.pixels} pixels, {size.batch} images"
     contenders, executors = [], {}
     for name, (num_ranks, options) in WAYS.items():
         call = nothing
         if comm.rank < num_ranks:
-            step, executors[name] = step_of_hocket(comm.group(list(range(num_ranks))), depth, batch, options)
+            step, executors[name] = step_of_hocket(comm.group(list(range(num_ranks))), size, options)
             step()
             call = looped(step)
         contenders.append(Contender(case, name, call))
     for name, num_ranks, make in (
-        (OF_KERAS, 1, lambda: step_of_keras(depth, batch)),
-        (OF_TORCH, 2, lambda: step_of_torch(depth, batch, two)),
+        (OF_KERAS, 1, lambda: step_of_keras(size)),
+        (OF_TORCH, 2, lambda: step_of_torch(size, two)),
     ):
         contenders.append(Contender(case, name, looped(make()) if comm.rank < num_ranks else nothing))
     link = measure_link(comm)
     if comm.rank == 0:
-        seconds = {name: modelled(executors[name], batch, link) for name in MODELLED}
+        seconds = {name: modelled(executors[name], size, link) for name in MODELLED}
         (folder / "modelled.json").write_text(json.dumps(seconds))
     comm.barrier()
     pin(comm.rank % (os.cpu_count() or 1))
