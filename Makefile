@@ -47,10 +47,12 @@ bench: install
 	$(BIN)/python benchmarks/ddp_step.py
 	$(BIN)/python benchmarks/dispatch.py
 	$(BIN)/python benchmarks/hierarchy.py
+	$(BIN)/python benchmarks/hyparflow.py
 	$(BIN)/python benchmarks/learning.py
 	$(BIN)/python benchmarks/mixing.py
 	$(BIN)/python benchmarks/models_simulated.py
 	$(BIN)/python benchmarks/overlap.py
+	$(BIN)/python benchmarks/pipeline.py
 	$(BIN)/python benchmarks/pipeline_sim.py
 	$(BIN)/python benchmarks/split.py
 	$(BIN)/python benchmarks/vgg.py

@@ -73,7 +73,7 @@ def test_validation_is_that_of_keras() -> None:
 
 def test_callbacks_run_on_rank_0() -> None:
     first, *others = (of_rank["halved"] for of_rank in trainings())
-    batches = [f"batch {number}" for number in range(8)]
+    batches = [f"batch {number}" for number in (0, 1, 2, 3)] * 2
     assert [call for call in first["calls"] if call.startswith("batch")] == batches
     assert [call for call in first["calls"] if call.startswith("epoch")] == ["epoch 0", "epoch 1"]
     assert all(other["calls"] == [] for other in others)

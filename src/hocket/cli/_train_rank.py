@@ -56,7 +56,7 @@ def main(options: dict[str, Any]) -> None:
             if options["save"]:
                 save_model(model, Path(options["save"]))
             found = {"plan": history.plan, "epochs": list(history.epoch), "history": history.history}
-            Path(options["output"]).write_text(json.dumps(found))
+            Path(options["output"]).write_text(json.dumps(found, default=lambda array: array.tolist()))
 
 
 if __name__ == "__main__":

@@ -144,6 +144,10 @@ def _read_counts(text: str | None) -> list[int] | None:
 def _told(found: dict[str, Any]) -> str:
     lines = [found["plan"]]
     for number, epoch in enumerate(found["epochs"]):
-        words = ", ".join(f"{name} {values[number]:.4g}" for name, values in found["history"].items())
+        words = ", ".join(f"{name} {_number(values[number])}" for name, values in found["history"].items())
         lines.append(f"epoch {epoch + 1}: {words}")
     return "\n".join(lines)
+
+
+def _number(value: Any) -> str:
+    return f"[{', '.join(map(_number, value))}]" if isinstance(value, list) else f"{value:.4g}"

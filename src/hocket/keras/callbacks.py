@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,11 +11,14 @@ import torch
 from hocket.errors import InvalidArgument
 from hocket.keras.update import KerasUpdate
 from hocket.train import Callback, Trainer
+from hocket.train.checksum import checksum
+from hocket.train.on_rank_0 import on_rank_0
 
 
 class KerasCallbacks(Callback):
     """Runs Keras callbacks on rank 0, with the whole model as it is at the end of an epoch, and tells the other ranks
-    what they changed: the learning rate, `model.stop_training`, and weights.
+    what they changed: the learning rate, `model.stop_training`, and between epochs weights. At the end every rank has
+    the whole model, callbacks or none.
 
     Args:
         callbacks: of the user.
@@ -28,6 +30,8 @@ class KerasCallbacks(Callback):
         InvalidArgument: one wants the weights in the middle of an epoch.
     """
 
+    sees_parts = True  # as in Keras
+
     def __init__(
         self, callbacks: Sequence[keras.callbacks.Callback], model: Any, update: KerasUpdate, parameters: dict[str, Any]
     ) -> None:
@@ -38,66 +42,75 @@ class KerasCallbacks(Callback):
                     'epochs: save_freq="epoch"'
                 )
         self._given = list(callbacks)
+        self._at_batch_begin = self._has("on_train_batch_begin", "on_batch_begin")
+        self._at_epoch_begin = self._has("on_epoch_begin")
         self._list: keras.callbacks.CallbackList | None = None
         self._model, self._update, self._parameters = model, update, parameters
 
     def on_train_begin(self, trainer: Trainer) -> None:
-        """Make the list, on rank 0."""
+        """Make the list, on rank 0, and hand it on."""
         self._model.stop_training = False
-        if trainer.comm.rank == 0:
+        if trainer.comm.rank == 0 and self._given:
             self._list = keras.callbacks.CallbackList(
                 self._given, add_history=False, add_progbar=False, model=self._model, **self._parameters
             )
-            self._list.on_train_begin()
-        self._agree(trainer)
+        self._hand_on(trainer, "on_train_begin", with_weights=True)
 
     def on_epoch_begin(self, trainer: Trainer, epoch: int) -> None:
         """Hand it on."""
-        if self._list is not None:
-            self._list.on_epoch_begin(epoch)
-        self._agree(trainer)
+        self._hand_on(trainer, "on_epoch_begin", epoch, with_weights=self._at_epoch_begin)
 
     def on_batch_begin(self, trainer: Trainer, step: int) -> None:
         """Hand it on."""
-        if self._list is not None:
-            self._list.on_train_batch_begin(step)
+        if self._at_batch_begin:
+            self._hand_on(trainer, "on_train_batch_begin", trainer.num_batches)
 
     def on_batch_end(self, trainer: Trainer, step: int, logs: Mapping[str, float]) -> None:
         """Hand it on."""
-        if self._list is not None:
-            self._list.on_train_batch_end(step - 1, dict(logs))
-        self._agree(trainer)
+        self._hand_on(trainer, "on_train_batch_end", trainer.num_batches - 1, dict(logs))
+        trainer.is_stopping = trainer.stop_training
 
     def on_epoch_end(self, trainer: Trainer, epoch: int, logs: Mapping[str, float]) -> None:
         """Hand it on, with the whole model."""
-        trainer.collect()
-        self._update.collect()
-        before = self._sum()
-        if self._list is not None:
-            self._list.on_epoch_end(epoch, dict(logs))
-        self._share_weights(trainer, before)
-        self._agree(trainer)
+        if self._given:
+            trainer.collect()
+            self._update.collect()
+            self._hand_on(trainer, "on_epoch_end", epoch, dict(logs), with_weights=True)
 
     def on_train_end(self, trainer: Trainer) -> None:
-        """Hand it on, with the whole model."""
-        before = self._sum()
-        if self._list is not None:
-            self._list.on_train_end()
-        self._share_weights(trainer, before)
+        """Hand it on, with the whole model as it stays."""
+        trainer.collect()
+        self._update.collect()
+        self._update.finalize()
+        self._hand_on(trainer, "on_train_end", with_weights=True)
 
-    def _agree(self, trainer: Trainer) -> None:
-        optimizer = self._update.optimizer
-        rate = optimizer._learning_rate
-        is_set = isinstance(rate, keras.Variable)
-        own = (bool(self._model.stop_training), float(rate.value) if is_set else None)
-        stops, value = trainer.comm.broadcast_object(own, 0)
+    def _has(self, *names: str) -> bool:
+        """Whether a callback does something then."""
+        plain = keras.callbacks.Callback
+        return any(
+            name in vars(each) or getattr(type(each), name) is not getattr(plain, name)
+            for each in self._given
+            for name in names
+        )
+
+    def _hand_on(self, trainer: Trainer, name: str, *arguments: Any, with_weights: bool = False) -> None:
+        """Call the callbacks on rank 0, and give the other ranks what they changed, or what they raised."""
+        if not self._given:
+            return
+        rate = self._update.optimizer._learning_rate
+        has_value = isinstance(rate, keras.Variable)
+
+        def call() -> tuple[bool, float | None, bool]:
+            before = self._sum() if with_weights else 0
+            getattr(self._list, name)(*arguments)
+            value = float(rate.value) if has_value else None
+            return bool(self._model.stop_training), value, with_weights and self._sum() != before
+
+        stops, value, has_new_weights = on_rank_0(trainer.comm, call)
         self._model.stop_training = trainer.stop_training = stops
-        if is_set and float(rate.value) != value:
-            optimizer.learning_rate = value
-
-    def _share_weights(self, trainer: Trainer, before: int) -> None:
-        """A callback may have set weights, to the best ones for example."""
-        if trainer.comm.broadcast_object(self._sum() != before, 0):
+        if has_value and float(rate.value) != value:
+            self._update.optimizer.learning_rate = value
+        if has_new_weights:  # the best ones, for example
             with torch.no_grad():
                 for variable in self._model.variables:
                     trainer.comm.broadcast(variable.value.detach(), 0)
@@ -105,5 +118,5 @@ class KerasCallbacks(Callback):
     def _sum(self) -> int:
         total = 0
         for variable in self._model.variables:
-            total = zlib.crc32(variable.value.detach().contiguous().view(torch.uint8).numpy().tobytes(), total)
+            total = checksum(variable.value, total)
         return total

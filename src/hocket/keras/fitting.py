@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import keras
+import torch
 
 from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, InvalidModel
 from hocket.keras.callbacks import KerasCallbacks
 from hocket.keras.graph import graph_of_keras
+from hocket.keras.losses import loss_of, weighing_of
 from hocket.keras.meter import KerasMeter
 from hocket.keras.update import KerasUpdate
 from hocket.measure.pictures import check_picture_path
 from hocket.pipeline.schedule import PipelineSchedule
 from hocket.session import init
 from hocket.train import (
-    Callback,
     PipelineExecutor,
     Trainer,
     Wanted,
@@ -27,7 +28,7 @@ from hocket.train import (
     first_inputs,
     run_epochs,
     settle,
-    source_of,
+    sources_of,
 )
 
 
@@ -50,6 +51,7 @@ def fit(
     initial_epoch: int = 0,
     validation_data: Any = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
+    weigh: Callable[[Any, Any], float] | None = None,
     shuffle: bool = True,
     drop_last: bool = False,
     exact: bool = False,
@@ -77,6 +79,8 @@ def fit(
         max_steps: after which it ends, whatever the epoch.
         validation_data: as `data`; evaluated after every epoch.
         callbacks: Keras callbacks; run on rank 0.
+        weigh: of y and sample_weight (or None), how many items the mean in the loss is over, where that is not samples
+            or their weights: where outputs are masked.
         shuffle, drop_last: of the samples of an epoch.
         exact, recompute, seed, timeout, picture: as of `hocket.train.fit`.
         comm: of all ranks; None: the job's, which is joined and left.
@@ -86,23 +90,26 @@ def fit(
         What `model.fit` returns, the same on every rank.
 
     Raises:
-        InvalidModel: the model has no graph, is not compiled, or has a training step of its own.
+        InvalidModel: the model has no graph, is not compiled, or has a training step of its own, or a loss that does
+            not follow from those of micro-batches.
         InvalidArgument: something else cannot work; both are raised on every rank, before anything is sent.
         CommTimeout, PeerFailure: a rank hangs, or has died; names it and what was waited for.
     """
     graph = graph_of_keras(model)
     check_compiled(model)
+    weighing = weighing_of(model, weigh)
     with ExitStack() as stack:
         if comm is None:
             comm = stack.enter_context(init())
-        source = source_of(
-            _with_weights(data), comm, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last
+        source, validation = sources_of(
+            _with_weights(data),
+            None if validation_data is None else _with_weights(validation_data),
+            comm,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
         )
-        validation = None
-        if validation_data is not None:
-            validation = source_of(
-                _with_weights(validation_data), comm, batch_size=batch_size, shuffle=False, seed=seed, drop_last=False
-            )
         wanted = Wanted(
             batch_size,
             strategy,
@@ -119,27 +126,26 @@ def fit(
         if picture is not None:
             check_picture_path(Path(picture))
         plan = settle(wanted, graph, source, comm, verbose and comm.rank == 0)
-
-        def loss(output: Any, target: Any) -> Any:
-            y, weight = target
-            return model._compile_loss(y, output, weight)
-
         executor = stack.enter_context(
-            PipelineExecutor(plan.schedule, plan.split, comm, loss, exact=exact, seed=seed, timeout=timeout)
+            PipelineExecutor(plan.schedule, plan.split, comm, loss_of(model), exact=exact, seed=seed, timeout=timeout)
         )
         update = KerasUpdate(model.optimizer, model.trainable_variables, executor)
-        trainer = Trainer(executor, update, meter=KerasMeter(model._compile_metrics, executor))
-        trainer.epoch = initial_epoch
-        executor.num_steps = int(model.optimizer.iterations.value)
         parameters = {"epochs": epochs, "verbose": 0, "steps": source.num_batches}
-        own: list[Callback] = [KerasCallbacks(callbacks, model, update, parameters)] if callbacks else []
-        found = run_epochs(trainer, source, epochs, validation, own, show_progress=verbose, max_steps=max_steps)
+        trainer = Trainer(
+            executor,
+            update,
+            **weighing._asdict(),
+            meter=KerasMeter(model, executor),
+            counts_samples=True,
+            callbacks=[KerasCallbacks(callbacks, model, update, parameters)],
+        )
+        trainer.epoch = initial_epoch
+        executor.num_steps = update.num_steps
+        shows = verbose and comm.rank == 0
+        found = run_epochs(trainer, source, epochs, validation, shows=shows, max_steps=max_steps)
         if picture is not None and found.batch_losses:
             inputs = first_inputs(source, plan.split.batch_inputs, executor.num_micro_batches)
             compare_with_simulation(executor, inputs, picture)
-        if not callbacks:  # which have seen the whole model after every epoch, and may have changed it at the end
-            trainer.collect()
-            update.collect()
     history = keras.callbacks.History()
     history.set_model(model)
     history.history, history.epoch, history.plan = found.history, found.epoch, str(plan)
@@ -155,6 +161,8 @@ def check_compiled(model: keras.Model) -> None:
     """
     if not model.compiled:
         raise InvalidModel(f"model {model.name!r} is not compiled: call model.compile(optimizer, loss) first")
+    if model._compile_loss is None:
+        raise InvalidModel(f"model {model.name!r} is compiled without a loss: call model.compile(optimizer, loss)")
     for name in ("train_step", "compute_loss", "compute_metrics"):
         plain = getattr(keras.Sequential if isinstance(model, keras.Sequential) else keras.Model, name)
         if getattr(type(model), name) is not plain:
@@ -162,18 +170,36 @@ def check_compiled(model: keras.Model) -> None:
 
 
 def _with_weights(data: Any) -> Any:
-    """Pairs (x, (y, sample_weight))."""
+    """Pairs (x, (y,)) or (x, (y, sample_weight))."""
+    if isinstance(data, list) and data and all(isinstance(each, tuple) for each in data):
+        return [_with_weights(each) for each in data]
     if isinstance(data, (tuple, list)):
         if len(data) not in (2, 3):
             raise InvalidArgument(f"data are (x, y) or (x, y, sample_weight), not {len(data)} things")
-        return data[0], (data[1], data[2] if len(data) == 3 else None)
-    return _Weighted(data)
+        x, *targets = data
+        return x, tuple(each for each in targets if each is not None)
+    if isinstance(data, torch.utils.data.Dataset) and hasattr(data, "__len__"):
+        return _WeightedDataset(data)
+    return _WeightedStream(data) if isinstance(data, Iterable) else data
 
 
-class _Weighted:
-    """Batches of a stream as such pairs."""
+class _WeightedDataset(torch.utils.data.Dataset[Any]):
+    """Samples as such pairs."""
 
     def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, number: int) -> Any:
+        return _with_weights(self._data[number])
+
+
+class _WeightedStream:
+    """Batches of a stream as such pairs."""
+
+    def __init__(self, data: Iterable[Any]) -> None:
         self._data = data
 
     def __iter__(self) -> Any:

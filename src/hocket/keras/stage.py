@@ -90,6 +90,7 @@ class KerasStage(Stage):
         variables = {id(each): each for operation in self._operations for each in operation.variables}
         self.variables = list(variables.values())
         self._owned = owned
+        self._added_losses: list[Any] = []
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Run the operations."""
@@ -97,12 +98,15 @@ class KerasStage(Stage):
             name: self._standardized(name, value) if name in self._batch else _unpacked(value)
             for name, value in zip(self.inputs, inputs, strict=True)
         }
+        self._added_losses = []
         for each in self._operations:
             tensors = {key: self.tensor(values[name], place) for key, (name, place) in each.places.items()}
             arguments, keywords = each.node.arguments.fill_in(tensors)
             call = operation_fn(each.node.operation, training=self._is_training)
             found = keras.tree.flatten(call(*arguments, **keywords))
             values[each.name] = found[0] if len(found) == 1 else tuple(found)
+            # At once: the next call of the same layer forgets them.
+            self._added_losses += [loss for layer in each.layers for loss in layer._get_own_losses()]
         return tuple(_packed(values[name]) for name in self.outputs)
 
     @staticmethod
@@ -144,7 +148,7 @@ class KerasStage(Stage):
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise InvalidModel(f"{what} cannot be part of a pipeline ({type(error).__name__}: {reason})") from error
         pairs = zip(self.outputs, found, strict=True)
-        return Inferred(tuple(self._spec(name, value) for name, value in pairs), ())
+        return Inferred(tuple(self._spec(name, value) for name, value in pairs), updated=self._updated())
 
     @contextmanager
     def with_buffers_kept(self) -> Iterator[None]:
@@ -160,11 +164,16 @@ class KerasStage(Stage):
 
     def extra_loss(self) -> torch.Tensor | None:
         """Return the losses that layers have added, and those of regularizers of weights."""
-        found = [loss for layer in self.layers for loss in layer._get_own_losses()]
+        found = list(self._added_losses)
         for each in self.variables:
             if each.trainable and each.regularizer is not None and id(each) in self._owned:
                 found.append(each.regularizer(each))
         return torch.stack([torch.as_tensor(loss).reshape(()) for loss in found]).sum() if found else None
+
+    def _updated(self) -> tuple[str, ...]:
+        """Names of variables that a pass changes, such as running statistics."""
+        changing = [each for each in self.layers if each.trainable and not isinstance(each, keras.layers.Normalization)]
+        return tuple(variable.path for layer in changing for variable in layer._non_trainable_variables)
 
     def _standardized(self, name: str, value: Any) -> Any:
         """What Keras makes of the inputs of a model: its type, and as many axes as it was declared with."""

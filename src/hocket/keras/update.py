@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
-import numpy as np
 import torch
 
 from hocket.errors import InvalidModel
@@ -22,12 +21,17 @@ class KerasUpdate:
         executor: of the model.
 
     Raises:
-        InvalidModel: the optimizer scales losses, which pipelines do not.
+        InvalidModel: the optimizer scales losses, which pipelines do not, or clips by the norm of gradients that it
+            accumulates, which no rank has.
     """
 
     def __init__(self, optimizer: Any, variables: Iterable[Any], executor: PipelineExecutor) -> None:
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             raise InvalidModel("the optimizer scales the loss (mixed_float16); train in float32 or bfloat16")
+        if optimizer.gradient_accumulation_steps and optimizer.global_clipnorm:
+            raise InvalidModel(
+                "the optimizer has gradient_accumulation_steps and global_clipnorm: take a larger batch, or clipnorm"
+            )
         self.optimizer = optimizer
         self._executor = executor
         self._variables = list(variables)
@@ -56,9 +60,19 @@ class KerasUpdate:
                 if pairs:
                     self.optimizer.apply([gradient for gradient, _ in pairs], [each for _, each in pairs])
                 else:  # its steps count for schedules of the learning rate all the same
-                    self.optimizer.iterations.assign_add(1)
+                    self._average()
+                    self.optimizer._iterations.assign_add(1)
         finally:
             self.optimizer.global_clipnorm = limit
+
+    def finalize(self) -> None:
+        """Have all variables their averages over time, if the optimizer keeps such; on every rank, after `collect`."""
+        self.optimizer.finalize_variable_values(self._variables)
+
+    @property
+    def num_steps(self) -> int:
+        """How many were taken."""
+        return int(self.optimizer._iterations.value)
 
     def collect(self) -> None:
         """Give every rank the optimizer's averages of all variables; called by all ranks."""
@@ -66,30 +80,50 @@ class KerasUpdate:
         with torch.no_grad():
             for slots in self._slots():
                 for slot, stage in zip(slots, self._stages, strict=True):
-                    comm.broadcast(slot.value.detach(), self._executor.holders(stage)[0])
+                    if slot is not None:
+                        comm.broadcast(slot.value.detach(), self._executor.holders(stage)[0])
 
     def state(self) -> Mapping[str, Any]:
-        """Return the values of all of the optimizer's variables; after `collect` they are those of a whole training."""
-        return {each.path: np.array(each.value.detach()) for each in self.optimizer.variables}
+        """Return the values of all of the optimizer's variables; called by all ranks."""
+        self.collect()
+        return {each.path: each.value.detach().clone() for each in self.optimizer.variables}
 
     def merge(self, states: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
         """Return the first one: all are the same."""
         return next(iter(states))
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Set the optimizer's variables."""
-        for each in self.optimizer.variables:
-            each.assign(state[each.path])
+        """Set the optimizer's variables.
+
+        Raises:
+            KeyError: one is not in the state.
+            ValueError: one has another shape there.
+        """
+        values = [(each, state[each.path]) for each in self.optimizer.variables]
+        for variable, value in values:
+            if tuple(value.shape) != tuple(variable.shape):
+                raise ValueError(f"{variable.path} is {tuple(value.shape)} there and {tuple(variable.shape)} here")
+        for variable, value in values:
+            variable.assign(value)
+
+    def _average(self) -> None:
+        """What the optimizer does in every step to averages over time of variables, if it keeps such."""
+        optimizer = self.optimizer
+        if optimizer.use_ema:
+            optimizer._update_model_variables_moving_average(self._variables)
+            every = optimizer.ema_overwrite_frequency
+            if every and (int(optimizer.iterations) + 1) % every == 0:
+                optimizer._overwrite_model_variables_with_average_value(self._variables)
 
     def _slots(self) -> list[list[Any]]:
-        """Lists of variables of the optimizer that have one for each of the model's."""
+        """Lists of variables of the optimizer that have one for each of the model's, or none for some."""
         return [
             value
             for value in vars(self.optimizer).values()
             if isinstance(value, list)
             and value is not self.optimizer._trainable_variables
             and len(value) == len(self._variables)
-            and all(isinstance(each, keras.Variable) for each in value)
+            and all(each is None or isinstance(each, keras.Variable) for each in value)
         ]
 
     def _norm(self) -> float:

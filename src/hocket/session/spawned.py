@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import traceback
@@ -16,6 +17,8 @@ from hocket.session.world import init
 
 def main(folder: Path) -> None:
     """Run the task that lies in `folder` and leave its result, or the first failure, there."""
+    given = json.loads((folder / "path").read_text())
+    sys.path[:] = given + [entry for entry in sys.path if entry not in given]
     fn, args, timeout = cloudpickle.loads((folder / "task").read_bytes())
     comm = init(timeout=timeout)
     try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +21,8 @@ def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0) ->
     """Run ``fn(comm, *args)`` on `n` ranks and return their results in rank order.
 
     Args:
-        fn: any function that cloudpickle can carry; a lambda or one made in a notebook as well.
+        fn: any function that cloudpickle can carry; a lambda or one made in a notebook as well. Modules are found
+            where this process finds them.
         n: ranks to start, each in a fresh interpreter.
         args: further arguments, the same on every rank.
         timeout: seconds for the whole; also the default of the communicator's operations.
@@ -44,6 +48,7 @@ def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0) ->
     with tempfile.TemporaryDirectory(prefix="hocket-spawn-") as name:
         folder = Path(name)
         (folder / "task").write_bytes(task)
+        (folder / "path").write_text(json.dumps([entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]))
         result = run_job(
             runner_command(["-m", "hocket.session.spawned", name]), n, patience=Patience(timeout_s=timeout)
         )

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from hocket.train.actions.registry import executes
     from hocket.train.arrangement import Arrangement, arrange
     from hocket.train.balance import balance_by_time
-    from hocket.train.batches import Batch, source_of
+    from hocket.train.batches import Batch, source_of, sources_of
     from hocket.train.callbacks import Callback, Checkpoint, EarlyStopping, LearningRate
     from hocket.train.comparing import compare_with_simulation
+    from hocket.train.epochs import run_epochs
     from hocket.train.executor import MicroBatch, PipelineExecutor, StepResult
     from hocket.train.exported import graph_of_exported
-    from hocket.train.fitting import fit, run_epochs
+    from hocket.train.fitting import fit
     from hocket.train.history import History
     from hocket.train.layer_costs import StageCosts, costs_of_stages, profile_layers, profile_stages
     from hocket.train.layer_graph import Layer, LayerGraph
@@ -73,6 +74,7 @@ __all__ = [
     "settle",
     "settle_without_measuring",
     "source_of",
+    "sources_of",
 ]
 
 _HOMES = {
@@ -112,10 +114,11 @@ _HOMES = {
     "profile_layers": "layer_costs",
     "profile_stages": "layer_costs",
     "random_key": "randomness",
-    "run_epochs": "fitting",
+    "run_epochs": "epochs",
     "settle": "settling",
     "settle_without_measuring": "settling",
     "source_of": "batches",
+    "sources_of": "batches",
 }
 
 

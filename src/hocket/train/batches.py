@@ -1,11 +1,10 @@
-"""Data as batches that all ranks agree about, cut into micro-batches."""
+"""Data as batches that all ranks agree about."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,9 +14,9 @@ from torch.utils.data import Dataset, default_collate
 
 from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, InvalidType
-from hocket.train.executor import MicroBatch
-
-Weigh = Callable[[Any], float]
+from hocket.train.checksum import checksum
+from hocket.train.on_rank_0 import on_rank_0
+from hocket.train.randomness import random_key, seeded
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,18 +41,19 @@ class Source(Protocol):
     def num_batches(self) -> int | None:
         """Of an epoch, where that is known."""
 
-    def batches(self, epoch: int) -> Iterator[Batch]:
-        """Return the batches of an epoch, the same on every rank."""
+    def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """Return the batches of an epoch from a `first` one on, the same on every rank."""
 
 
 class Samples:
     """Arrays, or a dataset with a length, of which every rank has all.
 
     Args:
-        data: (x, y), or a `torch.utils.data.Dataset` of such pairs.
+        data: (x, y), or a `torch.utils.data.Dataset` of such pairs. Random numbers of torch, NumPy and Python that its
+            samples draw follow from seed, epoch and batch.
         batch_size: samples of a step.
         shuffle: take them in a new order in every epoch, the same on all ranks.
-        seed: of the order.
+        seed: of the order, and of random numbers.
         drop_last: leave out the last batch if it is smaller.
 
     Raises:
@@ -83,29 +83,31 @@ class Samples:
                 f"{self.num_samples} samples make no batch of {batch_size}" + (" (drop_last)" if drop_last else "")
             )
 
-    def batches(self, epoch: int) -> Iterator[Batch]:
+    def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Return the batches of an epoch."""
         order = torch.arange(self.num_samples)
         if self._shuffle:
             generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
             order = torch.randperm(self.num_samples, generator=generator)
-        for number in range(self.num_batches):
+        for number in range(first, self.num_batches):
             chosen = order[number * self._batch_size : (number + 1) * self._batch_size]
-            x, y = self._take(chosen)
+            x, y = self._take(chosen, random_key(self._seed, epoch, number, 0))
             yield Batch(x, y, len(chosen))
 
     def fingerprint(self) -> tuple[int, int]:
-        """Return what tells data of one rank from those of another: their number, and a sum over the first ones."""
-        x, y = self._take(torch.arange(min(4, self.num_samples)))
+        """Return what tells data of one rank from those of another: their number, and a sum over arrays, or over the
+        first samples of a dataset."""
+        read = self._arrays if self._dataset is None else self._take(torch.arange(min(4, self.num_samples)), 0)
         total = 0
-        for leaf in pytree.tree_leaves((x, y)):
+        for leaf in pytree.tree_leaves(read):
             if isinstance(leaf, torch.Tensor):
-                total = zlib.crc32(leaf.contiguous().view(torch.uint8).numpy().tobytes(), total)
+                total = checksum(leaf, total)
         return self.num_samples, total
 
-    def _take(self, chosen: torch.Tensor) -> tuple[Any, Any]:
+    def _take(self, chosen: torch.Tensor, key: int) -> tuple[Any, Any]:
         if self._dataset is not None:
-            return _as_pair(default_collate([self._dataset[int(number)] for number in chosen]))
+            with seeded(key):  # every rank makes the same of them
+                return _as_pair(default_collate([self._dataset[number] for number in chosen.tolist()]))
         return _as_pair(
             pytree.tree_map(lambda leaf: leaf[chosen] if isinstance(leaf, torch.Tensor) else leaf, self._arrays)
         )
@@ -126,21 +128,29 @@ class Stream:
         self._data = data
         self._comm = comm
 
-    def batches(self, epoch: int) -> Iterator[Batch]:
-        """Return the batches of an epoch."""
-        read = iter(self._data) if self._comm.rank == 0 else iter(())
-        while True:
+    def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """Return the batches of an epoch.
+
+        Raises:
+            Exception: what reading them raised, on every rank.
+        """
+        read: Iterator[Any] | None = None
+
+        def next_batch() -> Batch | None:
+            nonlocal read
+            if read is None:
+                read = islice(iter(self._data), first, None)
             given: Any = next(read, None)
-            if given is not None:
-                given = pytree.tree_map(_as_tensor, given)
-            given = self._comm.broadcast_object(given, 0)
             if given is None:
-                return
-            x, y = _as_pair(given)
+                return None
+            x, y = _as_pair(pytree.tree_map(_as_tensor, given))
             sizes = {len(leaf) for leaf in pytree.tree_leaves((x, y)) if isinstance(leaf, torch.Tensor)}
             if len(sizes) != 1:
                 raise InvalidArgument(f"all arrays of a batch have as many samples; these have {sorted(sizes)}")
-            yield Batch(x, y, sizes.pop())
+            return Batch(x, y, sizes.pop())
+
+        while (batch := on_rank_0(self._comm, next_batch)) is not None:
+            yield batch
 
 
 def source_of(
@@ -150,7 +160,8 @@ def source_of(
 
     Args:
         data: (x, y) of NumPy arrays or tensors, where x may be a tuple of them or a dictionary by the names that the
-            model takes; a `torch.utils.data.Dataset` of such pairs; or an iterable of batches, which rank 0 reads.
+            model takes; a `torch.utils.data.Dataset` of such pairs; or an iterable of batches, such as a list of
+            pairs, which rank 0 reads.
 
     Raises:
         InvalidType: it is none of these.
@@ -161,6 +172,8 @@ def source_of(
     is_stream = not isinstance(data, (tuple, list, Mapping, np.ndarray, torch.Tensor)) and not (
         isinstance(data, Dataset) and hasattr(data, "__len__")
     )
+    if isinstance(data, list) and data and all(isinstance(each, (tuple, list)) for each in data):
+        is_stream = True
     if is_stream:
         if not isinstance(data, Iterable):
             raise InvalidType(
@@ -169,88 +182,29 @@ def source_of(
             )
         return Stream(data, comm)
     samples = Samples(data, batch_size, shuffle, seed, drop_last)
-    for rank, other in enumerate(comm.all_gather_object(samples.fingerprint())):
-        if other != samples.fingerprint():
+    own = samples.fingerprint()
+    for rank, other in enumerate(comm.all_gather_object(own)):
+        if other != own:
             raise InvalidArgument(f"rank {comm.rank} and rank {rank} have different data: all have to have the same")
     return samples
 
 
-def micro_batches_of(
-    batch: Batch,
-    names: Sequence[str],
-    replica: int,
-    num_replicas: int,
-    num_micro_batches: int,
-    weigh: Weigh | None = None,
-    loss_is_mean: bool = True,
-) -> tuple[list[MicroBatch], list[float]]:
-    """Cut a batch into micro-batches of sizes as equal as can be, replica after replica.
-
-    Args:
-        batch: of all replicas.
-        names: of what the model takes.
-        replica: whose micro-batches are wanted.
-        num_replicas, num_micro_batches: how many there are, of each replica.
-        weigh: how many items the mean in the loss is over, of a target; None: samples.
-        loss_is_mean: whether it is a mean.
-
-    Returns:
-        Those of the replica, and the weights of all, in order: each one's part of the items; 1 if the loss is a sum.
-
-    Raises:
-        InvalidArgument: there are fewer samples than micro-batches.
-    """
-    total = num_replicas * num_micro_batches
-    if batch.num_samples < total:
-        raise InvalidArgument(
-            f"a batch of {batch.num_samples} samples cannot be cut into {total} micro-batches ({num_replicas} replicas "
-            f"x {num_micro_batches}): choose a larger batch_size, fewer micro-batches, or drop_last=True"
-        )
-    bounds = [batch.num_samples * number // total for number in range(total + 1)]
-    targets = [_part(batch.y, first, last) for first, last in pairwise(bounds)]
-    counts = [float(last - first) for first, last in pairwise(bounds)]
-    if weigh is not None:
-        counts = [float(weigh(target)) for target in targets]
-    whole = sum(counts)
-    weights = [(count / whole if whole else 0.0) if loss_is_mean else 1.0 for count in counts]
-    inputs = _by_name(batch.x, names)
-    mine = range(replica * num_micro_batches, (replica + 1) * num_micro_batches)
-    return [
-        MicroBatch(
-            {name: _part(value, bounds[number], bounds[number + 1]) for name, value in inputs.items()},
-            targets[number],
-            weights[number],
-        )
-        for number in mine
-    ], weights
-
-
-def padded(batch: Batch, least: int) -> Batch:
-    """Return a batch of at least so many samples: its last one is repeated, where there are too few."""
-    missing = least - batch.num_samples
-    if missing <= 0:
-        return batch
-    x, y = pytree.tree_map_only(
-        torch.Tensor, lambda leaf: torch.cat([leaf, leaf[-1:].expand(missing, *leaf.shape[1:])]), (batch.x, batch.y)
-    )
-    return Batch(x, y, least)
-
-
-def _by_name(x: Any, names: Sequence[str]) -> dict[str, Any]:
-    if isinstance(x, Mapping):
-        unknown = sorted(set(x) - set(names))
-        absent = [name for name in names if name not in x]
-        if unknown or absent:
-            raise InvalidArgument(f"the model takes {', '.join(names)}; the data have {', '.join(map(str, x))}")
-        return {name: x[name] for name in names}
-    values = list(x) if isinstance(x, (tuple, list)) and len(names) != 1 else [x]
-    if len(values) != len(names):
-        raise InvalidArgument(f"the model takes {len(names)} inputs ({', '.join(names)}), the data have {len(values)}")
-    return dict(zip(names, values, strict=True))
-
-
-def _part(tree: Any, first: int, last: int) -> Any:
-    return pytree.tree_map(lambda leaf: leaf[first:last] if isinstance(leaf, torch.Tensor) else leaf, tree)
+def sources_of(
+    data: Any,
+    validation_data: Any,
+    comm: Communicator,
+    *,
+    batch_size: int,
+    shuffle: bool,
+    seed: int,
+    drop_last: bool,
+) -> tuple[Samples | Stream, Samples | Stream | None]:
+    """Return where batches of a training come from, and those of its validation, if there is one. Raises as
+    `source_of`."""
+    source = source_of(data, comm, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last)
+    if validation_data is None:
+        return source, None
+    return source, source_of(validation_data, comm, batch_size=batch_size, shuffle=False, seed=seed, drop_last=False)
 
 
 def _as_tensor(leaf: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hocket.errors import InvalidArgument
 
@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Called at the given times; does nothing by itself."""
+    """Called at the given times; does nothing by itself.
+
+    Attributes:
+        sees_parts: whether the end of an epoch is also where a training ends within one, to go on there some day.
+    """
+
+    sees_parts = False
 
     def on_train_begin(self, trainer: Trainer) -> None:
         """Called before the first step."""
@@ -33,6 +39,13 @@ class Callback:
     def on_train_end(self, trainer: Trainer) -> None:
         """Called at the end."""
 
+    def state(self) -> Mapping[str, Any]:
+        """Return what it has to know where a training goes on: plain data and tensors."""
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+
 
 class EarlyStopping(Callback):
     """Ends the training when a number has not become better for some epochs.
@@ -51,29 +64,36 @@ class EarlyStopping(Callback):
         self._waited = 0
 
     def on_epoch_end(self, trainer: Trainer, epoch: int, logs: Mapping[str, float]) -> None:
-        if self._monitor not in logs:
-            raise InvalidArgument(f"there is no {self._monitor!r} to watch; there are {', '.join(logs)}")
-        value = self._sign * logs[self._monitor]
+        value = self._sign * _watched(self._monitor, logs)
         if value < self._best:
             self._best, self._waited = value, 0
         else:
             self._waited += 1
             trainer.stop_training = trainer.stop_training or self._waited > self._patience
 
+    def state(self) -> Mapping[str, Any]:
+        return {"best": self._best, "waited": self._waited}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._best, self._waited = state["best"], state["waited"]
+
 
 class Checkpoint(Callback):
-    """Saves the whole training after every so many epochs.
+    """Saves the whole training after every so many epochs, when all other callbacks have seen the epoch, and where it
+    ends within one.
 
     Args:
         path: of the file; "{epoch}" in it becomes the number of the epoch.
         every: epochs.
     """
 
+    sees_parts = True
+
     def __init__(self, path: str | Path, every: int = 1) -> None:
         self._path, self._every = str(path), every
 
     def on_epoch_end(self, trainer: Trainer, epoch: int, logs: Mapping[str, float]) -> None:
-        if (epoch + 1) % self._every == 0:
+        if (epoch + 1) % self._every == 0 or trainer.num_batches:
             trainer.save(self._path.format(epoch=epoch))
 
 
@@ -83,17 +103,35 @@ class LearningRate(Callback):
     Args:
         scheduler: of the optimizer that trains.
         by: "epoch" or "step".
+        monitor: the number that the scheduler is told, such as "val_loss" for `ReduceLROnPlateau`; None: none.
     """
 
-    def __init__(self, scheduler: object, by: str = "epoch") -> None:
+    def __init__(self, scheduler: object, by: str = "epoch", monitor: str | None = None) -> None:
         if by not in ("epoch", "step"):
             raise InvalidArgument(f'by is "epoch" or "step", not {by!r}')
-        self._scheduler, self._by = scheduler, by
+        self._scheduler, self._by, self._monitor = scheduler, by, monitor
 
     def on_batch_end(self, trainer: Trainer, step: int, logs: Mapping[str, float]) -> None:
         if self._by == "step":
-            self._scheduler.step()  # type: ignore[attr-defined]
+            self._step(logs)
 
     def on_epoch_end(self, trainer: Trainer, epoch: int, logs: Mapping[str, float]) -> None:
         if self._by == "epoch":
-            self._scheduler.step()  # type: ignore[attr-defined]
+            self._step(logs)
+
+    def state(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self._scheduler.state_dict()  # type: ignore[attr-defined]
+        return found
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._scheduler.load_state_dict(dict(state))  # type: ignore[attr-defined]
+
+    def _step(self, logs: Mapping[str, float]) -> None:
+        arguments = [] if self._monitor is None else [_watched(self._monitor, logs)]
+        self._scheduler.step(*arguments)  # type: ignore[attr-defined]
+
+
+def _watched(name: str, logs: Mapping[str, float]) -> float:
+    if name not in logs:
+        raise InvalidArgument(f"there is no {name!r} to watch; there are {', '.join(logs)}")
+    return logs[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -11,9 +11,19 @@ import torch
 from torch.utils import _pytree as pytree
 
 from hocket.comm import Communicator
-from hocket.errors import CommTimeout, HocketError, InvalidArgument, PeerFailure, ResourceExhausted
+from hocket.errors import (
+    CommTimeout,
+    HocketError,
+    InvalidArgument,
+    InvalidModel,
+    InvalidState,
+    PeerFailure,
+    ResourceExhausted,
+)
 from hocket.pipeline.placement import Placement
-from hocket.train.specs import NUMBERS, ValueSpec, flatten, number_of
+from hocket.train.backward import Gradients
+from hocket.train.messages import message_nbytes, pack, unpack
+from hocket.train.specs import NUMBERS, LeafSpec, ValueSpec, flatten, number_of
 from hocket.train.split_model import Hop
 
 _MOST_TAGS = 1 << 31
@@ -85,11 +95,11 @@ class Channels:
         self._timeout_s = timeout_s
         self._ahead = ahead
         self._name_of = name_of
-        self._here: dict[Parcel, Leaves] = {}
-        self._awaited: dict[Parcel, list[tuple[Any, torch.Tensor]]] = {}
+        self._here: dict[Parcel, Gradients] = {}
+        self._awaited: dict[Parcel, list[tuple[Any, torch.Tensor, LeafSpec]]] = {}
         self._to_post: deque[tuple[Parcel, ValueSpec]] = deque()
         self._sent: deque[_Sent] = deque()
-        self._spare: dict[tuple[tuple[int, ...], torch.dtype], list[torch.Tensor]] = {}
+        self._spare: dict[int, list[torch.Tensor]] = {}
         self._shares = comm.num_hosts == 1 and comm.size > 1
 
     @property
@@ -113,37 +123,57 @@ class Channels:
         for _ in range(self._ahead):
             self._post_next()
 
-    def send(self, parcel: Parcel, leaves: Leaves, why: str) -> None:
-        """Hand a parcel over; the tensors may be written to afterwards, unless they stay on this rank."""
+    def send(self, parcel: Parcel, spec: ValueSpec, leaves: Gradients, why: str) -> None:
+        """Hand a parcel over; the tensors may be written to afterwards, unless they stay on this rank.
+
+        Args:
+            parcel: that goes.
+            spec: of the value.
+            leaves: of it, those alone that have a gradient where it is one; None where there is none after all.
+            why: what sends it.
+
+        Raises:
+            InvalidModel: the value does not look like its spec.
+        """
         destination = self.destination(parcel)
         if destination == self._comm.rank:
             self._here[parcel] = leaves
             return
         self._forget_what_has_gone()
-        for leaf in leaves:
-            buffer, is_shared = self._copy(leaf)
-            work = self._comm.isend(buffer, destination, tag=self._tag(parcel), timeout=self._timeout_s)
+        for leaf, each in zip(leaves, _leaves_of(parcel, spec), strict=True):
+            if leaf is not None and (leaf.shape, leaf.dtype) != (each.shape, each.dtype):
+                raise InvalidModel(
+                    f"{self._describe(parcel)} is {leaf.dtype} {list(leaf.shape)}; by the shapes of what the stage "
+                    f"takes it is {each.dtype} {list(each.shape)}"
+                )
+            size = message_nbytes(each.shape, each.dtype)
+            buffer, is_shared = self._buffer(size)
+            pack(leaf, buffer[:size])
+            work = self._comm.isend(buffer[:size], destination, tag=self._tag(parcel), timeout=self._timeout_s)
             self._sent.append(_Sent(work, buffer, is_shared, f"{self._describe(parcel)} ({why})"))
 
-    def take(self, parcel: Parcel, why: str) -> Leaves:
+    def take(self, parcel: Parcel, why: str) -> Gradients:
         """Wait for a parcel. Its tensors belong to the caller, unless it is from this rank.
 
         Raises:
             CommTimeout: it has not come in time; names who it was to come from, and who waits for it.
             PeerFailure: that rank has died.
+            InvalidState: nobody has said that it would be taken.
         """
         found = self._here.pop(parcel, None)
         if found is not None:
             return found
         while parcel not in self._awaited:
+            if not self._to_post:
+                raise InvalidState(f"{self._describe(parcel)} is taken, and was not expected ({why})")
             self._post_next()
         with_buffers = self._awaited.pop(parcel)
         self._post_next()
-        for work, _ in with_buffers:
+        for work, _, _ in with_buffers:
             self._wait(work, self.source(parcel), why, parcel)
-        return [buffer for _, buffer in with_buffers]
+        return [unpack(buffer, leaf.shape, leaf.dtype) for _, buffer, leaf in with_buffers]
 
-    def keep(self, parcel: Parcel, leaves: Leaves) -> None:
+    def keep(self, parcel: Parcel, leaves: Gradients) -> None:
         """Put a parcel that was taken aside, for who takes it again."""
         self._here[parcel] = leaves
 
@@ -159,32 +189,28 @@ class Channels:
             return
         parcel, spec = self._to_post.popleft()
         posted = []
-        for leaf in spec.leaves:
-            if parcel.is_gradient and not leaf.has_gradient:
-                continue
-            buffer = torch.empty(leaf.shape, dtype=leaf.dtype)
+        for leaf in _leaves_of(parcel, spec):
+            buffer = torch.empty(message_nbytes(leaf.shape, leaf.dtype), dtype=torch.uint8)
             work = self._comm.irecv(buffer, self.source(parcel), tag=self._tag(parcel), timeout=self._timeout_s)
-            posted.append((work, buffer))
+            posted.append((work, buffer, leaf))
         self._awaited[parcel] = posted
 
     def _tag(self, parcel: Parcel) -> int:
         number = (parcel.hop * self._num_pipes + parcel.pipe) * self._num_micro_batches + parcel.micro_batch
         return 2 * number + parcel.is_gradient
 
-    def _copy(self, leaf: torch.Tensor) -> tuple[torch.Tensor, bool]:
-        """Copy a tensor into memory that nobody else writes to, shared if there is such."""
-        key = (tuple(leaf.shape), leaf.dtype)
-        spare = self._spare.get(key)
-        buffer = spare.pop() if spare else None
-        if buffer is None and self._shares and leaf.device.type == "cpu":
+    def _buffer(self, size: int) -> tuple[torch.Tensor, bool]:
+        """Bytes that nobody else writes to, shared if there is such memory: as many, or somewhat more."""
+        size = _rounded(size)
+        spare = self._spare.get(size)
+        if spare:
+            return spare.pop(), True
+        if self._shares:
             try:
-                buffer = self._comm.empty(leaf.shape, leaf.dtype)
+                return self._comm.empty(size, torch.uint8), True
             except ResourceExhausted:
                 self._shares = False  # from here on messages wait for their sender to come by
-        if buffer is None:
-            return leaf.detach().clone(memory_format=torch.contiguous_format), False
-        buffer.copy_(leaf.detach())
-        return buffer, True
+        return torch.empty(size, dtype=torch.uint8), False
 
     def _forget_what_has_gone(self) -> None:
         while self._sent and self._sent[0].work.done:
@@ -194,7 +220,7 @@ class Channels:
 
     def _forget(self, sent: _Sent) -> None:
         if sent.is_shared:
-            self._spare.setdefault((tuple(sent.buffer.shape), sent.buffer.dtype), []).append(sent.buffer)
+            self._spare.setdefault(len(sent.buffer), []).append(sent.buffer)
 
     def _wait(self, work: Any, source: int | None, words: str, parcel: Parcel | None = None) -> None:
         try:
@@ -218,6 +244,16 @@ class Channels:
         )
 
 
+def _leaves_of(parcel: Parcel, spec: ValueSpec) -> list[LeafSpec]:
+    return [leaf for leaf in spec.leaves if leaf.has_gradient or not parcel.is_gradient]
+
+
+def _rounded(size: int) -> int:
+    """The next of eight sizes between powers of two, so that buffers fit again where batches differ in length."""
+    step = max(64, 1 << max(0, size.bit_length() - 4))
+    return -(-size // step) * step
+
+
 def to_leaves(value: Any) -> Leaves:
     """Return the leaves of a value as tensors that can travel."""
     return [
@@ -226,7 +262,7 @@ def to_leaves(value: Any) -> Leaves:
     ]
 
 
-def from_leaves(leaves: Leaves, spec: ValueSpec) -> Any:
+def from_leaves(leaves: Sequence[Any], spec: ValueSpec) -> Any:
     """Make the value of leaves that have come."""
     made = [
         leaf if each.number is None else number_of(leaf, each.number)

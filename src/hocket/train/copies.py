@@ -94,7 +94,8 @@ class Copies:
         stages = (first,) if self._exact else (first, *others)
         for stage in stages:
             copies = self._copies_of(stage)
-            for copy in copies[:1] if self._exact else copies:
+            is_added_up = self._exact or stage not in self._syncs  # all on this rank: see `finish`
+            for copy in copies[:1] if is_added_up else copies:
                 total = copy.sums[_index(copy.parameters, parameter)]
                 if total is not None:
                     both[:-1] += total.reshape(-1)

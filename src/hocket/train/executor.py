@@ -39,12 +39,15 @@ class MicroBatch:
     Args:
         inputs: what the model takes, by name; the same on all ranks of a pipeline.
         target: what the loss takes beside the model's output.
-        weight: of its loss in that of the batch: its part of the samples, where the loss is a mean over samples.
+        weight: of its loss in that of the batch: its part of the samples, where the loss is a mean over samples. Of one
+            with a weight of 0 the loss is not computed.
+        share: of what stages add to the loss, such as regularizers; None: as `weight`.
     """
 
     inputs: Mapping[str, Any]
     target: Any = None
     weight: float = 1.0
+    share: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,16 +154,25 @@ class PipelineExecutor:
         self._check(micro_batches)
         if self.loss is None:
             raise InvalidArgument("a training step needs a loss")
-        return self._run(micro_batches, self._own_actions, is_training=True, keeps_outputs=keeps_outputs)
+        return self._run(micro_batches, self._own_actions, True, keeps_outputs, True)
 
-    def forward(self, micro_batches: Sequence[MicroBatch], *, keeps_outputs: bool = True) -> StepResult:
+    def forward(
+        self, micro_batches: Sequence[MicroBatch], *, keeps_outputs: bool = True, with_losses: bool = False
+    ) -> StepResult:
         """Run forward passes alone, as in evaluation: without random numbers, gradients or running statistics.
 
-        Losses are computed where there is a loss and targets are given. Raises as `step`.
+        Args:
+            micro_batches: as of `step`.
+            keeps_outputs: whether the result has what the model returned.
+            with_losses: whether it has losses.
+
+        Raises as `step`.
         """
         self._check(micro_batches)
+        if with_losses and self.loss is None:
+            raise InvalidArgument("there are losses where there is a loss")
         actions = [action for action in self._own_actions if action.kind in _OF_FORWARD]
-        return self._run(micro_batches, actions, is_training=False, keeps_outputs=keeps_outputs)
+        return self._run(micro_batches, actions, False, keeps_outputs, with_losses)
 
     def timeline(self, costs: CostModel | None = None) -> PipelineTimeline:
         """Return when everything happened on replica 0, in the one of the last 16 training steps that took as long as
@@ -177,7 +189,9 @@ class PipelineExecutor:
         return measured_timeline(self.comm, self.schedule, self._times, costs or CostModel())
 
     def close(self) -> None:
-        """Leave the communicators that it has made. The model stays as it is."""
+        """Leave the communicators that it has made. The model stays as it is, in training mode."""
+        for stage in self.split.stages:
+            stage.train()
         self._failure = self._failure or "it was closed"
         self.comm.finalize()
 
@@ -205,14 +219,19 @@ class PipelineExecutor:
         return sorted({stage for _, stage in self.schedule.placement.stages_of(self.rank)})
 
     def _run(
-        self, micro_batches: Sequence[MicroBatch], actions: Sequence[Action], is_training: bool, keeps_outputs: bool
+        self,
+        micro_batches: Sequence[MicroBatch],
+        actions: Sequence[Action],
+        is_training: bool,
+        keeps_outputs: bool,
+        has_losses: bool,
     ) -> StepResult:
         if self._failure is not None:
             raise InvalidState(f"an earlier step failed, and with it the pipeline: {self._failure}")
         random_state = torch.get_rng_state()
         try:
             specs = [self._probe.specs_of(each.inputs, is_training) for each in micro_batches]
-            step = Step(self, self._channels, micro_batches, specs, is_training, keeps_outputs)
+            step = Step(self, self._channels, micro_batches, specs, is_training, keeps_outputs, has_losses)
             step.run(actions)
             if is_training:
                 self.copies.finish()

@@ -12,6 +12,8 @@ from torch.utils import _pytree as pytree
 
 from hocket.errors import InvalidModel
 from hocket.train.layer_graph import LayerGraph
+from hocket.train.modes import in_mode
+from hocket.train.specs import ValueSpec, blank
 from hocket.train.traced import graph_of_fx
 
 
@@ -20,7 +22,8 @@ def graph_of_exported(
 ) -> LayerGraph:
     """Trace a module with `torch.export`, as it is in training and as it is in evaluation.
 
-    What the module does may depend on shapes; the number of samples may be another one later on.
+    What the module does may depend on shapes. The number of samples may be another one later on, and whatever else the
+    code did not look at; inputs for which it would do something else are refused when they come.
 
     Args:
         model: to trace; its layers are operations of ATen.
@@ -29,23 +32,46 @@ def graph_of_exported(
     Raises:
         InvalidModel: it cannot be exported: says what stands against it.
     """
-    was_training = model.training
-    try:
-        training, evaluation = (
-            _export(model.train(mode), tuple(arguments), dict(keywords or {})) for mode in (True, False)
-        )
-    finally:
-        model.train(was_training)
-    root = {**_attributes(training), **_attributes(evaluation), **_own(model)}
+    # Copies, as what is found of a view may be said of the tensor that it is part of.
+    given = pytree.tree_map_only(torch.Tensor, torch.clone, (tuple(arguments), dict(keywords or {})))
+    found = []
+    for mode in (True, False):
+        with in_mode(model, mode):
+            found.append(_export(model, *given))
+    training, evaluation = found
+    guards = {True: _guards_of(training), False: _guards_of(evaluation)}
+
+    def check_inputs(specs: Mapping[str, ValueSpec], is_training: bool) -> None:
+        guard, names = guards[is_training]
+        with torch.device("meta"):
+            values = [blank(specs[name]) for name in names]
+        try:
+            guard(*values)
+        except AssertionError as error:
+            raise InvalidModel(
+                f"{type(model).__name__} was traced with other inputs, and does not do the same with these ({error}): "
+                "pad what differs, have all batches alike, or give a torch.nn.Sequential, which needs no tracing"
+            ) from error
+
+    own = _own(model)
     codegen: Any = training.graph._codegen
     spec = codegen.pytree_info.out_spec
     return graph_of_fx(
         model,
-        root,
+        ({**_attributes(training), **own}, {**_attributes(evaluation), **own}),
         _plain(training.graph),
         _plain(evaluation.graph),
         lambda leaves: pytree.tree_unflatten(leaves, spec),
+        check_inputs,
     )
+
+
+def _guards_of(module: fx.GraphModule) -> tuple[Any, list[str]]:
+    """What checks that a graph holds for given inputs, and the names of those that it takes."""
+    for node in module.graph.nodes:
+        if node.op == "call_module" and node.target == "_guards_fn":
+            return module._guards_fn, [str(each) for each in node.args]
+    return lambda: None, []
 
 
 def _export(model: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> fx.GraphModule:
@@ -61,7 +87,7 @@ def _export(model: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, An
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.export.export(model, arguments, keywords, dynamic_shapes=shapes, strict=False)
-            found: fx.GraphModule = program.module(check_guards=False)
+            found: fx.GraphModule = program.module(check_guards=True)
     except Exception as error:  # whatever the code of the model raises
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise InvalidModel(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,14 +11,15 @@ import torch
 from torch import nn
 
 from hocket.comm import Communicator
-from hocket.errors import InvalidArgument, InvalidModel
+from hocket.errors import InvalidModel
 from hocket.measure.pictures import check_picture_path
-from hocket.measure.progress import progress
 from hocket.pipeline.schedule import PipelineSchedule
 from hocket.session import init
-from hocket.train.batches import Samples, Source, Stream, Weigh, source_of
+from hocket.train.batches import Samples, Stream, sources_of
 from hocket.train.callbacks import Callback
 from hocket.train.comparing import compare_with_simulation
+from hocket.train.cutting import Weigh
+from hocket.train.epochs import run_epochs
 from hocket.train.executor import Loss, PipelineExecutor
 from hocket.train.exported import graph_of_exported
 from hocket.train.history import History
@@ -108,12 +108,9 @@ def fit(
         if comm is None:
             comm = stack.enter_context(init())
         shows = show_progress and comm.rank == 0
-        source = source_of(data, comm, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last)
-        validation = None
-        if validation_data is not None:
-            validation = source_of(
-                validation_data, comm, batch_size=batch_size, shuffle=False, seed=seed, drop_last=False
-            )
+        source, validation = sources_of(
+            data, validation_data, comm, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last
+        )
         wanted = Wanted(
             batch_size,
             strategy,
@@ -141,12 +138,11 @@ def fit(
             weigh=weigh,
             loss_is_mean=loss_is_mean,
             max_gradient_norm=max_gradient_norm,
+            callbacks=callbacks,
         )
         if resume is not None:
             trainer.load(resume)
-        history = run_epochs(
-            trainer, source, epochs, validation, list(callbacks), show_progress=show_progress, max_steps=max_steps
-        )
+        history = run_epochs(trainer, source, epochs, validation, shows=shows, max_steps=max_steps)
         history.plan = str(plan)
         if picture is not None and history.batch_losses:
             inputs = first_inputs(source, plan.split.batch_inputs, executor.num_micro_batches)
@@ -166,80 +162,3 @@ def _graph_of(model: nn.Module, source: Samples | Stream) -> LayerGraph:
     if isinstance(x, Mapping):
         return graph_of_exported(model, (), x)
     return graph_of_exported(model, tuple(x) if isinstance(x, (tuple, list)) else (x,))
-
-
-def run_epochs(
-    trainer: Trainer,
-    source: Source,
-    epochs: int,
-    validation: Source | None = None,
-    callbacks: Sequence[Callback] = (),
-    *,
-    show_progress: bool = True,
-    max_steps: int | None = None,
-) -> History:
-    """Train for some epochs, from where the trainer stands.
-
-    Args:
-        trainer: of the model.
-        source: of batches.
-        epochs: in all: those that were trained before a resumption count.
-        validation: of batches that are evaluated after every epoch.
-        callbacks: see `Callback`.
-        show_progress: on rank 0.
-        max_steps: after which it ends, whatever the epoch.
-    """
-    history = History()
-    shows = show_progress and trainer.comm.rank == 0
-    for each in callbacks:
-        each.on_train_begin(trainer)
-    while trainer.epoch < epochs and not trainer.stop_training:
-        epoch = trainer.epoch
-        for each in callbacks:
-            each.on_epoch_begin(trainer, epoch)
-        logs = _train_epoch(trainer, source, f"epoch {epoch + 1} of {epochs}", history, callbacks, shows, max_steps)
-        if validation is not None:
-            logs.update({f"val_{name}": value for name, value in trainer.evaluate(validation).items()})
-        history.add(epoch, logs)
-        trainer.epoch += 1
-        for each in callbacks:
-            each.on_epoch_end(trainer, epoch, logs)
-        trainer.stop_training = any(trainer.comm.all_gather_object(trainer.stop_training))
-    for each in callbacks:
-        each.on_train_end(trainer)
-    return history
-
-
-def _train_epoch(
-    trainer: Trainer,
-    source: Source,
-    words: str,
-    history: History,
-    callbacks: Sequence[Callback],
-    shows: bool,
-    max_steps: int | None,
-) -> dict[str, float]:
-    totals: dict[str, float] = {}
-    num_samples = 0
-    begin_s = time.perf_counter()
-    with progress(words, unit="steps", shown=shows) as update:
-        for number, batch in enumerate(source.batches(trainer.epoch), 1):
-            for each in callbacks:
-                each.on_batch_begin(trainer, trainer.num_steps)
-            logs = trainer.train_step(batch)
-            for name, value in logs.items():
-                totals[name] = totals.get(name, 0.0) + value * batch.num_samples
-            num_samples += batch.num_samples
-            history.batch_losses.append(logs["loss"])
-            update(number, source.num_batches or number, ", ".join(f"{name} {logs[name]:.4g}" for name in logs))
-            for each in callbacks:
-                each.on_batch_end(trainer, trainer.num_steps, logs)
-            if max_steps is not None and trainer.num_steps >= max_steps:
-                trainer.stop_training = True
-                break
-    if not num_samples:
-        raise InvalidArgument(f"{words}: the data gave no batch")
-    measured = trainer.meter.result() if trainer.meter is not None else {}
-    seconds = trainer.comm.broadcast_object(time.perf_counter() - begin_s, 0)
-    means = {name: value / num_samples for name, value in totals.items()}
-    return means | measured | {"samples_per_s": num_samples / seconds}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hocket.comm import Communicator
-from hocket.errors import ResourceExhausted
+from hocket.errors import InvalidModel, ResourceExhausted
 from hocket.train.backward import Gradients
 from hocket.train.gradients import StageGradients, added
 
@@ -147,6 +147,10 @@ class _Flat:
             gradient = gradients[number]
             if gradient is None:
                 part.zero_()
+            elif gradient.layout != torch.strided:
+                raise InvalidModel(
+                    "gradients that are sparse cannot be summed over copies of a stage: sparse=False in the embedding"
+                )
             else:
                 part.copy_(gradient.reshape(-1))
         is_there.copy_(torch.tensor(there, dtype=self._dtype))

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from hocket.errors import InvalidArgument
-from hocket.train.split_model import SplitModel
+from hocket.train.split_model import CheckInputs, SplitModel
 from hocket.train.stage import Stage
 
 MakeStage: TypeAlias = Callable[[range, tuple[str, ...], tuple[str, ...]], Stage]
@@ -44,6 +44,7 @@ class LayerGraph:
         make_output: makes what the model returns out of the values of `outputs`.
         model: the whole.
         what: such layers are called, for messages.
+        check_inputs: as of `SplitModel`.
     """
 
     layers: tuple[Layer, ...]
@@ -53,6 +54,7 @@ class LayerGraph:
     make_output: Callable[[Sequence[Any]], Any]
     model: nn.Module
     what: str = "layers"
+    check_inputs: CheckInputs | None = None
 
     def split(self, cuts: Sequence[int]) -> SplitModel:
         """Make stages.
@@ -73,7 +75,9 @@ class LayerGraph:
         for first, last in pairwise(cuts):
             inputs, outputs = self.values_between(first, last)
             stages.append(self.make_stage(range(first, last), inputs, outputs))
-        return SplitModel(tuple(stages), self.batch_inputs, self.outputs, self.make_output, self.model)
+        return SplitModel(
+            tuple(stages), self.batch_inputs, self.outputs, self.make_output, self.model, self.check_inputs
+        )
 
     def values_between(self, first: int, last: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return names of what the layers from `first` until before `last` take and give as a stage."""

@@ -19,6 +19,6 @@ def graph_of(model: nn.Module) -> LayerGraph:
     """
     if not isinstance(model, nn.Module):
         raise InvalidType(f"a model is a torch.nn.Module, not {model!r}")
-    if isinstance(model, nn.Sequential):
+    if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
         return graph_of_sequential(model)
     return graph_of_module(model)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
+from hocket.train.modes import set_mode
 from hocket.train.specs import Inferred, ValueSpec, infer
 from hocket.train.stage import Stage
 
@@ -21,19 +22,27 @@ class ModuleStage(Stage):
             buffers have the names that they have in the whole model.
         inputs, outputs: as of any stage.
         evaluation: the module that takes its place in evaluation, with the same parameters; None: the same.
+        frozen: modules of the whole model that stay in evaluation mode.
     """
 
     def __init__(
-        self, module: nn.Module, inputs: tuple[str, ...], outputs: tuple[str, ...], evaluation: nn.Module | None = None
+        self,
+        module: nn.Module,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        evaluation: nn.Module | None = None,
+        frozen: Collection[nn.Module] = (),
     ) -> None:
         super().__init__(inputs, outputs)
         self.module = module
         self._evaluation = evaluation
+        self._is_training = True
+        wanted = {id(each) for each in frozen}
+        self._frozen = [each for each in module.modules() if id(each) in wanted]
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Call the module."""
-        module = self._evaluation if self._evaluation is not None and not self.module.training else self.module
-        found = module(*inputs)
+        found = self._current(*inputs)
         assert isinstance(found, tuple) and len(found) == len(self.outputs)
         return found
 
@@ -47,9 +56,10 @@ class ModuleStage(Stage):
 
     def train(self, mode: bool = True) -> None:
         """Set the mode of the module."""
-        self.module.train(mode)
+        self._is_training = mode
+        set_mode(self.module, mode, self._frozen)
         if self._evaluation is not None:
-            self._evaluation.train(mode)
+            set_mode(self._evaluation, mode, self._frozen)
 
     def seed(self, key: int) -> None:
         """Seed torch's own random numbers."""
@@ -59,7 +69,11 @@ class ModuleStage(Stage):
 
     def infer(self, inputs: Sequence[ValueSpec], what: str) -> Inferred:
         """Run the module on tensors without content."""
-        return infer(self.module, inputs, self.outputs, what)
+        return infer(self._current, inputs, self.outputs, what)
+
+    @property
+    def _current(self) -> nn.Module:
+        return self.module if self._is_training or self._evaluation is None else self._evaluation
 
     @contextmanager
     def with_buffers_kept(self) -> Iterator[None]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import TypeVar, cast
 
 from hocket.comm import Communicator
+from hocket.errors import InvalidState
 
 T = TypeVar("T")
 
@@ -15,6 +17,7 @@ def on_rank_0(comm: Communicator, work: Callable[[], T]) -> T:
 
     Raises:
         Exception: what `work` raised, on every rank.
+        InvalidState: it raised what cannot be sent; says what that was.
     """
     found: T | None = None
     problem: Exception | None = None
@@ -22,8 +25,17 @@ def on_rank_0(comm: Communicator, work: Callable[[], T]) -> T:
         try:
             found = work()
         except Exception as error:  # whatever it is, the others are not to wait for it
-            problem = error
+            problem = that_travels(error)
     found, problem = comm.broadcast_object((found, problem), 0)
     if problem is not None:
         raise problem
     return cast(T, found)
+
+
+def that_travels(error: Exception) -> Exception:
+    """Return an error, or one that says the same where the other ranks could not be given it."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever its class does
+        return InvalidState(f"{type(error).__name__}: {error}")
+    return error

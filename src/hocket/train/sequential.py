@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from hocket.train.layer_graph import Layer, LayerGraph
+from hocket.train.modes import frozen_modules
 from hocket.train.module_stage import ModuleStage
 from hocket.train.stage import Stage
 
@@ -17,11 +18,12 @@ class _Chain(nn.Module):
 
     def __init__(self, model: nn.Sequential, here: range) -> None:
         super().__init__()
-        for name, module in list(model.named_children())[here.start : here.stop]:
+        for name, module in list(model._modules.items())[here.start : here.stop]:
             self.add_module(name, module)
 
     def forward(self, value: Any) -> tuple[Any]:
-        for module in self.children():
+        for module in self._modules.values():  # children() leaves out what comes again
+            assert module is not None
             value = module(value)
         return (value,)
 
@@ -29,13 +31,14 @@ class _Chain(nn.Module):
 def graph_of_sequential(model: nn.Sequential) -> LayerGraph:
     """Return the layers of a chain; what goes from one to the next may be a tensor, or a tree of them."""
     layers, value = [], "input"
-    for name, module in model.named_children():
+    frozen = frozen_modules(model)
+    for name, module in model._modules.items():
         parameters = {f"{name}.{each}": parameter for each, parameter in module.named_parameters()}
         layers.append(Layer(f"output of {name}", (value,), parameters))
         value = layers[-1].name
 
     def make_stage(here: range, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Stage:
-        return ModuleStage(_Chain(model, here), inputs, outputs)
+        return ModuleStage(_Chain(model, here), inputs, outputs, frozen=frozen)
 
     return LayerGraph(tuple(layers), ("input",), (value,), make_stage, _only, model, "modules")
 

@@ -14,7 +14,8 @@ from hocket.pipeline.schedule import PipelineSchedule
 from hocket.sim import Link
 from hocket.train.arrangement import Arrangement
 from hocket.train.balance import BALANCES, balance_by_time, count_costs, join_layers
-from hocket.train.batches import Samples, Stream, micro_batches_of
+from hocket.train.batches import Samples, Stream
+from hocket.train.cutting import micro_batches_of
 from hocket.train.layer_costs import StageCosts, costs_of_model, costs_of_stages, profile_layers
 from hocket.train.layer_graph import LayerGraph
 from hocket.train.link import measure_link
@@ -109,7 +110,7 @@ def first_inputs(source: Samples | Stream, names: Sequence[str], num_parts: int)
             "to measure a model its data have to be at hand: give arrays or a dataset, or choose strategy and balance"
         )
     first = next(source.batches(0))
-    return micro_batches_of(first, names, 0, 1, num_parts)[0][0].inputs
+    return micro_batches_of(first, names, 0, 1, num_parts).micro_batches[0].inputs
 
 
 def _chosen(wanted: Wanted, graph: LayerGraph, source: Samples | Stream, comm: Communicator, shows: bool) -> Plan:

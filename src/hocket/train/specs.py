@@ -25,12 +25,16 @@ class LeafSpec:
         shape, dtype: of it.
         has_gradient: whether a gradient of it comes back.
         number: the type of what is no tensor: bool, int, float, or that of None.
+        value: of a number, which follows from shapes as they do.
+        stride: of a tensor; None: it is contiguous.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     has_gradient: bool = False
     number: type | None = None
+    value: float | None = None
+    stride: tuple[int, ...] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -59,7 +63,7 @@ class ValueSpec:
         return sum(leaf.nbytes for leaf in self.leaves)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _load_spec, (pytree.treespec_dumps(self.tree), self.leaves)
+        return _load_spec, (_dump_tree(self.tree), self.leaves)
 
     def __str__(self) -> str:
         words = [f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}" for leaf in self.leaves]
@@ -76,8 +80,20 @@ def number_of(leaf: Any, kind: type) -> Any:
     return None if kind is type(None) else kind(leaf.item())
 
 
-def _load_spec(tree: str, leaves: tuple[LeafSpec, ...]) -> ValueSpec:
-    return ValueSpec(pytree.treespec_loads(tree), leaves)
+def _load_spec(tree: Any, leaves: tuple[LeafSpec, ...]) -> ValueSpec:
+    return ValueSpec(_load_tree(tree), leaves)
+
+
+def _dump_tree(tree: pytree.TreeSpec) -> Any:
+    """A tree as plain data; torch's own way knows no types that it has not been told the names of."""
+    return None if tree.is_leaf() else (tree.type, tree.context, [_dump_tree(each) for each in tree.children()])
+
+
+def _load_tree(dumped: Any) -> pytree.TreeSpec:
+    if dumped is None:
+        return pytree.tree_structure(0)
+    kind, context, children = dumped
+    return pytree.TreeSpec(kind, context, [_load_tree(each) for each in children])
 
 
 def spec_of(value: Any, what: str) -> ValueSpec:
@@ -94,9 +110,10 @@ def _leaf_spec(leaf: Any, what: str) -> LeafSpec:
     if isinstance(leaf, torch.Tensor):
         if leaf.layout != torch.strided:
             raise InvalidModel(f"{what} is a {leaf.layout} tensor; only strided ones cross between stages")
-        return LeafSpec(tuple(int(each) for each in leaf.shape), leaf.dtype, leaf.requires_grad)
+        shape, stride = (tuple(int(each) for each in found) for found in (leaf.shape, leaf.stride()))
+        return LeafSpec(shape, leaf.dtype, leaf.requires_grad, stride=stride)
     if type(leaf) in NUMBERS:
-        return LeafSpec((), NUMBERS[type(leaf)], number=type(leaf))
+        return LeafSpec((), NUMBERS[type(leaf)], number=type(leaf), value=leaf)
     raise InvalidModel(
         f"{what} holds a {type(leaf).__name__}; tensors, numbers, and tuples, lists and dictionaries of them cross "
         "between stages"
@@ -105,13 +122,15 @@ def _leaf_spec(leaf: Any, what: str) -> LeafSpec:
 
 def blank(spec: ValueSpec) -> Any:
     """Return a value with such leaves, whose content is undefined; tensors are as the device context has it."""
-    leaves = [
-        (None if leaf.number is type(None) else leaf.number(1))
-        if leaf.number
-        else torch.empty(leaf.shape, dtype=leaf.dtype).requires_grad_(leaf.has_gradient)
-        for leaf in spec.leaves
-    ]
-    return pytree.tree_unflatten(leaves, spec.tree)
+    return pytree.tree_unflatten([_blank_leaf(leaf) for leaf in spec.leaves], spec.tree)
+
+
+def _blank_leaf(leaf: LeafSpec) -> Any:
+    if leaf.number:
+        return leaf.value
+    if leaf.stride is None:
+        return torch.empty(leaf.shape, dtype=leaf.dtype, requires_grad=leaf.has_gradient)
+    return torch.empty_strided(leaf.shape, leaf.stride, dtype=leaf.dtype, requires_grad=leaf.has_gradient)
 
 
 @dataclass(frozen=True)
@@ -121,10 +140,14 @@ class Inferred:
     Args:
         outputs: of it.
         changed: inputs that it writes to, by their places; these have to be copies.
+        aliases: pairs of places of values in the same memory: those of inputs, and after them those of outputs.
+        updated: buffers that it writes to, by name.
     """
 
     outputs: tuple[ValueSpec, ...]
-    changed: tuple[int, ...]
+    changed: tuple[int, ...] = ()
+    aliases: tuple[tuple[int, int], ...] = ()
+    updated: tuple[str, ...] = ()
 
 
 def infer(module: nn.Module, inputs: Sequence[ValueSpec], names: Sequence[str], what: str) -> Inferred:
@@ -149,6 +172,8 @@ def infer(module: nn.Module, inputs: Sequence[ValueSpec], names: Sequence[str], 
         # Copies, since what requires a gradient itself must not be written to.
         values = [pytree.tree_map_only(torch.Tensor, torch.clone, blank(each)) for each in inputs]
         before = [_versions(value) for value in values]
+        buffers = {name: replaced[name] for name, _ in module.named_buffers()}
+        buffers_before = {name: each._version for name, each in buffers.items()}
         try:
             outputs = torch.func.functional_call(module, replaced, tuple(values))
         except HocketError:
@@ -157,8 +182,23 @@ def infer(module: nn.Module, inputs: Sequence[ValueSpec], names: Sequence[str], 
             raise _refusal(what, error) from error
         changed = tuple(number for number, value in enumerate(values) if _versions(value) != before[number])
         return Inferred(
-            tuple(spec_of(each, f"value {name!r}") for name, each in zip(names, outputs, strict=True)), changed
+            tuple(spec_of(each, f"value {name!r}") for name, each in zip(names, outputs, strict=True)),
+            changed,
+            _aliases([*values, *outputs]),
+            tuple(name for name, each in buffers.items() if each._version != buffers_before[name]),
         )
+
+
+def _aliases(values: Sequence[Any]) -> tuple[tuple[int, int], ...]:
+    first: dict[int, int] = {}
+    found = set()
+    for place, value in enumerate(values):
+        for leaf in pytree.tree_leaves(value):
+            if isinstance(leaf, torch.Tensor):
+                other = first.setdefault(leaf.untyped_storage()._cdata, place)
+                if other != place:
+                    found.add((other, place))
+    return tuple(sorted(found))
 
 
 def _versions(value: Any) -> list[int]:

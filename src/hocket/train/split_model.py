@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import nn
 
 from hocket.errors import InvalidModel
+from hocket.train.specs import ValueSpec
 from hocket.train.stage import Stage
+
+CheckInputs: TypeAlias = Callable[[Mapping[str, ValueSpec], bool], None]
 
 
 class Hop(NamedTuple):
@@ -59,6 +62,8 @@ class SplitModel:
         outputs: names of what it returns: outputs of the last stage.
         make_output: makes what the model returns out of those values.
         model: the whole, of which the stages are parts.
+        check_inputs: raises InvalidModel where the stages do not do with such inputs what the model does: called with
+            their specs by name, and whether it is training.
 
     Raises:
         InvalidModel: a stage takes a value that no earlier one makes, or the last one does not give all outputs.
@@ -69,6 +74,7 @@ class SplitModel:
     outputs: tuple[str, ...]
     make_output: Callable[[Sequence[Any]], Any]
     model: nn.Module
+    check_inputs: CheckInputs | None = None
 
     def __post_init__(self) -> None:
         made = set(self.batch_inputs)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from hocket.train.actions.registry import find_handler
 from hocket.train.backward import Gradients, SplitBackward
 from hocket.train.channels import Channels, Leaves, Parcel, from_leaves, to_leaves
 from hocket.train.gradients import StageGradients
+from hocket.train.messages import with_strides
 from hocket.train.randomness import random_key
 from hocket.train.specs import ValueSpec, flatten
 from hocket.train.stage import Stage
@@ -56,6 +59,7 @@ class Step:
         specs: of all values, for each micro-batch.
         is_training: whether there are backward passes.
         keeps_outputs: whether outputs of the model are kept.
+        has_losses: whether losses are computed.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Step:
         specs: Sequence[Specs],
         is_training: bool,
         keeps_outputs: bool,
+        has_losses: bool,
     ) -> None:
         self.is_training = is_training
         self.losses: dict[int, torch.Tensor] = {}
@@ -77,10 +82,10 @@ class Step:
         self._channels = channels
         self._micro_batches = micro_batches
         self._specs = specs
-        self._keeps_outputs = keeps_outputs
+        self._keeps_outputs, self._has_losses = keeps_outputs, has_losses
         self._kinds = set(executor.schedule.columns.kinds)
         self._passes: dict[tuple[int, int, int], Pass] = {}
-        self._waiting: dict[Parcel, Leaves] = {}  # for the action that sends them
+        self._waiting: dict[Parcel, Gradients] = {}  # for the action that sends them
         self._where = ""
         self._has_computed = False
         self._begin_s = 0.0
@@ -141,7 +146,7 @@ class Step:
             kept.handed_on, kept.loss, kept.taken, kept.inputs = {}, None, {}, {}
         else:
             found = _backward(roots, root_gradients, leaves, tied, gradients, micro_batch)
-        self._send_back(action, micro_batch, leaves, tied, found)
+        self._send_back(action, micro_batch, found)
 
     def weights(self, action: Action, micro_batch: int) -> None:
         """Run the rest of a backward pass: the gradients of the weights."""
@@ -162,7 +167,8 @@ class Step:
         for micro_batch in action.micro_batches:
             for number in self._between(action, is_gradient, inwards=False):
                 parcel = Parcel(number, action.pipe, micro_batch, is_gradient)
-                self._channels.send(parcel, self._waiting.pop(parcel), self._where)
+                spec = self._spec(number, micro_batch)
+                self._channels.send(parcel, spec, self._waiting.pop(parcel), self._where)
 
     def _collect(self, action: Action, micro_batch: int) -> tuple[dict[str, Any], dict[int, Leaves]]:
         """All that a stage takes, and the leaves among it that gradients are wanted of."""
@@ -171,7 +177,7 @@ class Step:
         for number in self._ends(action).inwards:
             name = self._hop(number).value
             spec = self._specs[micro_batch].values[name]
-            leaves = self._take(Parcel(number, action.pipe, micro_batch, False))
+            leaves = [leaf for leaf in self._take(Parcel(number, action.pipe, micro_batch, False)) if leaf is not None]
             for leaf, each in zip(leaves, spec.leaves, strict=True):
                 leaf.requires_grad_(each.has_gradient and self.is_training)
             taken[number] = [leaf for leaf, each in zip(leaves, spec.leaves, strict=True) if each.has_gradient]
@@ -183,7 +189,10 @@ class Step:
         executor, stage = self._executor, self.stage(action.stage)
         changed = self._specs[micro_batch].changed[action.stage]
         self._has_computed = True
-        with torch.set_grad_enabled(with_graph):
+        given_part = self._micro_batches[micro_batch]
+        share = given_part.weight if given_part.share is None else given_part.share
+        # What only fills up a batch leaves no trace in running statistics.
+        with torch.set_grad_enabled(with_graph), nullcontext() if share else stage.with_buffers_kept():
             given = [
                 pytree.tree_map_only(torch.Tensor, torch.clone, kept.inputs[name])
                 if name in changed
@@ -196,10 +205,10 @@ class Step:
             outputs = dict(zip(stage.outputs, stage(given), strict=True))
             if action.stage == executor.split.num_stages - 1:
                 self._finish(micro_batch, outputs, kept)
-            extra = stage.extra_loss() if self._has_loss(micro_batch) else None
+            extra = stage.extra_loss() if self._has_losses and share else None
             if extra is not None:
                 self.extra_losses[action.stage, micro_batch] = extra.detach()
-                weighted = extra * self._micro_batches[micro_batch].weight
+                weighted = extra * share
                 kept.loss = weighted if kept.loss is None else kept.loss + weighted
             if with_graph:
                 for number in self._ends(action).outwards:
@@ -207,28 +216,25 @@ class Step:
                     spec = self._specs[micro_batch].values[name]
                     kept.handed_on[number] = [
                         # A value that is handed on has a node of its own, made last: autograd comes to it first.
-                        leaf if name in outputs else leaf.view_as(leaf)
+                        leaf if name in outputs else torch.ops.aten.alias(leaf)
                         for leaf, each in zip(flatten({**kept.inputs, **outputs}[name])[0], spec.leaves, strict=True)
                         if each.has_gradient
                     ]
                 for number in self._ends(action).tied_outwards:
                     parameter = self._parameter(number)
-                    kept.handed_on[number] = [parameter.view_as(parameter)]
+                    kept.handed_on[number] = [torch.ops.aten.alias(parameter)]
         return outputs
 
     def _finish(self, micro_batch: int, outputs: Mapping[str, Any], kept: Pass) -> None:
         executor, given = self._executor, self._micro_batches[micro_batch]
         result = executor.split.make_output([outputs[name] for name in executor.split.outputs])
-        if executor.loss is not None and self._has_loss(micro_batch):
+        if self._has_losses and given.weight:  # a mean over nothing is no number, and neither is 0 times it
+            assert executor.loss is not None
             loss = executor.loss(result, given.target)
             self.losses[micro_batch] = loss.detach()
             kept.loss = loss * given.weight
         if self._keeps_outputs:
             self.outputs[micro_batch] = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
-
-    def _has_loss(self, micro_batch: int) -> bool:
-        has_target = self._micro_batches[micro_batch].target is not None
-        return self._executor.loss is not None and (self.is_training or has_target)
 
     def _roots(self, action: Action, micro_batch: int, kept: Pass) -> tuple[Leaves, Gradients]:
         roots: Leaves = []
@@ -240,28 +246,25 @@ class Step:
         for number in (*ends.outwards, *ends.tied_outwards):
             came = self._take(Parcel(number, action.pipe, micro_batch, True))
             for root, gradient in zip(kept.handed_on[number], came, strict=True):
-                if root.requires_grad:
+                if gradient is not None and root.requires_grad:
                     roots.append(root)
                     gradients.append(gradient)
         return roots, gradients
 
-    def _send_back(
-        self, action: Action, micro_batch: int, leaves: Leaves, tied: list[nn.Parameter], found: Gradients
-    ) -> None:
+    def _send_back(self, action: Action, micro_batch: int, found: Gradients) -> None:
         ends = self._ends(action)
-        wanted = iter([torch.zeros_like(leaf) if each is None else each
-                       for leaf, each in zip([*leaves, *tied], found, strict=True)])  # fmt: skip
+        wanted = iter(found)
         for number in (*ends.inwards, *ends.tied_inwards):
             count = sum(leaf.has_gradient for leaf in self._spec(number, micro_batch).leaves)
             self._send(Parcel(number, action.pipe, micro_batch, True), [next(wanted) for _ in range(count)], "SEND_B")
 
-    def _send(self, parcel: Parcel, leaves: Leaves, kind: str) -> None:
+    def _send(self, parcel: Parcel, leaves: Gradients, kind: str) -> None:
         if kind in self._kinds and self._channels.destination(parcel) != self._channels.rank:
             self._waiting[parcel] = leaves
         else:
-            self._channels.send(parcel, leaves, self._where)
+            self._channels.send(parcel, self._spec(parcel.hop, parcel.micro_batch), leaves, self._where)
 
-    def _take(self, parcel: Parcel) -> Leaves:
+    def _take(self, parcel: Parcel) -> Gradients:
         leaves = self._channels.take(parcel, self._where)
         if not self._has_computed:
             self._begin_s = time.perf_counter()
@@ -321,9 +324,18 @@ def _backward(
     gradients: StageGradients,
     micro_batch: int,
 ) -> Gradients:
-    """Run a whole backward pass; return the gradients of leaves and of tied parameters."""
-    for leaf in leaves:
+    """Run a whole backward pass; return the gradients of leaves and of tied parameters.
+
+    Those of leaves have the strides with which they came, and not those of the leaf, as ``.grad`` has.
+    """
+    strides: dict[int, tuple[int, ...]] = {}
+
+    def note(gradient: torch.Tensor, place: int) -> None:
+        strides[place] = gradient.stride()
+
+    for place, leaf in enumerate(leaves):
         leaf.grad = None
+        leaf.register_hook(partial(note, place=place))  # type: ignore[no-untyped-call]
     kept = [parameter.grad for parameter in tied]
     with gradients.collecting(micro_batch):
         for parameter in tied:
@@ -331,7 +343,9 @@ def _backward(
         inputs = [*leaves, *tied, *gradients.parameters]
         if roots and inputs:
             torch.autograd.backward(roots, root_gradients, inputs=inputs)
-        found: Gradients = [leaf.grad for leaf in (*leaves, *tied)]
+        found: Gradients = [None if leaf.grad is None else with_strides(leaf.grad, strides[place])
+                            for place, leaf in enumerate(leaves)]  # fmt: skip
+        found += [parameter.grad for parameter in tied]
     for parameter, before in zip(tied, kept, strict=True):
         parameter.grad = before
     for leaf in leaves:
@@ -339,7 +353,7 @@ def _backward(
     return found
 
 
-def _detached(leaves: Leaves) -> Leaves:
+def _detached(leaves: Leaves) -> Gradients:
     return [leaf.detach() for leaf in leaves]
 
 

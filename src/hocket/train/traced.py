@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from hocket.errors import InvalidModel
 from hocket.train.layer_graph import Layer, LayerGraph
+from hocket.train.modes import frozen_modules, in_mode
 from hocket.train.module_stage import ModuleStage
+from hocket.train.split_model import CheckInputs
 from hocket.train.stage import Stage
 
 _COMPUTE = ("call_module", "call_function", "call_method")
@@ -24,35 +28,44 @@ def graph_of_module(model: nn.Module) -> LayerGraph:
     Raises:
         InvalidModel: it cannot be traced: says what stands against it, and what would do.
     """
-    was_training = model.training
-    try:
-        graphs = [_trace(model.train(mode)) for mode in (True, False)]
-    finally:
-        model.train(was_training)
+    graphs = []
+    for mode in (True, False):
+        with in_mode(model, mode):
+            graphs.append(_trace(model))
     training, evaluation = graphs
-    return graph_of_fx(model, model, training, evaluation)
+    return graph_of_fx(model, (model, model), training, evaluation)
 
 
 def graph_of_fx(
     model: nn.Module,
-    root: nn.Module | dict[str, Any],
+    roots: tuple[nn.Module | dict[str, Any], nn.Module | dict[str, Any]],
     training: fx.Graph,
     evaluation: fx.Graph,
     unflatten: Callable[[list[Any]], Any] | None = None,
+    check_inputs: CheckInputs | None = None,
 ) -> LayerGraph:
     """Return the layers of traced graphs.
 
     Args:
         model: the whole.
-        root: what the names of modules, parameters and buffers in the graphs belong to.
+        roots: what the names of modules, parameters and buffers belong to in each of the graphs.
         training, evaluation: with the same nodes, which may have other arguments; nodes of the first one whose values
-            nobody takes may be missing in the second one. Where they differ more, evaluation is by the first one.
+            nobody takes may be missing in the second one.
         unflatten: makes what the model returns of what the graph does; the same if not given.
+        check_inputs: as of `LayerGraph`.
+
+    Raises:
+        InvalidModel: there are no operations, or others in evaluation.
     """
-    is_alike = _is_alike(training, evaluation)
+    if not _is_alike(training, evaluation):
+        raise InvalidModel(
+            f"{type(model).__name__} has other operations in evaluation than in training; its stages have the same in "
+            "both: leave what belongs to one of them to the loss, or to modules such as torch.nn.Dropout"
+        )
     nodes = [node for node in training.nodes if node.op in _COMPUTE]
     if not nodes:
         raise InvalidModel(f"{type(model).__name__} has no operation that could be put on a rank")
+    frozen = frozen_modules(model)
     own = dict(model.named_parameters(remove_duplicate=False))
     layers = tuple(
         Layer(node.name, tuple(dict.fromkeys(_values(node))), {name: own[name] for name in _parameters(node, own)})
@@ -63,9 +76,9 @@ def graph_of_fx(
 
     def make_stage(here: range, inputs: tuple[str, ...], given: tuple[str, ...]) -> Stage:
         names = {layers[number].name for number in here}
-        graphs = (training, evaluation) if is_alike else (training,)
-        modules = [_part(root, graph, names, inputs, given) for graph in graphs]
-        return ModuleStage(modules[0], inputs, given, evaluation=modules[1] if len(modules) > 1 else None)
+        pairs = zip(roots, (training, evaluation), strict=True)
+        modules = [_part(root, graph, names, inputs, given) for root, graph in pairs]
+        return ModuleStage(modules[0], inputs, given, evaluation=modules[1], frozen=frozen)
 
     def make_output(values: Sequence[Any]) -> Any:
         found = dict(zip(outputs, values, strict=True))
@@ -73,12 +86,15 @@ def graph_of_fx(
         return made if unflatten is None else unflatten(list(made))
 
     batch = tuple(node.name for node in training.nodes if node.op == "placeholder")
-    return LayerGraph(layers, batch, outputs, make_stage, make_output, model, "operations")
+    return LayerGraph(layers, batch, outputs, make_stage, make_output, model, "operations", check_inputs)
 
 
 def _trace(model: nn.Module) -> fx.Graph:
+    before = _random_state()
+    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    versions = [buffer._version for buffer, _ in kept]
     try:
-        return fx.Tracer().trace(model)
+        graph = fx.Tracer().trace(model)
     except Exception as error:  # whatever the code of the model raises
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise InvalidModel(
@@ -86,15 +102,37 @@ def _trace(model: nn.Module) -> fx.Graph:
             "torch.nn.Sequential of its parts needs no tracing; graph_of_exported traces with torch.export what "
             "depends on no more than the shapes of its inputs"
         ) from error
+    changed = [buffer._version != version for (buffer, _), version in zip(kept, versions, strict=True)]
+    for (buffer, content), is_changed in zip(kept, changed, strict=True):
+        if is_changed:
+            buffer.copy_(content)
+    drew = _random_state() != before
+    if drew or any(changed):
+        what = "draws random numbers" if drew else "writes to its buffers"
+        raise InvalidModel(
+            f"{type(model).__name__} {what} in code of its own, which tracing would do once and never again; modules "
+            "such as torch.nn.Dropout may, and graph_of_exported traces it with torch.export"
+        )
+    return graph
+
+
+def _random_state() -> tuple[bytes, Any]:
+    return torch.get_rng_state().numpy().tobytes(), random.getstate()
 
 
 def _is_alike(training: fx.Graph, evaluation: fx.Graph) -> bool:
-    """Whether the stages of the one can be cut out of the other by the names of its nodes."""
-    known = {node.name: (node.op, str(node.target)) for node in training.nodes}
-    found = {node.name: (node.op, str(node.target)) for node in evaluation.nodes}
-    return all(known.get(name) == what for name, what in found.items() if what[0] != "get_attr") and all(
-        node.name in found or node.op == "get_attr" or not node.users for node in training.nodes
-    )
+    """Whether the stages of the one can be cut out of the other by the names of its nodes and of what they take."""
+    known = {node.name: node for node in training.nodes}
+    found = {node.name for node in evaluation.nodes}
+    return all(
+        node.op == "get_attr" or (node.name in known and _is_alike_node(known[node.name], node))
+        for node in evaluation.nodes
+    ) and all(node.name in found or node.op == "get_attr" or not node.users for node in training.nodes)
+
+
+def _is_alike_node(training: fx.Node, evaluation: fx.Node) -> bool:
+    same = (training.op, str(training.target)) == (evaluation.op, str(evaluation.target))
+    return same and set(_values(evaluation)) <= set(_values(training))
 
 
 def _values(node: fx.Node) -> list[str]:

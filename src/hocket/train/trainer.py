@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,8 +11,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from hocket.errors import InvalidArgument
-from hocket.train.batches import Batch, Source, Weigh, micro_batches_of, padded
+from hocket.train.batches import Batch, Source
+from hocket.train.callbacks import Callback
+from hocket.train.cutting import Parts, Weigh, micro_batches_of
 from hocket.train.executor import PipelineExecutor, StepResult
+from hocket.train.on_rank_0 import that_travels
+from hocket.train.saving import load, save
 from hocket.train.update import Update, clip_gradients
 from hocket.train.whole_model import collect, merge_buffers
 
@@ -22,8 +26,13 @@ Metric = Callable[[Any, Any], Any]
 class Meter(Protocol):
     """Adds up what is to be known about many outputs."""
 
-    def update(self, output: Any, target: Any) -> None:
-        """Add what the model gave for a micro-batch; called where its last stage is."""
+    def update(self, output: Any, target: Any, factor: float) -> None:
+        """Add what the model gave for a micro-batch; called where its last stage is.
+
+        Args:
+            output, target: of it.
+            factor: its weight in the loss of the batch, divided by its share of the samples.
+        """
 
     def result(self) -> dict[str, float]:
         """Return the numbers, the same on every rank, and begin anew; called by all ranks."""
@@ -41,6 +50,16 @@ class Trainer:
             weighted by their items; otherwise it is their sum.
         max_gradient_norm: gradients are scaled down to it; None: never.
         meter: of what is to be known of all outputs of an epoch, beside metrics.
+        callbacks: see `Callback`.
+        counts_samples: whether the loss of several batches is their mean by samples, as Keras has it, also where that
+            of one is a mean over something else.
+
+    Attributes:
+        epoch: how many were trained, those before a resumption included.
+        num_batches: of the epoch after these, that were trained.
+        totals: of their numbers: the sum, and over how much it is.
+        stop_training: set on any rank, ends the training after the epoch.
+        is_stopping: set on all ranks, ends it after the step.
     """
 
     def __init__(
@@ -53,12 +72,17 @@ class Trainer:
         loss_is_mean: bool = True,
         max_gradient_norm: float | None = None,
         meter: Meter | None = None,
+        callbacks: Iterable[Callback] = (),
+        counts_samples: bool = False,
     ) -> None:
         self.executor = executor
         self.update = update
         self.comm = executor.comm
-        self.stop_training = False
-        self.epoch = 0
+        self.callbacks = list(callbacks)
+        self.stop_training = self.is_stopping = False
+        self.epoch = self.num_batches = 0
+        self.totals: dict[str, tuple[float, float]] = {}
+        self._counts_items = loss_is_mean and not counts_samples
         self._metrics = dict(metrics or {})
         self._weigh = weigh
         self._loss_is_mean = loss_is_mean
@@ -72,44 +96,42 @@ class Trainer:
         return self.executor.num_steps
 
     def train_step(self, batch: Batch) -> dict[str, float]:
-        """Train on a batch; return its loss and metrics, the same on every rank."""
-        executor = self.executor
-        micro_batches, weights = self._cut(batch)
-        result = executor.step(micro_batches, keeps_outputs=self._needs_outputs)
+        """Train on a batch; return its loss and metrics, the same on every rank.
+
+        Raises:
+            Exception: what a metric raised, on every rank; otherwise as `PipelineExecutor.step`.
+        """
+        parts = self._cut(batch)
+        result = self.executor.step(parts.micro_batches, keeps_outputs=self._needs_outputs)
         if self._max_gradient_norm is not None:
-            clip_gradients(executor, self._max_gradient_norm)
+            clip_gradients(self.executor, self._max_gradient_norm)
         self.update.step()
-        targets = [each.target for each in micro_batches]
-        return self._logs(result, targets, weights)
+        logs = self._logs(result, parts)
+        self._add(self.totals, logs, batch, parts)
+        return logs
 
     def evaluate(self, source: Source) -> dict[str, float]:
-        """Return loss and metrics over the batches of a source, without training on them."""
+        """Return loss and metrics over the batches of a source, without training on them.
+
+        Raises:
+            InvalidArgument: there are no samples, or no items for a mean to be over.
+        """
         merge_buffers(self.executor)
-        totals: dict[str, float] = {}
-        num_samples = 0
+        totals: dict[str, tuple[float, float]] = {}
         for batch in source.batches(0):
-            whole = padded(batch, self._num_parts)
-            micro_batches, weights = self._cut(whole)
-            if whole is not batch:  # one sample each, and those that were added count nothing
-                share = 1.0 / batch.num_samples if self._loss_is_mean else 1.0
-                weights = [share if number < batch.num_samples else 0.0 for number in range(self._num_parts)]
-            result = self.executor.forward(micro_batches, keeps_outputs=self._needs_outputs)
-            logs = self._logs(result, [each.target for each in micro_batches], weights)
-            for name, value in logs.items():
-                totals[name] = totals.get(name, 0.0) + value * batch.num_samples
-            num_samples += batch.num_samples
-        if not num_samples:
+            parts = self._cut(batch)
+            result = self.executor.forward(parts.micro_batches, keeps_outputs=self._needs_outputs, with_losses=True)
+            self._add(totals, self._logs(result, parts), batch, parts)
+        if not totals or not all(size for _, size in totals.values()):
             raise InvalidArgument("there are no samples to evaluate on")
-        found = {name: value / num_samples for name, value in totals.items()}
-        return found | (self.meter.result() if self.meter is not None else {})
+        return means_of(totals) | (self.meter.result() if self.meter is not None else {})
 
     def predict(self, source: Source) -> Any:
         """Return what the model gives for all samples of a source, in order, on every rank."""
         merge_buffers(self.executor)
         outputs = []
         for batch in source.batches(0):
-            micro_batches, _ = self._cut(padded(batch, self._num_parts))
-            found = self.executor.forward(micro_batches).outputs
+            found = self.executor.forward(self._cut(batch).micro_batches).outputs
             first = self.executor.replica * self.executor.schedule.num_micro_batches
             parts: dict[int, Any] = {}
             for each in self.comm.all_gather_object({first + number: output for number, output in found.items()}):
@@ -130,53 +152,20 @@ class Trainer:
         Raises:
             OSError: it cannot be written; raised on every rank.
         """
-        self.collect()
-        states = self.comm.gather_object(self.update.state(), 0)
-        problem: OSError | None = None
-        if self.comm.rank == 0:
-            content = {
-                "model": self.executor.split.model.state_dict(),
-                "optimizer": self.update.merge(states or []),
-                "epoch": self.epoch,
-                "num_steps": self.num_steps,
-            }
-            problem = _write(content, Path(path))
-        problem = self.comm.broadcast_object(problem, 0)
-        if problem is not None:
-            raise problem
+        save(self, Path(path))
 
     def load(self, path: str | Path) -> None:
         """Go on where a training was saved, under this split or any other.
 
         Raises:
             OSError: the file cannot be read; raised on every rank.
-            InvalidArgument: it is of another model.
+            InvalidArgument: it is no such file, or of another model, optimizer or callbacks.
         """
-        content: Any = None
-        problem: OSError | str | None = None
-        if self.comm.rank == 0:
-            try:
-                content = torch.load(path, map_location="cpu", weights_only=True)
-                problem = _find_difference(content["model"], self.executor.split.model.state_dict())
-            except OSError as error:
-                problem = error
-        content, problem = self.comm.broadcast_object((content, problem), 0)
-        if isinstance(problem, OSError):
-            raise problem
-        if problem is not None:
-            raise InvalidArgument(f"{path} is of another model: {problem}")
-        self.executor.split.model.load_state_dict(content["model"])
-        self.update.load(content["optimizer"])
-        self.epoch = content["epoch"]
-        self.executor.num_steps = content["num_steps"]
+        load(self, Path(path))
 
-    @property
-    def _num_parts(self) -> int:
-        return self.executor.num_micro_batches
-
-    def _cut(self, batch: Batch) -> tuple[list[Any], list[float]]:
+    def _cut(self, batch: Batch) -> Parts:
         executor = self.executor
-        micro_batches, weights = micro_batches_of(
+        return micro_batches_of(
             batch,
             executor.split.batch_inputs,
             executor.replica,
@@ -185,28 +174,51 @@ class Trainer:
             self._weigh,
             self._loss_is_mean,
         )
-        return micro_batches, weights
 
-    def _logs(self, result: StepResult, targets: Sequence[Any], weights: Sequence[float]) -> dict[str, float]:
+    def _logs(self, result: StepResult, parts: Parts) -> dict[str, float]:
         """Loss and metrics of all micro-batches, added up in their order on every rank."""
         executor = self.executor
         names = ["loss", *self._metrics]
-        values = torch.zeros(len(names), self._num_parts, dtype=torch.float64)
+        values = torch.zeros(1 + len(names), executor.num_micro_batches, dtype=torch.float64)
         first = executor.replica * executor.schedule.num_micro_batches
         for number, loss in result.losses.items():
-            values[0, first + number] += float(loss) * weights[first + number]
+            values[0, first + number] += float(loss) * parts.weights[first + number]
         for (_, number), loss in result.extra_losses.items():
-            values[0, first + number] += float(loss) * weights[first + number]
-        for place, metric in enumerate(self._metrics.values(), 1):
-            for number, output in result.outputs.items():
-                share = weights[first + number] if self._loss_is_mean else 1.0 / self._num_parts
-                values[place, first + number] = float(metric(output, targets[number])) * share
-        if self.meter is not None:
-            for number, output in sorted(result.outputs.items()):
-                if weights[first + number] > 0:
-                    self.meter.update(output, targets[number])
+            values[0, first + number] += float(loss) * parts.shares[first + number]
+        problem = None
+        try:
+            self._measure(result, parts, values[1:-1])
+        except Exception as error:  # whatever a metric raises; the other ranks are not to wait for this one
+            problem = that_travels(error)
+            values[-1] = 1
         self.comm.all_reduce(values, timeout=executor.timeout_s)
-        return dict(zip(names, values.cumsum(1)[:, -1].tolist(), strict=True))
+        if values[-1].any():
+            raise next(each for each in self.comm.all_gather_object(problem) if each is not None)
+        return dict(zip(names, values[:-1].cumsum(1)[:, -1].tolist(), strict=True))
+
+    def _add(
+        self, totals: dict[str, tuple[float, float]], logs: Mapping[str, float], batch: Batch, parts: Parts
+    ) -> None:
+        for name, value in logs.items():
+            size = parts.num_items if name == "loss" and self._counts_items else batch.num_samples
+            total, whole = totals.get(name, (0.0, 0.0))
+            totals[name] = total + value * size, whole + size
+
+    def _measure(self, result: StepResult, parts: Parts, values: torch.Tensor) -> None:
+        """Write every metric of every micro-batch, weighted, and hand what the model gave to the meter."""
+        first = self.executor.replica * self.executor.schedule.num_micro_batches
+        for number, output in sorted(result.outputs.items()):
+            target, share = parts.micro_batches[number].target, parts.shares[first + number]
+            if share:
+                for place, metric in enumerate(self._metrics.values()):
+                    values[place, first + number] = float(metric(output, target)) * share
+                if self.meter is not None:
+                    self.meter.update(output, target, parts.weights[first + number] / share)
+
+
+def means_of(totals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    """Return means of sums over so much."""
+    return {name: total / size if size else math.nan for name, (total, size) in totals.items()}
 
 
 def accuracy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -243,26 +255,3 @@ def _joined(parts: Sequence[Any]) -> Any:
     leaves = [pytree.tree_leaves(part) for part in parts]
     tree = pytree.tree_structure(parts[0])
     return pytree.tree_unflatten([torch.cat(each) for each in zip(*leaves, strict=True)], tree)
-
-
-def _write(content: Mapping[str, Any], path: Path) -> OSError | None:
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(dict(content), part)
-        part.replace(path)
-    except (OSError, RuntimeError) as error:  # torch says RuntimeError where a folder is missing
-        part.unlink(missing_ok=True)
-        return error if isinstance(error, OSError) else OSError(str(error))
-    return None
-
-
-def _find_difference(saved: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> str | None:
-    for name in (*own, *saved):
-        if name not in saved:
-            return f"it has no {name!r}"
-        if name not in own:
-            return f"it has {name!r}, which this one has not"
-        if saved[name].shape != own[name].shape:
-            return f"{name!r} is {list(saved[name].shape)} there and {list(own[name].shape)} here"
-    return None

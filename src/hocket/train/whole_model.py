@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
+from hocket.train.checksum import checksum
 from hocket.train.executor import PipelineExecutor
 
 
 def merge_buffers(executor: PipelineExecutor) -> None:
     """Give all ranks the same buffers, such as running statistics; called by all ranks.
 
-    Where a stage has several copies, each has seen other micro-batches: what is a floating number becomes the mean of
-    theirs, anything else the largest.
+    Where the copies of a stage have different ones, as each has seen other micro-batches, a number with a fraction
+    becomes the mean of theirs, anything else the largest.
     """
-    for stage in range(executor.split.num_stages):
+    comm, split = executor.comm, executor.split
+    of_ranks = comm.all_gather_object({stage: _checksums(executor, stage) for stage in executor.trained_stages()})
+    for stage in range(split.num_stages):
         holders = executor.holders(stage)
-        count = holders.count(executor.comm.rank)
-        for buffer in executor.split.stages[stage].buffers().values():
-            if buffer.is_floating_point():
-                part = buffer * (count / len(holders))
-                executor.comm.all_reduce(part, timeout=executor.timeout_s)
+        for name, buffer in split.stages[stage].buffers().items():
+            if len({of_ranks[rank][stage][name] for rank in holders}) == 1:
+                comm.broadcast(buffer, holders[0], timeout=executor.timeout_s)
             else:
-                part = buffer.to(torch.int64)
-                executor.comm.all_reduce(part, op="max", timeout=executor.timeout_s)
-            buffer.copy_(part)
+                _merge(executor, buffer, holders)
+
+
+def _checksums(executor: PipelineExecutor, stage: int) -> Mapping[str, int]:
+    """What tells a stage's buffers here from those of other copies."""
+    buffers = executor.split.stages[stage].buffers()
+    return {name: checksum(each) for name, each in buffers.items()}
+
+
+def _merge(executor: PipelineExecutor, buffer: torch.Tensor, holders: list[int]) -> None:
+    """Make one buffer of those of several ranks; the others, whose content means nothing, add nothing to it."""
+    share = holders.count(executor.comm.rank) / len(holders)
+    if buffer.is_floating_point() or buffer.is_complex():
+        part = buffer * share if share else torch.zeros_like(buffer)
+        executor.comm.all_reduce(part, timeout=executor.timeout_s)
+    else:
+        part = buffer.to(torch.int64)
+        if not share:
+            part.fill_(torch.iinfo(torch.int64).min)
+        executor.comm.all_reduce(part, op="max", timeout=executor.timeout_s)
+    buffer.copy_(part)
 
 
 def collect(executor: PipelineExecutor) -> None:

@@ -1,0 +1,82 @@
+"""The loss that a model was compiled with, and how those of micro-batches make that of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+from keras.src import backend
+
+from hocket.errors import InvalidModel
+
+_MEANS = ("sum_over_batch_size", "mean")
+
+
+class Weighing(NamedTuple):
+    """How a loss is weighted, as `hocket.train.Trainer` wants to know it.
+
+    Args:
+        weigh: how many items the mean is over, of a target; None: samples.
+        loss_is_mean: whether it is a mean, or a sum.
+    """
+
+    weigh: Callable[[Any], float] | None
+    loss_is_mean: bool
+
+
+def loss_of(model: keras.Model) -> Callable[[Any, Any], Any]:
+    """Return the loss as a function of what the model gives and (y,) or (y, sample_weight)."""
+
+    def loss(output: Any, target: Any) -> Any:
+        y, *weight = target
+        return model._compile_loss(y, output, *weight)
+
+    return loss
+
+
+def weighing_of(model: keras.Model, weigh: Callable[[Any, Any], float] | None) -> Weighing:
+    """Return how the loss of a compiled model is weighted, so that it is that of the whole batch.
+
+    Args:
+        model: compiled.
+        weigh: of y and sample_weight (or None), the items that the mean is over, where only the user can know it.
+
+    Raises:
+        InvalidModel: it follows from no weighting of micro-batches, or from one that has to be given.
+    """
+    losses = [each for each in keras.tree.flatten(model._compile_loss._user_loss) if each is not None]
+    reductions = {_reduction_of(each) for each in losses}
+    if reductions == {"sum"}:
+        return Weighing(None, False)
+    if reductions <= {*_MEANS} or reductions == {"mean_with_sample_weight"}:
+        if weigh is not None:
+            return Weighing(lambda target: weigh(target[0], target[1] if len(target) > 1 else None), True)
+        masked = [each.name for each in model.outputs if backend.get_keras_mask(each) is not None]
+        if masked:
+            raise InvalidModel(
+                f"the loss is a mean over what the mask of output {masked[0]!r} leaves, and how much that is in a "
+                "micro-batch is not known before the model ran: give weigh=lambda y, sample_weight: number of items"
+            )
+        return Weighing(_sum_of_weights if "mean_with_sample_weight" in reductions else None, True)
+    words = ", ".join(sorted(map(str, reductions)))
+    raise InvalidModel(
+        f"the losses of the model have reductions {words}; those of a batch follow from those of micro-batches where "
+        'all are means ("sum_over_batch_size"), all sums ("sum"), or all "mean_with_sample_weight"'
+    )
+
+
+def _reduction_of(loss: Any) -> str | None:
+    return loss.reduction if isinstance(loss, keras.losses.Loss) else _MEANS[0]
+
+
+def _sum_of_weights(target: Any) -> float:
+    y, *weights = target
+    if not weights or weights[0] is None:
+        return float(len(keras.tree.flatten(y)[0]))
+    if keras.tree.is_nested(weights[0]):
+        raise InvalidModel(
+            'reduction "mean_with_sample_weight" with sample weights for each output: give weigh=, or one weight a '
+            "sample"
+        )
+    return float(weights[0].sum())

@@ -1,0 +1,110 @@
+"""A training from its first epoch to its last one."""
+
+from __future__ import annotations
+
+import time
+
+from hocket.errors import InvalidArgument
+from hocket.measure.progress import progress
+from hocket.train.batches import Source
+from hocket.train.callbacks import Checkpoint
+from hocket.train.history import History
+from hocket.train.trainer import Trainer, means_of
+
+
+def run_epochs(
+    trainer: Trainer,
+    source: Source,
+    epochs: int,
+    validation: Source | None = None,
+    *,
+    shows: bool = False,
+    max_steps: int | None = None,
+) -> History:
+    """Train for some epochs, from where the trainer stands; called by all ranks.
+
+    Args:
+        trainer: of the model, with its callbacks; those that save it come last at the end of an epoch.
+        source: of batches.
+        epochs: in all: those that were trained before a resumption count.
+        validation: of batches that are evaluated after every epoch.
+        shows: progress, on this rank.
+        max_steps: after which it ends, whatever the epoch; those before a resumption count.
+
+    Raises:
+        InvalidArgument: the data gave no batch.
+    """
+    history = History()
+    trainer.stop_training = trainer.is_stopping = False
+    last = sorted(trainer.callbacks, key=lambda each: isinstance(each, Checkpoint))
+    for each in trainer.callbacks:
+        each.on_train_begin(trainer)
+    _agree_to_stop(trainer)
+    while trainer.epoch < epochs and not (trainer.stop_training or _is_enough(trainer, max_steps)):
+        epoch = trainer.epoch
+        for each in trainer.callbacks:
+            each.on_epoch_begin(trainer, epoch)
+        logs = _train_epoch(trainer, source, f"epoch {epoch + 1} of {epochs}", history, shows, max_steps)
+        if not logs:
+            continue
+        if validation is not None:
+            logs.update({f"val_{name}": value for name, value in trainer.evaluate(validation).items()})
+        history.add(epoch, logs)
+        for each in last:
+            if each.sees_parts or not trainer.num_batches:
+                each.on_epoch_end(trainer, epoch, logs)
+        _agree_to_stop(trainer)
+    for each in trainer.callbacks:
+        each.on_train_end(trainer)
+    return history
+
+
+def _train_epoch(
+    trainer: Trainer, source: Source, words: str, history: History, shows: bool, max_steps: int | None
+) -> dict[str, float]:
+    """Train on what is left of an epoch; return its numbers, or none if nothing was left."""
+    num_samples = 0
+    begin_s = time.perf_counter()
+    is_whole = True
+    was_begun = trainer.num_batches > 0
+    with progress(words, unit="steps", shown=shows) as update:
+        batches = source.batches(trainer.epoch, trainer.num_batches)
+        for batch in batches:
+            for each in trainer.callbacks:
+                each.on_batch_begin(trainer, trainer.num_steps)
+            logs = trainer.train_step(batch)
+            trainer.num_batches += 1
+            num_samples += batch.num_samples
+            history.batch_losses.append(logs["loss"])
+            told = ", ".join(f"{name} {value:.4g}" for name, value in logs.items())
+            update(trainer.num_batches, _num_expected(trainer, source, max_steps), told)
+            for each in trainer.callbacks:
+                each.on_batch_end(trainer, trainer.num_steps, logs)
+            if trainer.is_stopping or _is_enough(trainer, max_steps):
+                trainer.stop_training = True
+                is_whole = next(batches, None) is None
+                break
+    means = means_of(trainer.totals)
+    if is_whole:
+        trainer.epoch, trainer.num_batches, trainer.totals = trainer.epoch + 1, 0, {}
+    if not num_samples:
+        if was_begun:
+            return {}
+        raise InvalidArgument(f"{words}: the data gave no batch")
+    measured = trainer.meter.result() if trainer.meter is not None else {}
+    seconds = trainer.comm.broadcast_object(time.perf_counter() - begin_s, 0)
+    return means | measured | {"samples_per_s": num_samples / seconds}
+
+
+def _agree_to_stop(trainer: Trainer) -> None:
+    trainer.stop_training = any(trainer.comm.all_gather_object(trainer.stop_training))
+
+
+def _num_expected(trainer: Trainer, source: Source, max_steps: int | None) -> int:
+    """How many batches of the epoch there will have been at its end, or that of the training."""
+    number = trainer.num_batches if source.num_batches is None else source.num_batches
+    return number if max_steps is None else min(number, trainer.num_batches + max_steps - trainer.num_steps)
+
+
+def _is_enough(trainer: Trainer, max_steps: int | None) -> bool:
+    return max_steps is not None and trainer.num_steps >= max_steps
