@@ -62,11 +62,13 @@ TIMED_TARGET, REAL_TARGET = 0.95, 0.9
 PASSES = ("F", "B", "I", "W", "R")
 
 
-def timed_rows(settings: Settings, folder: Path) -> tuple[list[Row], list[Measurement]]:
+def timed_rows(
+    settings: Settings, folder: Path, numbers: list[int], unit_s: float
+) -> tuple[list[Row], list[Measurement]]:
     """Stages that sleep: no cores are needed but for the library's own work."""
     rows, measurements = [], []
-    for num_ranks in TIMED_RANKS:
-        ranks = job("hocket", RANK_SCRIPT, ["timed", str(folder)], num_ranks)
+    for num_ranks in numbers:
+        ranks = job("hocket", RANK_SCRIPT, ["timed", str(folder), str(unit_s)], num_ranks)
         with (
             Coordinator([ranks], start_timeout_s=600.0) as coordinator,
             progress(f"{num_ranks} ranks that sleep") as on_round,
@@ -75,7 +77,7 @@ def timed_rows(settings: Settings, folder: Path) -> tuple[list[Row], list[Measur
         simulated = {}
         for each in TIMED:
             made = table(each, num_ranks)
-            seconds = simulate(made, CostModel(seconds=timed_seconds(made.num_stages))).makespan_s
+            seconds = simulate(made, CostModel(seconds=timed_seconds(made.num_stages, unit_s))).makespan_s
             simulated[case_of(each, num_ranks)] = [seconds] * len(measured.rounds)
         rows += [agreement(measured, case, seconds, TIMED_TARGET) for case, seconds in simulated.items()]
         rows += chimera_rows(measured, simulated, [case_of(each, num_ranks) for each in TIMED])
@@ -85,7 +87,7 @@ def timed_rows(settings: Settings, folder: Path) -> tuple[list[Row], list[Measur
 
 def real_rows(settings: Settings, folder: Path) -> tuple[list[Row], list[Measurement]]:
     """Stages that compute."""
-    ranks = job("hocket", RANK_SCRIPT, ["real", str(folder)], REAL_RANKS)
+    ranks = job("hocket", RANK_SCRIPT, ["real", str(folder), "0"], REAL_RANKS)
     with Coordinator([ranks]) as coordinator, progress("ranks that compute") as on_round:
         measured = measure(coordinator, settings, on_round=on_round)
     link = Link(**json.loads((folder / "link.json").read_text()))
@@ -196,16 +198,20 @@ def memory_rows() -> list[Row]:
 def main() -> int:
     parser = script_parser(__doc__.split("\n\n")[0])
     parser.add_argument("--part", action="append", choices=("timed", "real", "memory"), help="may be repeated")
+    parser.add_argument("--ranks", action="append", type=int, choices=TIMED_RANKS, help="that sleep; may be repeated")
+    parser.add_argument("--pass-ms", type=float, default=50.0, help="of a stage that sleeps (default 50)")
     options = parser.parse_args()
     parts = options.part or ["timed", "real", "memory"]
     rows: list[Row] = []
     measurements: list[Measurement] = []
     with tempfile.TemporaryDirectory() as folder:
-        for part, run in (("timed", timed_rows), ("real", real_rows)):
-            if part in parts:
-                found, measured = run(settings_of(options), Path(folder))
-                rows += found
-                measurements += measured
+        settings, path = settings_of(options), Path(folder)
+        if "timed" in parts:
+            found, measured = timed_rows(settings, path, options.ranks or TIMED_RANKS, options.pass_ms / 1e3)
+            rows, measurements = rows + found, measurements + measured
+        if "real" in parts:
+            found, measured = real_rows(settings, path)
+            rows, measurements = rows + found, measurements + measured
     if "memory" in parts:
         rows += memory_rows()
     claim = "steps of pipeline schedules take the time and the memory that were simulated"

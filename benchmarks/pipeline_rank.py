@@ -37,7 +37,6 @@ from hocket.train import (
     profile_stages,
 )
 
-UNIT_S = 0.05  # of a timed stage's forward pass, and of either part of its backward pass
 TIMED = (
     ("gpipe", 8, {}),
     ("1f1b", 8, {}),
@@ -89,27 +88,27 @@ class TimedStage(nn.Module):
     The first one has no gradient of inputs to find: all of its backward pass is weights.
     """
 
-    def __init__(self, weight_s: float) -> None:
+    def __init__(self, unit_s: float, weight_s: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(()))
-        self.weight_s = weight_s
+        self.unit_s, self.weight_s = unit_s, weight_s
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return _SleepBack.apply(x, UNIT_S, UNIT_S) * _SleepBack.apply(self.weight, 0.0, self.weight_s)
+        return _SleepBack.apply(x, self.unit_s, self.unit_s) * _SleepBack.apply(self.weight, 0.0, self.weight_s)
 
 
-def timed_model(num_stages: int) -> SplitModel:
-    stages = [TimedStage(2 * UNIT_S), *(TimedStage(UNIT_S) for _ in range(num_stages - 1))]
+def timed_model(num_stages: int, unit_s: float) -> SplitModel:
+    stages = [TimedStage(unit_s, 2 * unit_s), *(TimedStage(unit_s, unit_s) for _ in range(num_stages - 1))]
     return graph_of(nn.Sequential(*stages)).split(list(range(num_stages + 1)))
 
 
-def timed_seconds(num_stages: int) -> dict[str, Any]:
+def timed_seconds(num_stages: int, unit_s: float) -> dict[str, Any]:
     """What `TimedStage`s cost."""
     return {
-        "F": UNIT_S,
-        "B": 2 * UNIT_S,
-        "I": [0.0, *[UNIT_S] * (num_stages - 1)],
-        "W": [2 * UNIT_S, *[UNIT_S] * (num_stages - 1)],
+        "F": unit_s,
+        "B": 2 * unit_s,
+        "I": [0.0, *[unit_s] * (num_stages - 1)],
+        "W": [2 * unit_s, *[unit_s] * (num_stages - 1)],
     }
 
 
@@ -163,12 +162,12 @@ def nothing(iterations: int) -> None:
     """What a rank does while another one works alone."""
 
 
-def timed(comm: hk.Communicator) -> list[Contender]:
+def timed(comm: hk.Communicator, unit_s: float) -> list[Contender]:
     """A step of every schedule with stages that sleep."""
     found = []
     for schedule in TIMED:
         made = table(schedule, comm.size)
-        executor = PipelineExecutor(made, timed_model(made.num_stages), comm, lambda output, _: output.sum())
+        executor = PipelineExecutor(made, timed_model(made.num_stages, unit_s), comm, lambda output, _: output.sum())
         batches = [MicroBatch({"input": torch.ones(64)}) for _ in range(made.num_micro_batches)]
         executor.step(batches)
         found.append(Contender(case_of(schedule, comm.size), STEP, together(comm, partial(executor.step, batches))))
@@ -273,7 +272,7 @@ def status_of(name: str) -> int:
 
 
 def main() -> None:
-    what, folder = sys.argv[2], Path(sys.argv[3])
+    what, folder, unit_s = sys.argv[2], Path(sys.argv[3]), float(sys.argv[4])
     torch.set_num_threads(1)
     comm = hk.init()
     if what == "real":
@@ -281,7 +280,7 @@ def main() -> None:
         contenders = real(comm, folder)
         pin(comm.rank)  # after hocket's start, which must not take a bound rank for one that shares its core
     else:
-        contenders = timed(comm)
+        contenders = timed(comm, unit_s)
     serve(contenders, comm.rank, comm.barrier)
     comm.finalize()
 
