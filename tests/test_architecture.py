@@ -46,19 +46,22 @@ SAME_FLOOR = {("torch", "session")}
 # Third-party packages and the rooms (or files) that may import them.
 ALLOWED = {
     "torch": {"backends/_torch.py", "backends/gloo.py", "backends/nccl.py", "torch", "train", "keras", "movement",
-              "collectives/sparse", "collectives/compress"},
+              "collectives/sparse", "collectives/compress", "bench/buffers/torch.py", "bench/drivers/torch.py"},
     "numpy": {""},
     "cloudpickle": {"session"},
     "typer": {"cli"},
     "rich": {"cli", "measure"},
-    "mpi4py": {"backends/_mpi.py"},
+    "mpi4py": {"backends/_mpi.py", "bench/drivers/mpi4py.py"},
+    "cupy": {"bench/buffers/cupy.py"},
+    "numba": {"bench/buffers/numba.py"},
+    "pycuda": {"bench/buffers/pycuda.py"},
     "ucxx": {"backends/_ucx.py"},
     "keras": {"keras"},
     "mlxtend": {"keras/by_name.py"},
     "dask": {"dask"},
     "distributed": {"dask"},
     "duckdb": {"observe"},
-    "matplotlib": {"measure/pictures.py", "tune/draw.py", "collectives/draw.py", "pipeline/draw.py"},
+    "matplotlib": {"measure/pictures.py", "tune/draw.py", "collectives/draw.py", "pipeline/draw.py", "bench/draw.py"},
 }  # fmt: skip
 MOST_LINES = 500
 

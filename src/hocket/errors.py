@@ -78,6 +78,10 @@ class CollectiveMismatch(HocketError, RuntimeError):
     """
 
 
+class WrongResult(HocketError, RuntimeError):
+    """An operation gave something else than it has to; names the place, what was there, and what had to be."""
+
+
 class CommTimeout(HocketError, TimeoutError):
     """An operation did not complete in its time; the message and `ranks` name who is missing."""
 

@@ -22,6 +22,27 @@ if TYPE_CHECKING:
 _SIZE_NBYTES = 8
 
 
+class ObjectOnItsWay:
+    """An object that is being sent.
+
+    Args:
+        works: of its messages, in order.
+    """
+
+    def __init__(self, works: Sequence[_native.Work]) -> None:
+        self._works = works
+
+    @property
+    def done(self) -> bool:
+        """Whether all of it was sent."""
+        return all(work.done for work in self._works)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until all of it was sent; raises as `Work.wait`."""
+        for work in reversed(self._works):
+            work.wait(timeout)
+
+
 class ObjectOperations(_native.Communicator):
     """The part of a communicator that carries objects; blocking, each at least two operations on arrays."""
 
@@ -157,12 +178,27 @@ class ObjectOperations(_native.Communicator):
         Raises:
             InvalidType: it cannot be pickled; nothing was sent.
         """
+        self.isend_object(obj, dst, tag, backend=backend, timeout=timeout).wait()
+
+    def isend_object(
+        self,
+        obj: Any,
+        dst: int,
+        tag: int = 0,
+        *,
+        backend: str | None = None,
+        timeout: float | None = None,
+    ) -> ObjectOnItsWay:
+        """Begin to send an object to a rank that calls `recv_object`; it may be changed at once.
+
+        Raises:
+            InvalidType: it cannot be pickled; nothing was sent.
+        """
         data, size = _pickle(obj)
         if size < 0:
             raise InvalidType(data.decode())
         header = self.isend(_int64s(1, [size]), dst, tag, backend=backend, timeout=timeout)
-        self.isend(data, dst, tag, backend=backend, timeout=timeout).wait()
-        header.wait()
+        return ObjectOnItsWay((header, self.isend(data, dst, tag, backend=backend, timeout=timeout)))
 
     def recv_object(self, src: int, tag: int = 0, *, backend: str | None = None, timeout: float | None = None) -> Any:
         """Return an object that a rank sent by `send_object`."""

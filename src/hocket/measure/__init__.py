@@ -16,6 +16,7 @@ from hocket.measure.report import Report, report
 from hocket.measure.rounds import Measurement, Round, Settings, calibrate, measure
 from hocket.measure.runner import Runner
 from hocket.measure.script import finish, run_script, script_parser, settings_of
+from hocket.measure.series import Series, SeriesMeasurement, StopRule, measure_series
 from hocket.measure.statistics import Ratio, median_interval, ratio
 from hocket.measure.team import Team
 from hocket.measure.worker import serve
@@ -34,7 +35,10 @@ __all__ = [
     "Round",
     "Row",
     "Runner",
+    "Series",
+    "SeriesMeasurement",
     "Settings",
+    "StopRule",
     "Team",
     "calibrate",
     "direct_job",
@@ -42,6 +46,7 @@ __all__ = [
     "foreign_busy",
     "judge",
     "measure",
+    "measure_series",
     "median_interval",
     "null_rows",
     "pin",

@@ -24,11 +24,13 @@ class Contender:
         name: Who does it and in which form, for example "mpich Allreduce(IN_PLACE, [x, FLOAT])".
         run: Does it as many times as its argument says; it owns the loop, so that cheap things are not timed
             through one more Python call.
+        once: Does it once, for calls that are timed one by one (`hocket.measure.windows`); None: they never are.
     """
 
     case: str
     name: str
     run: Callable[[int], object]
+    once: Callable[[], object] | None = None
 
     @classmethod
     def of_call(cls, case: str, name: str, call: Callable[[], object]) -> Contender:
@@ -46,6 +48,11 @@ class Contender:
         return Key(self.case, self.name)
 
 
+def num_warm_up(iterations: int) -> int:
+    """How many iterations run untimed before a sample of so many."""
+    return max(1, iterations // 20)
+
+
 def sample(contender: Contender, iterations: int, barrier: Callable[[], object], clock: Callable[[], float]) -> float:
     """Times one sample on this rank.
 
@@ -56,7 +63,7 @@ def sample(contender: Contender, iterations: int, barrier: Callable[[], object],
         Seconds for all iterations on this rank.
     """
     barrier()
-    contender.run(max(1, iterations // 20))
+    contender.run(num_warm_up(iterations))
     start = clock()
     contender.run(iterations)
     return clock() - start

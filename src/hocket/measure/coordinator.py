@@ -4,7 +4,9 @@ The ranks of each job connect, say which contenders they hold, and then answer o
 
     rank -> coordinator   {"job", "rank", "pid", "contenders": [[case, name], ...]}
     coordinator -> rank   {"do": "run", "case", "name", "iterations"} | {"do": "compute"} | {"do": "exit"}
-    rank -> coordinator   {"seconds"} | {"error": traceback}
+                          {"do": "windows", "case", "name", "start_s", "period_s", "count"}
+                          or what else its program answers (`serve`)
+    rank -> coordinator   {"seconds"}, or what its program replies | {"error": traceback}
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from hocket.errors import CommTimeout, InvalidArgument, LaunchError
 from hocket.measure.contender import Key
 from hocket.measure.jobs import Job, RunningJob
 from hocket.measure.machine import usable_cpus
+from hocket.measure.windows import first_window_s
 from hocket.measure.wire import Line, Message
 
 _LOOK_EVERY_S = 0.2  # how often a wait looks whether the job still lives
@@ -88,11 +91,25 @@ class Coordinator:
     def run(self, contender: Key, iterations: int) -> list[float]:
         """Seconds that each rank of the contender's job took."""
         request = {"do": "run", "case": contender.case, "name": contender.name, "iterations": iterations}
-        return self._ask(self._job_of[contender], tuple(range(self._num_ranks)), request)
+        return [float(each["seconds"]) for each in self.ask(self._job_of[contender], request)]
+
+    def run_windows(self, contender: Key, count: int, period_s: float) -> list[list[float]]:
+        """Seconds that each call took on each rank of the contender's job, on this host's one monotonic clock."""
+        request = {"do": "windows", "case": contender.case, "name": contender.name, "count": count}
+        request |= {"period_s": period_s, "start_s": first_window_s(time.perf_counter(), period_s, count)}
+        return [each["seconds"] for each in self.ask(self._job_of[contender], request)]
 
     def compute(self, ranks: tuple[int, ...]) -> list[float]:
         """Seconds of the compute kernel on `ranks` of the first job."""
-        return self._ask(next(iter(self._lines)), ranks, {"do": "compute"})
+        return [float(each["seconds"]) for each in self._ask(next(iter(self._lines)), ranks, {"do": "compute"})]
+
+    def ask(self, job: str, request: Message) -> list[Message]:
+        """Have all ranks of a job answer a request; returns their replies, by rank."""
+        return self._ask(job, tuple(range(self._num_ranks)), request)
+
+    def job_of(self, contender: Key) -> str:
+        """The name of the job that holds a contender."""
+        return self._job_of[contender]
 
     def agree(self, value: float) -> float:
         """The value: there is one round loop only."""
@@ -160,21 +177,20 @@ class Coordinator:
                 raise InvalidArgument(f"jobs {self._job_of[key]} and {job.name} both offer {key}")
             self._job_of[key] = job.name
 
-    def _ask(self, job: str, ranks: tuple[int, ...], request: Message) -> list[float]:
+    def _ask(self, job: str, ranks: tuple[int, ...], request: Message) -> list[Message]:
         deadline = time.monotonic() + self._run_timeout_s
         lines = {rank: self._lines[job][rank] for rank in ranks}
         for rank, line in lines.items():
             self._send(job, rank, line, request)
-        seconds: dict[int, float] = {}
-        while waiting := {line: rank for rank, line in lines.items() if rank not in seconds}:
+        replies: dict[int, Message] = {}
+        while waiting := {line: rank for rank, line in lines.items() if rank not in replies}:
             ready = self._readable(list(waiting), deadline)
             if not ready and time.monotonic() >= deadline:
                 late = tuple(waiting.values())
                 raise self._late(job, f"did not answer {request} within {self._run_timeout_s:g} s: ranks {late}", late)
             for line in ready:
-                reply = self._reply(job, line, deadline, waiting[line])
-                seconds[waiting[line]] = float(reply["seconds"])
-        return [seconds[rank] for rank in ranks]
+                replies[waiting[line]] = self._reply(job, line, deadline, waiting[line])
+        return [replies[rank] for rank in ranks]
 
     def _send(self, job: str, rank: int, line: Line, request: Message) -> None:
         try:

@@ -29,6 +29,9 @@ class Runner(Protocol):
     def run(self, contender: Key, iterations: int) -> list[float]:
         """Seconds that each rank took for `iterations` iterations."""
 
+    def run_windows(self, contender: Key, count: int, period_s: float) -> list[list[float]]:
+        """Seconds that each rank took for each of `count` calls, by rank; see `hocket.measure.windows`."""
+
     def compute(self, ranks: tuple[int, ...]) -> list[float]:
         """Seconds that each of `ranks` took for the compute kernel, all of them at once, the others idle."""
 

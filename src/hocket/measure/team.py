@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from hocket.errors import InvalidArgument
 from hocket.measure.contender import Contender, Key, sample
 from hocket.measure.core_factor import kernel_seconds
+from hocket.measure.windows import first_window_s, sample_windows
 
 Barrier = Callable[[], object]
 Gather = Callable[[list[float]], list[list[float]]]
@@ -81,6 +82,12 @@ class Team:
         """Seconds that each rank took."""
         seconds = sample(self._contenders[contender], iterations, self._barrier, self._clock)
         return [values[0] for values in self._gather([seconds])]
+
+    def run_windows(self, contender: Key, count: int, period_s: float) -> list[list[float]]:
+        """Seconds that each call took on each rank; the ranks' clocks have to be the same one."""
+        start_s = first_window_s(self.agree(self._clock()), period_s, count)
+        of_case = self._contenders[contender]
+        return self._gather(sample_windows(of_case, start_s, period_s, count, self._barrier, self._clock))
 
     def compute(self, ranks: tuple[int, ...]) -> list[float]:
         """Seconds of the compute kernel on each of `ranks`, by their order."""

@@ -6,11 +6,12 @@ import os
 import socket
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hocket.errors import InvalidState
 from hocket.measure.contender import Contender, Key, sample
 from hocket.measure.core_factor import kernel_seconds
+from hocket.measure.windows import sample_windows
 from hocket.measure.wire import ADDRESS_VARIABLE, JOB_VARIABLE, Line, Message
 
 
@@ -20,6 +21,7 @@ def serve(
     barrier: Callable[[], object],
     *,
     clock: Callable[[], float] = time.perf_counter,
+    actions: Mapping[str, Callable[[Message], Message | None]] | None = None,
 ) -> None:
     """Offers contenders to the coordinator that started this job, and runs them on demand until it says exit.
 
@@ -28,6 +30,7 @@ def serve(
         rank: This process's rank in its job.
         barrier: Returns when all ranks of this job have called it.
         clock: Seconds; tests give their own.
+        actions: What else the coordinator may ask for, by the name under "do": of the request, returns the reply.
 
     Raises:
         InvalidState: This process was not started by a coordinator.
@@ -39,13 +42,19 @@ def serve(
         raise InvalidState(f"{missing} is not set: this process was not started by a Coordinator") from None
     by_key = {contender.key: contender for contender in contenders}
 
-    def run(message: Message) -> float:
-        return sample(by_key[Key(message["case"], message["name"])], message["iterations"], barrier, clock)
+    def run(message: Message) -> Message:
+        contender = by_key[Key(message["case"], message["name"])]
+        return {"seconds": sample(contender, message["iterations"], barrier, clock)}
 
-    def compute(_message: Message) -> float:
-        return kernel_seconds()
+    def windows(message: Message) -> Message:
+        contender = by_key[Key(message["case"], message["name"])]
+        start_s, period_s, count = message["start_s"], message["period_s"], message["count"]
+        return {"seconds": sample_windows(contender, start_s, period_s, count, barrier, clock)}
 
-    actions = {"run": run, "compute": compute}
+    def compute(_message: Message) -> Message:
+        return {"seconds": kernel_seconds()}
+
+    known = {"run": run, "windows": windows, "compute": compute, **(actions or {})}
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
         line = Line(connection)
@@ -57,8 +66,8 @@ def serve(
             if message["do"] == "exit":
                 return
             try:
-                seconds = actions[message["do"]](message)
+                reply = known[message["do"]](message)
             except Exception:
                 line.send({"error": traceback.format_exc()})
                 raise
-            line.send({"seconds": seconds})
+            line.send(reply or {})

@@ -1,0 +1,92 @@
+"""The benchmark suite: operations of communication libraries, measured, compared and judged.
+
+Names are loaded when they are asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hocket.bench.apps.registry import problems
+    from hocket.bench.apps.speedup import Speedup, measure_speedup
+    from hocket.bench.choice import choose_points
+    from hocket.bench.comparison import Comparison, compare
+    from hocket.bench.files import load_run
+    from hocket.bench.guidelines import GUIDELINES, Finding, Guideline, check
+    from hocket.bench.page import make_page
+    from hocket.bench.point import Point
+    from hocket.bench.rank import open_drivers, prepare_all
+    from hocket.bench.registry import Benchmark, Prepared, Setting, benchmarks, find_benchmark
+    from hocket.bench.result import Result
+    from hocket.bench.run import Run, run_points
+    from hocket.bench.selftest import Trial, run_trials
+    from hocket.bench.targets import Target, parse_targets
+
+_HOMES = {
+    "GUIDELINES": "guidelines",
+    "Benchmark": "registry",
+    "Comparison": "comparison",
+    "Finding": "guidelines",
+    "Guideline": "guidelines",
+    "Point": "point",
+    "Prepared": "registry",
+    "Result": "result",
+    "Run": "run",
+    "Setting": "registry",
+    "Speedup": "apps.speedup",
+    "Target": "targets",
+    "Trial": "selftest",
+    "benchmarks": "registry",
+    "check": "guidelines",
+    "choose_points": "choice",
+    "compare": "comparison",
+    "find_benchmark": "registry",
+    "load_run": "files",
+    "make_page": "page",
+    "measure_speedup": "apps.speedup",
+    "open_drivers": "rank",
+    "parse_targets": "targets",
+    "prepare_all": "rank",
+    "problems": "apps.registry",
+    "run_points": "run",
+    "run_trials": "selftest",
+}
+__all__ = [
+    "GUIDELINES",
+    "Benchmark",
+    "Comparison",
+    "Finding",
+    "Guideline",
+    "Point",
+    "Prepared",
+    "Result",
+    "Run",
+    "Setting",
+    "Speedup",
+    "Target",
+    "Trial",
+    "benchmarks",
+    "check",
+    "choose_points",
+    "compare",
+    "find_benchmark",
+    "load_run",
+    "make_page",
+    "measure_speedup",
+    "open_drivers",
+    "parse_targets",
+    "prepare_all",
+    "problems",
+    "run_points",
+    "run_trials",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

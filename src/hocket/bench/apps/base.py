@@ -1,0 +1,73 @@
+"""A distributed application: a problem that ranks solve together, each its share of it."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from hocket.comm import Communicator
+from hocket.errors import BackendUnavailable
+
+
+class Problem(ABC):
+    """A problem of one size, the same on every rank.
+
+    Attributes:
+        name: of the application.
+        scale: of the problem.
+        seconds_per_item: what an item of the work takes on this machine; virtual ranks, who do not work, spend it.
+    """
+
+    name: ClassVar[str]
+    scale: int
+    seconds_per_item: float = 0.0
+
+    @abstractmethod
+    def solve(self, comm: Communicator) -> Any:
+        """Solve it together; called by all ranks. Rank 0 gets the solution, the others None."""
+
+    @abstractmethod
+    def solve_alone(self) -> Any:
+        """Solve it on this process, by the same kernel."""
+
+    @abstractmethod
+    def num_items(self, rank: int, size: int) -> float:
+        """Return how much of the work is a rank's, in items that take the same time."""
+
+    @abstractmethod
+    def work(self, rank: int, size: int) -> object:
+        """Do the work of a rank, without any communication."""
+
+    @abstractmethod
+    def check(self, solution: Any) -> None:
+        """Compare a solution with that of scikit-learn or NumPy.
+
+        Raises:
+            WrongResult: it is another one.
+        """
+
+    @staticmethod
+    def oracle(module: str) -> Any:
+        """Return a module of scikit-learn.
+
+        Raises:
+            BackendUnavailable: it is not installed.
+        """
+        try:
+            return importlib.import_module(f"sklearn.{module}")
+        except ImportError:
+            raise BackendUnavailable("solutions are checked by scikit-learn: pip install 'hocket[bench]'") from None
+
+    def do(self, comm: Communicator, work: Callable[[], Any]) -> Any:
+        """Do a rank's work, or spend the time that it takes."""
+        if comm.is_virtual:
+            comm.compute(self.seconds_per_item * self.num_items(comm.rank, comm.size))
+            return None
+        return work()
+
+
+def shares(count: int, size: int) -> list[int]:
+    """Return how many of `count` items each rank has: as equal as can be."""
+    return [count // size + (rank < count % size) for rank in range(size)]

@@ -1,0 +1,99 @@
+"""The search for a number of clusters: each number is a rank's, who finds the clusters by itself; their inertias come
+back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.bench.apps.base import Problem
+from hocket.comm import Communicator
+from hocket.errors import WrongResult
+
+_FEATURES = 16
+_LARGEST = 24  # clusters
+_ITERATIONS = 12
+Rows = NDArray[np.float64]
+
+
+class ClusterSearch(Problem):
+    """k-means (Lloyd, 12 iterations from the first k rows) for k = 1 to 24, and the inertia of each.
+
+    Args:
+        scale: rows.
+        seed: of their content: normal around twelve centres.
+    """
+
+    name = "kmeans"
+
+    def __init__(self, scale: int = 6000, seed: int = 0) -> None:
+        self.scale = scale
+        random = np.random.default_rng(seed)
+        centres = 4 * random.standard_normal((12, _FEATURES))
+        self._rows = centres[random.integers(12, size=scale)] + random.standard_normal((scale, _FEATURES))
+
+    def solve(self, comm: Communicator) -> NDArray[np.float64] | None:
+        is_root = comm.rank == 0
+        rows = self._rows if is_root else np.empty_like(self._rows)
+        comm.broadcast(rows, 0)
+        by_rank = numbers_by_rank(comm.size)
+        own = self.do(comm, lambda: [inertia(rows, k) for k in by_rank[comm.rank]])
+        found = np.asarray(own if own is not None else [0.0] * len(by_rank[comm.rank]))
+        counts = [len(each) for each in by_rank]
+        gathered = np.empty(_LARGEST) if is_root else None
+        comm.gatherv(gathered, found, counts, 0)
+        return None if gathered is None else _in_order(gathered, by_rank)
+
+    def solve_alone(self) -> NDArray[np.float64]:
+        return np.asarray([inertia(self._rows, k) for k in range(1, _LARGEST + 1)])
+
+    def num_items(self, rank: int, size: int) -> float:
+        return float(sum(numbers_by_rank(size)[rank]))
+
+    def work(self, rank: int, size: int) -> object:
+        return [inertia(self._rows, k) for k in numbers_by_rank(size)[rank]]
+
+    def check(self, solution: Any) -> None:
+        kmeans = self.oracle("cluster").KMeans
+        for k in (1, 7, _LARGEST):
+            oracle = kmeans(k, init=self._rows[:k], n_init=1, max_iter=_ITERATIONS, tol=0, algorithm="lloyd")
+            wanted = oracle.fit(self._rows).inertia_
+            if not np.isclose(solution[k - 1], wanted, rtol=1e-6):
+                raise WrongResult(f"{self.name}: inertia {solution[k - 1]} of {k} clusters, {wanted} in scikit-learn")
+
+
+def numbers_by_rank(size: int) -> list[list[int]]:
+    """Return the numbers of clusters of each rank: the largest first, each to the rank that has least to do so far."""
+    found: list[list[int]] = [[] for _ in range(size)]
+    for k in range(_LARGEST, 0, -1):
+        min(found, key=sum).append(k)
+    return found
+
+
+def inertia(rows: Rows, k: int) -> float:
+    """Return the sum of squared distances to the nearest of k centres, after Lloyd's iterations from k rows."""
+    centres = rows[:k].copy()
+    squares = np.einsum("ij,ij->i", rows, rows)
+    for _ in range(_ITERATIONS):
+        nearest = _distances(rows, squares, centres).argmin(1)
+        counts = np.bincount(nearest, minlength=k)
+        for feature in range(rows.shape[1]):
+            sums = np.bincount(nearest, rows[:, feature], minlength=k)
+            centres[:, feature] = np.where(counts, sums / np.maximum(counts, 1), centres[:, feature])
+    return float(_distances(rows, squares, centres).min(1).sum())
+
+
+def _distances(rows: Rows, squares: Rows, centres: Rows) -> Rows:
+    found: Rows = squares[:, None] - 2 * rows @ centres.T + np.einsum("ij,ij->i", centres, centres)
+    return found
+
+
+def _in_order(gathered: NDArray[np.float64], by_rank: list[list[int]]) -> NDArray[np.float64]:
+    found = np.empty_like(gathered)
+    found[[k - 1 for of_rank in by_rank for k in of_rank]] = gathered
+    return found
+
+
+PROBLEM = ClusterSearch

@@ -1,0 +1,95 @@
+"""Nearest neighbours: the training set goes to all, rows to be classified are dealt out, their classes come back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.bench.apps.base import Problem, shares
+from hocket.comm import Communicator
+from hocket.errors import WrongResult
+
+_CLASSES = 10
+_NEIGHBOURS = 5
+_FEATURES = 32
+_BLOCK = 256  # rows whose distances are worked out at once
+Rows = NDArray[np.float64]
+Classes = NDArray[np.int64]
+
+
+class NearestNeighbours(Problem):
+    """Classifies as many rows as there are training rows, by the most frequent class of the five nearest of them.
+
+    Args:
+        scale: training rows.
+        seed: of their content: normal around a centre for each class.
+    """
+
+    name = "knn"
+
+    def __init__(self, scale: int = 4096, seed: int = 0) -> None:
+        self.scale = scale
+        random = np.random.default_rng(seed)
+        centres = random.standard_normal((_CLASSES, _FEATURES))
+        self._classes = random.integers(_CLASSES, size=scale)
+        self._rows = centres[self._classes] + random.standard_normal((scale, _FEATURES))
+        self._asked = centres[random.integers(_CLASSES, size=scale)] + random.standard_normal((scale, _FEATURES))
+
+    def solve(self, comm: Communicator) -> Classes | None:
+        counts = shares(len(self._asked), comm.size)
+        is_root = comm.rank == 0
+        rows = self._rows if is_root else np.empty_like(self._rows)
+        classes = self._classes if is_root else np.empty_like(self._classes)
+        asked = np.empty((counts[comm.rank], _FEATURES))
+        comm.broadcast(rows, 0)
+        comm.broadcast(classes, 0)
+        comm.scatterv(asked, self._asked if is_root else None, [each * _FEATURES for each in counts], 0)
+        own = self.do(comm, lambda: classify(rows, classes, asked))
+        if own is None:
+            own = np.empty(len(asked), np.int64)
+        found = np.empty(len(self._asked), np.int64) if is_root else None
+        comm.gatherv(found, own, counts, 0)
+        return found
+
+    def solve_alone(self) -> Classes:
+        return classify(self._rows, self._classes, self._asked)
+
+    def num_items(self, rank: int, size: int) -> float:
+        return shares(len(self._asked), size)[rank]
+
+    def work(self, rank: int, size: int) -> object:
+        counts = shares(len(self._asked), size)
+        first = sum(counts[:rank])
+        return classify(self._rows, self._classes, self._asked[first : first + counts[rank]])
+
+    def check(self, solution: Any) -> None:
+        classifier = self.oracle("neighbors").KNeighborsClassifier
+        oracle = classifier(_NEIGHBOURS, algorithm="brute").fit(self._rows, self._classes)
+        wrong = np.flatnonzero(solution != oracle.predict(self._asked))
+        if wrong.size:
+            raise WrongResult(f"{self.name}: {wrong.size} classes are not those of scikit-learn, first row {wrong[0]}")
+
+
+def classify(rows: Rows, classes: Classes, asked: Rows) -> Classes:
+    """Return the class of each asked row: the most frequent one of its nearest training rows; of two the smaller.
+
+    Args:
+        rows: [number, features] of the training set.
+        classes: of them.
+        asked: [number, features].
+    """
+    squares = np.einsum("ij,ij->i", rows, rows)
+    found = np.empty(len(asked), np.int64)
+    for first in range(0, len(asked), _BLOCK):
+        block = asked[first : first + _BLOCK]
+        distances = squares - 2 * (block @ rows.T)  # less the square of the block's own, which ranks nothing
+        nearest = np.argpartition(distances, _NEIGHBOURS - 1, axis=1)[:, :_NEIGHBOURS]
+        votes = np.zeros((len(block), _CLASSES), np.int64)
+        np.add.at(votes, (np.arange(len(block))[:, None], classes[nearest]), 1)
+        found[first : first + _BLOCK] = votes.argmax(1)
+    return found
+
+
+PROBLEM = NearestNeighbours

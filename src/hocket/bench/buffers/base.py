@@ -1,0 +1,47 @@
+"""A kind of memory that messages are made of."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.errors import InvalidArgument
+
+
+class BufferKind(ABC):
+    """Makes one-dimensional arrays of one kind, and moves their content to and from NumPy.
+
+    Attributes:
+        name: by which it is chosen.
+        needs: modules that have to be installed, and what installs them; None: nothing.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[tuple[str, str] | None] = None
+
+    @abstractmethod
+    def make(self, count: int, dtype: str) -> Any:
+        """Make an array of zeros, every page of which is there.
+
+        Args:
+            count: of its elements.
+            dtype: their type, by NumPy's name, or "bfloat16".
+        """
+
+    @abstractmethod
+    def write(self, array: Any, content: NDArray[Any]) -> None:
+        """Set an array's content."""
+
+    @abstractmethod
+    def read(self, array: Any) -> NDArray[Any]:
+        """Return a copy of an array's content."""
+
+    def check_dtype(self, dtype: str) -> None:
+        """Raise InvalidArgument where there are no arrays of a type."""
+        try:
+            np.dtype(dtype)
+        except TypeError:
+            raise InvalidArgument(f"there is no type {dtype!r} of {self.name} arrays") from None

@@ -1,0 +1,31 @@
+"""Python's own mutable bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.bench.buffers.base import BufferKind
+from hocket.errors import InvalidArgument
+
+
+class BytearrayBuffers(BufferKind):
+    name = "bytearray"
+
+    def make(self, count: int, dtype: str) -> bytearray:
+        return bytearray(count * np.dtype(dtype).itemsize)
+
+    def write(self, array: Any, content: NDArray[Any]) -> None:
+        array[:] = content.tobytes()
+
+    def read(self, array: Any) -> NDArray[Any]:
+        return np.frombuffer(bytes(array), np.uint8)
+
+    def check_dtype(self, dtype: str) -> None:
+        if dtype != "uint8":
+            raise InvalidArgument(f"bytearrays have bytes, not {dtype}; with a type there are numpy and torch arrays")
+
+
+KIND = BytearrayBuffers()

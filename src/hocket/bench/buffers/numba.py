@@ -1,0 +1,30 @@
+"""Numba's device arrays, in the memory of the GPU that is this rank's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.bench.buffers.base import BufferKind
+
+
+class NumbaBuffers(BufferKind):
+    name = "numba"
+    needs = "numba", "hocket[numba]"
+
+    def make(self, count: int, dtype: str) -> Any:
+        from numba import cuda
+
+        return cuda.to_device(np.zeros(count, dtype))
+
+    def write(self, array: Any, content: NDArray[Any]) -> None:
+        array.copy_to_device(content.astype(array.dtype))
+
+    def read(self, array: Any) -> NDArray[Any]:
+        found: NDArray[Any] = array.copy_to_host()
+        return found
+
+
+KIND = NumbaBuffers()

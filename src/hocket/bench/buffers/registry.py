@@ -1,0 +1,40 @@
+"""The kinds of memory, by name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from functools import lru_cache
+
+import hocket.bench.buffers as folder
+from hocket.bench.buffers.base import BufferKind
+from hocket.errors import BackendUnavailable, InvalidArgument
+
+
+@lru_cache
+def buffer_kinds() -> dict[str, BufferKind]:
+    """Return all kinds, installed or not, by name."""
+    modules = (
+        importlib.import_module(f"{folder.__name__}.{each.name}")
+        for each in pkgutil.iter_modules(folder.__path__)
+        if each.name not in ("base", "registry")
+    )
+    return {module.KIND.name: module.KIND for module in modules}
+
+
+def find_kind(name: str) -> BufferKind:
+    """Return a kind that can be used here.
+
+    Raises:
+        InvalidArgument: there is none of the name.
+        BackendUnavailable: what it needs is not installed.
+    """
+    kinds = buffer_kinds()
+    if name not in kinds:
+        raise InvalidArgument(f"there is no buffer {name!r}; there are {', '.join(sorted(kinds))}")
+    kind = kinds[name]
+    if kind.needs is not None and importlib.util.find_spec(kind.needs[0]) is None:
+        module, extra = kind.needs
+        raise BackendUnavailable(f"buffer {name!r} needs {module}: pip install '{extra}'")
+    return kind

@@ -1,0 +1,43 @@
+"""PyTorch tensors, on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from hocket.bench.buffers.base import BufferKind
+from hocket.errors import InvalidArgument
+
+
+class TorchBuffers(BufferKind):
+    name = "torch"
+    needs = "torch", "hocket[torch]"
+    device = "cpu"
+
+    def make(self, count: int, dtype: str) -> Any:
+        import torch
+
+        tensor = torch.empty(count, dtype=getattr(torch, dtype), device=self.device)
+        return tensor.zero_()
+
+    def write(self, array: Any, content: NDArray[Any]) -> None:
+        import torch
+
+        array.copy_(torch.from_numpy(content))
+
+    def read(self, array: Any) -> NDArray[Any]:
+        import torch
+
+        values = array.detach().cpu()
+        found: NDArray[Any] = (values.float() if values.dtype == torch.bfloat16 else values).numpy().copy()
+        return found
+
+    def check_dtype(self, dtype: str) -> None:
+        import torch
+
+        if not isinstance(getattr(torch, dtype, None), torch.dtype):
+            raise InvalidArgument(f"there is no type {dtype!r} of torch tensors")
+
+
+KIND = TorchBuffers()

@@ -1,0 +1,96 @@
+"""Points from lists of what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+from hocket.bench.buffers.registry import find_kind
+from hocket.bench.drivers.base import APIS
+from hocket.bench.families.collectives import itemsize_of
+from hocket.bench.patterns import check_reduction
+from hocket.bench.point import Point
+from hocket.bench.registry import Benchmark, find_benchmark
+from hocket.bench.sizes import powers_of_two
+from hocket.bench.targets import Target
+from hocket.errors import InvalidArgument
+
+
+def choose_points(
+    names: Sequence[str],
+    targets: Sequence[Target],
+    *,
+    buffers: Sequence[str] = ("numpy",),
+    apis: Sequence[str] = ("buffer",),
+    sizes: Sequence[int] | None = None,
+    least: int | None = None,
+    most: int | None = None,
+    dtype: str | None = None,
+    reduction: str = "sum",
+    window: int = 64,
+    symmetric: bool = False,
+) -> list[Point]:
+    """Return the points of all combinations.
+
+    Args:
+        names: of benchmarks, in hocket's, OMB's or OMB-Py's spelling.
+        targets: libraries.
+        buffers, apis: kinds of memory, and how it is handed over.
+        sizes: of messages in bytes, taken as they are; None: powers of two from `least` to `most`, or from and to what
+            each benchmark has by default.
+        dtype: of elements; None: float32 for reductions, bytes elsewhere.
+        reduction: of operations that reduce.
+        window: messages in flight, of bandwidths.
+        symmetric: memory that hocket's ranks share.
+
+    Raises:
+        InvalidArgument: there is no such thing, or a size is no whole number of elements; names it.
+        BackendUnavailable: what a kind of memory needs is not installed.
+    """
+    kinds = [find_kind(each) for each in buffers]
+    unknown = [each for each in apis if each not in APIS]
+    if unknown:
+        raise InvalidArgument(f"there is no API {unknown[0]!r}; there are {', '.join(APIS)}")
+    check_reduction(reduction)
+    if window < 1:
+        raise InvalidArgument(f"at least 1 message is in flight, not {window}")
+    points = []
+    for benchmark in dict.fromkeys(map(find_benchmark, names)):
+        elements = dtype or ("float32" if benchmark.reduces else "uint8")
+        for kind in kinds:
+            kind.check_dtype(elements)
+        for nbytes in _sizes(benchmark, elements, sizes, least, most):
+            points += [
+                Point(
+                    benchmark.name,
+                    target.name,
+                    nbytes,
+                    kind.name,
+                    api,
+                    elements,
+                    reduction if benchmark.reduces else "sum",
+                    window if benchmark.has_window else 64,
+                    symmetric,
+                )
+                for target, kind, api in product(targets, kinds, apis)
+            ]
+    return points
+
+
+def _sizes(
+    benchmark: Benchmark, dtype: str, sizes: Sequence[int] | None, least: int | None, most: int | None
+) -> Sequence[int]:
+    if not benchmark.has_sizes:
+        return [0]
+    itemsize = itemsize_of(dtype)
+    if sizes is None:
+        first = max(benchmark.least_nbytes, itemsize if benchmark.least_nbytes else 0) if least is None else least
+        sizes = powers_of_two(first, max(first, benchmark.most_nbytes) if most is None else most)
+    for each in sizes:
+        if each < 0:
+            raise InvalidArgument(f"a message has 0 bytes or more, not {each}")
+        if each % itemsize:
+            raise InvalidArgument(f"{each} bytes are no whole number of {dtype} elements, which have {itemsize}")
+        if not each and benchmark.unit != "us":
+            raise InvalidArgument(f"{benchmark.name} is about bytes a second; there is none of messages of 0 bytes")
+    return sizes

@@ -1,0 +1,134 @@
+"""Two ways, or two files, compared point by point: how many times as long, with an interval, and a verdict.
+
+Rounds that both have taken belong together, so ratios are taken round by round: what disturbs the machine for longer
+than a round disturbs both. The interval is that of the median ratio, by order statistics; with many rows, each is held
+to a stricter level, so that all of them together raise a false alarm in 5 % of comparisons of equals at most
+(Bonferroni). Samples of two different runs do not belong together, and are compared by the quotient of two intervals,
+which is wider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any, Literal
+
+from hocket.bench.result import Result
+from hocket.comm.policy import format_nbytes
+from hocket.errors import InvalidArgument
+from hocket.measure.statistics import interval_rank, median_interval
+
+Verdict = Literal["faster", "slower", "as fast", "too few samples"]
+_FALSE_ALARMS = 0.05  # in all rows together
+
+
+@dataclass(frozen=True)
+class Row:
+    """One point, by both.
+
+    Args:
+        case: what was done.
+        first, second: in `unit`.
+        unit: "us" or "MB/s".
+        ratio: how many times as long the second takes.
+        interval: of its median.
+        verdict: of the second.
+        is_paired: whether it stands on ratios of samples that belong together.
+    """
+
+    case: str
+    first: float
+    second: float
+    unit: str
+    ratio: float
+    interval: tuple[float, float] | None
+    verdict: Verdict
+    is_paired: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All points that both have.
+
+    Args:
+        rows: of them.
+        least: a difference that is smaller is none, as a part of the time.
+    """
+
+    rows: tuple[Row, ...]
+    least: float
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether the second is slower anywhere."""
+        return any(row.verdict == "slower" for row in self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"rows": [asdict(row) for row in self.rows], "least": self.least, "is_slower": self.is_slower}
+
+
+def compare(first: Sequence[Result], second: Sequence[Result], *, least: float = 0.02, paired: bool) -> Comparison:
+    """Compare results of the same points.
+
+    Args:
+        first: that the other ones are measured by.
+        second: that is judged.
+        least: a difference that is smaller is none, as a part of the time.
+        paired: whether sample i of both was taken in the same round.
+
+    Raises:
+        InvalidArgument: they have no point in common.
+    """
+    by_case = {_case_of(each): each for each in first}
+    pairs = [(by_case[case], each) for each in second if (case := _case_of(each)) in by_case]
+    if not pairs:
+        raise InvalidArgument("the two have measured nothing alike")
+    confidence = 1 - _FALSE_ALARMS / len(pairs)
+    rows = tuple(_row(one, other, confidence, least, paired) for one, other in pairs)
+    return Comparison(rows, least)
+
+
+def _row(first: Result, second: Result, confidence: float, least: float, paired: bool) -> Row:
+    if paired:
+        ratios = [their / our for our, their in zip(first.samples, second.samples, strict=True)]
+        middle, interval = median(ratios), _interval(ratios, confidence)
+    else:
+        middle = median(second.samples) / median(first.samples)
+        # Both medians in their intervals at once: half of what may be wrong to either.
+        own, other = (_interval(each.samples, (1 + confidence) / 2) for each in (first, second))
+        interval = None if own is None or other is None else (other[0] / own[1], other[1] / own[0])
+    return Row(
+        f"{first.point.benchmark} {format_nbytes(first.point.nbytes)}",
+        first.value,
+        second.value,
+        first.unit,
+        middle,
+        interval,
+        _verdict(middle, interval, least),
+        paired,
+    )
+
+
+def _interval(values: Sequence[float], confidence: float) -> tuple[float, float] | None:
+    try:
+        interval_rank(len(values), confidence)
+    except InvalidArgument:
+        return None
+    return median_interval(values, confidence)
+
+
+def _verdict(ratio: float, interval: tuple[float, float] | None, least: float) -> Verdict:
+    if interval is None:
+        return "too few samples"
+    if interval[0] > 1 and ratio > 1 + least:
+        return "slower"
+    if interval[1] < 1 and ratio < 1 / (1 + least):
+        return "faster"
+    return "as fast"
+
+
+def _case_of(result: Result) -> tuple[object, ...]:
+    point = result.point
+    return point.benchmark, point.nbytes, point.dtype, point.reduction, result.num_ranks

@@ -1,0 +1,68 @@
+"""Pictures of results: values by size, a line a way, with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hocket.bench.registry import find_benchmark
+from hocket.bench.result import Result
+from hocket.comm.policy import format_nbytes
+from hocket.measure.pictures import load_pyplot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLORS = ("#2a78b8", "#d1495b", "#3d8a5a", "#8a6fb0", "#c28a2b", "#5b6770")
+
+
+def draw_benchmark(results: Sequence[Result], path: str | Path) -> None:
+    """Draw the results of one benchmark: medians by size, with bands of their 95 % intervals; bars without sizes.
+
+    Args:
+        results: of one benchmark.
+        path: of the picture; its ending decides the format.
+
+    Raises:
+        BackendUnavailable: matplotlib is not installed.
+    """
+    plt = load_pyplot()
+    benchmark = find_benchmark(results[0].point.benchmark)
+    ways = list(dict.fromkeys(each.point.way for each in results))
+    figure, axes = plt.subplots(figsize=(8, 4.6), layout="constrained")
+    if benchmark.has_sizes:
+        for number, way in enumerate(ways):
+            _draw_line(axes, [each for each in results if each.point.way == way], _COLORS[number % len(_COLORS)])
+        _scale(axes, sorted({each.point.nbytes for each in results}))
+    else:
+        axes.barh(ways, [each.value for each in results], color=_COLORS[0])
+        axes.invert_yaxis()
+    what = {"us": "time, microseconds", "MB/s": "bandwidth, MB/s"}[benchmark.unit]
+    (axes.set_ylabel if benchmark.has_sizes else axes.set_xlabel)(what)
+    axes.set_title(f"{benchmark.name}, {results[0].num_ranks} ranks", fontsize=11, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.3)
+    if benchmark.has_sizes:
+        axes.legend(frameon=False, fontsize=9)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _draw_line(axes: Axes, results: Sequence[Result], color: str) -> None:
+    ordered = sorted(results, key=lambda each: each.point.nbytes)
+    sizes = [each.point.nbytes for each in ordered]
+    axes.plot(sizes, [each.value for each in ordered], ".-", color=color, label=ordered[0].point.way, linewidth=1.4)
+    bands = [(each.point.nbytes, *each.interval) for each in ordered if each.interval is not None]
+    if bands:
+        where, low, high = zip(*bands, strict=True)
+        axes.fill_between(where, low, high, color=color, alpha=0.2, linewidth=0)
+
+
+def _scale(axes: Axes, sizes: Sequence[int]) -> None:
+    axes.set_xscale("symlog" if sizes[0] == 0 else "log", base=2)
+    axes.set_yscale("log")
+    step = max(1, len(sizes) // 8)
+    shown = sizes[::step]
+    axes.set_xticks(shown, [format_nbytes(each) for each in shown], fontsize=8)
+    axes.minorticks_off()

@@ -1,0 +1,90 @@
+"""What benchmarks ask of a library: operations, bound to their arguments, as thin as the library allows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hocket.errors import InvalidArgument
+
+Call = Callable[[], Any]
+Binder = Callable[..., Call]
+
+APIS = ("buffer", "pickle", "pickle5", "dlpack")
+"""How data are handed to a library: as memory, as pickled objects, as pickled objects whose memory travels apart, as
+DLPack capsules."""
+
+
+class Driver(ABC):
+    """A library on this rank, called directly.
+
+    Operations on memory have the arguments of `hocket.comm.Communicator`'s methods, in their order: ``all_gather(out,
+    x)``, ``reduce(x, root, op)``, ``gatherv(out, x, counts, root)``; ``isend`` and ``irecv`` return what `wait` takes.
+
+    Operations on objects take what this rank gives, and return what it gets: ``send(obj, peer)``, ``recv(peer)``,
+    ``broadcast(obj)``, ``gather(obj)`` and ``scatter(objs)`` of root 0, ``all_reduce(obj, add)``.
+
+    Attributes:
+        name: by which it is chosen.
+        rank, size: of the job.
+    """
+
+    name: str
+    rank: int
+    size: int
+
+    @abstractmethod
+    def binders(self, api: str) -> Mapping[str, Binder]:
+        """Return what binds each operation by an API; operations that it lacks are not there."""
+
+    @abstractmethod
+    def barrier(self) -> object:
+        """Wait for all ranks."""
+
+    @abstractmethod
+    def wait(self, requests: Sequence[Any]) -> object:
+        """Wait for operations that were begun."""
+
+    @abstractmethod
+    def largest(self, value: float) -> float:
+        """Return the largest of all ranks' values."""
+
+    def begin(self, op: str, *arguments: Any) -> Call:
+        """Return what begins a collective on memory, and returns what `wait` takes.
+
+        Raises:
+            InvalidArgument: the library has no such form of it.
+        """
+        raise InvalidArgument(f"{self.name} begins no {op} that it ends later")
+
+    def prepare(self, op: str, *arguments: Any) -> Call:
+        """Return an operation on memory whose arguments are read once, a persistent one; a call begins and ends it.
+
+        Raises:
+            InvalidArgument: the library has no such form of it.
+        """
+        raise InvalidArgument(f"{self.name} has no persistent {op}")
+
+    def shared(self, count: int, dtype: str) -> Any:
+        """Return a NumPy array in memory that the ranks of a host share.
+
+        Raises:
+            InvalidArgument: the library has no such memory.
+        """
+        raise InvalidArgument(f"{self.name} has no symmetric memory; hocket's backends have")
+
+    def finalize(self) -> None:  # noqa: B027 - most have nothing to do
+        """Leave the job."""
+
+    def bind(self, api: str, op: str, *arguments: Any, **options: Any) -> Call:
+        """Bind an operation.
+
+        Raises:
+            InvalidArgument: the library has no such operation by this API.
+        """
+        binders = self.binders(api)
+        if op not in binders:
+            have = ", ".join(binders) or "none"
+            raise InvalidArgument(f"{self.name} has no {op} by {api}; by {api} it has {have}")
+        return binders[op](*arguments, **options)

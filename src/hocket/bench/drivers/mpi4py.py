@@ -1,0 +1,133 @@
+"""mpi4py, called directly; which MPI it is, its launcher says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
+from itertools import accumulate
+from typing import Any
+
+from hocket.bench.drivers.base import Binder, Call, Driver
+from hocket.errors import InvalidArgument
+
+Counts = Sequence[int]
+
+
+class Mpi4pyDriver(Driver):
+    """Upper-case methods for memory, lower-case ones for objects, and those of `mpi4py.util.pkl5` for objects whose
+    memory travels apart.
+
+    Args:
+        name: by which it is chosen, such as "mpi4py:mpich".
+    """
+
+    def __init__(self, name: str) -> None:
+        from mpi4py import MPI
+        from mpi4py.util import pkl5
+
+        self.name = name
+        self._mpi, self._comm = MPI, MPI.COMM_WORLD
+        self.rank, self.size = self._comm.rank, self._comm.size
+        memory = self._memory()
+        objects = _objects(self._comm)
+        apart = {op: bind for op, bind in _objects(pkl5.Intracomm(self._comm)).items() if op not in _FOLDING}
+        self._binders = {"buffer": memory, "dlpack": memory, "pickle": objects, "pickle5": apart}
+
+    def binders(self, api: str) -> Mapping[str, Binder]:
+        return self._binders[api]
+
+    def barrier(self) -> object:
+        self._comm.Barrier()
+        return None
+
+    def largest(self, value: float) -> float:
+        return float(self._comm.allreduce(value, self._mpi.MAX))
+
+    def wait(self, requests: Sequence[Any]) -> object:
+        return type(requests[0]).waitall(list(requests))
+
+    def begin(self, op: str, *arguments: Any) -> Call:
+        bound = self._bound(op, *arguments)
+        return partial(self._form("I{}", bound), *bound.args)
+
+    def prepare(self, op: str, *arguments: Any) -> Call:
+        bound = self._bound(op, *arguments)
+        request = self._form("{}_init", bound)(*bound.args)
+
+        def call() -> None:
+            request.Start()
+            request.Wait()
+
+        return call
+
+    def _bound(self, op: str, *arguments: Any) -> partial[Any]:
+        """A plain method with its arguments."""
+        call = self.bind("buffer", op, *arguments)
+        return call if isinstance(call, partial) else partial(call)
+
+    def _form(self, pattern: str, plain: partial[Any]) -> Callable[..., Any]:
+        """Another form of a plain method, such as Iallreduce or Allreduce_init of Allreduce."""
+        method = plain.func.__name__
+        name = pattern.format(method.lower() if pattern[0] == "I" else method)
+        found: Callable[..., Any] | None = getattr(self._comm, name, None)
+        if found is None:
+            raise InvalidArgument(f"{self.name} has no {name}")
+        return found
+
+    def _memory(self) -> Mapping[str, Binder]:
+        comm, mpi, is_root = self._comm, self._mpi, self.rank == 0
+        ops = {"sum": mpi.SUM, "prod": mpi.PROD, "min": mpi.MIN, "max": mpi.MAX}
+
+        def spec(x: Any, counts: Counts) -> Any:
+            return None if x is None else [x, (list(counts), [0, *accumulate(counts)][:-1])]
+
+        def reduce_(x: Any, root: int, op: str) -> Callable[[], object]:
+            return partial(comm.Reduce, mpi.IN_PLACE if is_root else x, x if is_root else None, ops[op], root)
+
+        return {
+            "send": lambda x, peer: partial(comm.Send, x, peer),
+            "recv": lambda x, peer: partial(comm.Recv, x, peer),
+            "isend": lambda x, peer: partial(comm.Isend, x, peer),
+            "irecv": lambda x, peer: partial(comm.Irecv, x, peer),
+            "barrier": lambda: comm.Barrier,
+            "broadcast": lambda x, root: partial(comm.Bcast, x, root),
+            "reduce": reduce_,
+            "all_reduce": lambda x, op: partial(comm.Allreduce, mpi.IN_PLACE, x, ops[op]),
+            "scan": lambda x, op: partial(comm.Scan, mpi.IN_PLACE, x, ops[op]),
+            "gather": lambda out, x, root: partial(comm.Gather, x, out, root),
+            "scatter": lambda out, x, root: partial(comm.Scatter, x, out, root),
+            "all_gather": lambda out, x: partial(comm.Allgather, x, out),
+            "all_to_all": lambda out, x: partial(comm.Alltoall, x, out),
+            "reduce_scatter": lambda out, x, op: partial(comm.Reduce_scatter_block, x, out, ops[op]),
+            "gatherv": lambda out, x, counts, root: partial(comm.Gatherv, x, spec(out, counts), root),
+            "scatterv": lambda out, x, counts, root: partial(comm.Scatterv, spec(x, counts), out, root),
+            "all_gatherv": lambda out, x, counts: partial(comm.Allgatherv, x, spec(out, counts)),
+            "all_to_allv": lambda out, x, counts, given: partial(comm.Alltoallv, spec(x, given), spec(out, counts)),
+            "reduce_scatterv": lambda out, x, counts, op: partial(comm.Reduce_scatter, x, out, counts, ops[op]),
+        }
+
+
+_FOLDING = ("reduce", "all_reduce", "reduce_scatter")
+
+
+def _objects(comm: Any) -> Mapping[str, Binder]:
+    """Lower-case methods; of a reduce_scatter mpi4py has none for objects, so that each rank adds up what it got."""
+
+    def folded(objs: Sequence[Any], add: Callable[[Any, Any], Any]) -> Any:
+        return reduce(add, comm.alltoall(objs))
+
+    return {
+        "send": lambda obj, peer: partial(comm.send, obj, peer),
+        "recv": lambda peer: partial(comm.recv, None, peer),
+        "isend": lambda obj, peer: partial(comm.isend, obj, peer),
+        "irecv": lambda peer: partial(comm.irecv, None, peer),
+        "barrier": lambda: comm.barrier,
+        "broadcast": lambda obj: partial(comm.bcast, obj, 0),
+        "gather": lambda obj: partial(comm.gather, obj, 0),
+        "scatter": lambda objs: partial(comm.scatter, objs, 0),
+        "all_gather": lambda obj: partial(comm.allgather, obj),
+        "all_to_all": lambda objs: partial(comm.alltoall, objs),
+        "reduce": lambda obj, add: partial(comm.reduce, obj, add, 0),
+        "all_reduce": lambda obj, add: partial(comm.allreduce, obj, add),
+        "reduce_scatter": lambda objs, add: partial(folded, objs, add),
+    }

@@ -1,0 +1,140 @@
+"""torch.distributed, called directly, over one of its backends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial, reduce
+from typing import Any
+
+from hocket.bench.drivers.base import Binder, Call, Driver
+
+_TIMEOUT = timedelta(seconds=120)
+
+
+class TorchDriver(Driver):
+    """Functions of `torch.distributed` on tensors, and on objects.
+
+    Args:
+        name: by which it is chosen, such as "torch:gloo"; after the colon stands the backend.
+    """
+
+    def __init__(self, name: str) -> None:
+        import torch.distributed as dist
+
+        self.name = name
+        if not dist.is_initialized():  # the first one in this process
+            dist.init_process_group(name.partition(":")[2], timeout=_TIMEOUT)
+            self._group = None
+        else:
+            self._group = dist.new_group(backend=name.partition(":")[2], timeout=_TIMEOUT)
+        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        memory = _memory(dist, self._group, self.size)
+        self._binders: dict[str, Mapping[str, Binder]] = {
+            "buffer": memory,
+            "dlpack": {},  # torch takes tensors alone
+            "pickle": _objects(dist, self._group, self.rank, self.size),
+            "pickle5": {},
+        }
+
+    def binders(self, api: str) -> Mapping[str, Binder]:
+        return self._binders[api]
+
+    def barrier(self) -> object:
+        import torch.distributed as dist
+
+        dist.barrier(group=self._group)
+        return None
+
+    def largest(self, value: float) -> float:
+        import torch
+        import torch.distributed as dist
+
+        found = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(found, dist.ReduceOp.MAX, self._group)
+        return float(found[0])
+
+    def wait(self, requests: Sequence[Any]) -> object:
+        for each in requests:
+            each.wait()
+        return None
+
+    def begin(self, op: str, *arguments: Any) -> Call:
+        bound: Callable[..., Any] = self.bind("buffer", op, *arguments)
+        return partial(bound, async_op=True)
+
+    def finalize(self) -> None:
+        import torch.distributed as dist
+
+        if self._group is None and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _memory(dist: Any, group: Any, size: int) -> Mapping[str, Binder]:
+    ops = {"sum": dist.ReduceOp.SUM, "prod": dist.ReduceOp.PRODUCT, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
+
+    def parts(x: Any, counts: Sequence[int] | None = None) -> Any:
+        return None if x is None else list(x.chunk(size) if counts is None else x.split(list(counts)))
+
+    return {
+        "send": lambda x, peer: partial(dist.send, x, peer, group),
+        "recv": lambda x, peer: partial(dist.recv, x, peer, group),
+        "isend": lambda x, peer: partial(dist.isend, x, peer, group),
+        "irecv": lambda x, peer: partial(dist.irecv, x, peer, group),
+        "barrier": lambda: partial(dist.barrier, group),
+        "broadcast": lambda x, root: partial(dist.broadcast, x, root, group),
+        "reduce": lambda x, root, op: partial(dist.reduce, x, root, ops[op], group),
+        "all_reduce": lambda x, op: partial(dist.all_reduce, x, ops[op], group),
+        "gather": lambda out, x, root: partial(dist.gather, x, parts(out), root, group),
+        "scatter": lambda out, x, root: partial(dist.scatter, out, parts(x), root, group),
+        "all_gather": lambda out, x: partial(dist.all_gather_into_tensor, out, x, group),
+        "all_to_all": lambda out, x: partial(dist.all_to_all_single, out, x, None, None, group),
+        "reduce_scatter": lambda out, x, op: partial(dist.reduce_scatter_tensor, out, x, ops[op], group),
+        "all_to_allv": lambda out, x, counts, given: partial(
+            dist.all_to_all_single, out, x, list(counts), list(given), group
+        ),
+    }
+
+
+def _objects(dist: Any, group: Any, rank: int, size: int) -> Mapping[str, Binder]:
+    def receive(peer: int) -> Any:
+        found = [None]
+        dist.recv_object_list(found, peer, group)
+        return found[0]
+
+    def broadcast(obj: Any) -> Any:
+        found = [obj if rank == 0 else None]
+        dist.broadcast_object_list(found, 0, group)
+        return found[0]
+
+    def gather(obj: Any) -> Any:
+        found: list[Any] | None = [None] * size if rank == 0 else None
+        dist.gather_object(obj, found, 0, group)
+        return found
+
+    def all_gather(obj: Any) -> Any:
+        found: list[Any] = [None] * size
+        dist.all_gather_object(found, obj, group)
+        return found
+
+    def scatter(objs: Any) -> Any:
+        found: list[Any] = [None]
+        dist.scatter_object_list(found, objs, 0, group)
+        return found[0]
+
+    def folded(method: Callable[[Any], Any], obj: Any, add: Callable[[Any, Any], Any]) -> Any:
+        found = method(obj)
+        return None if found is None else reduce(add, found)
+
+    return {
+        "send": lambda obj, peer: partial(dist.send_object_list, [obj], peer, group),
+        "recv": lambda peer: partial(receive, peer),
+        "barrier": lambda: partial(dist.barrier, group),
+        "broadcast": lambda obj: partial(broadcast, obj),
+        "gather": lambda obj: partial(gather, obj),
+        "scatter": lambda objs: partial(scatter, objs),
+        "all_gather": lambda obj: partial(all_gather, obj),
+        "reduce": lambda obj, add: partial(folded, gather, obj, add),
+        "all_reduce": lambda obj, add: partial(folded, all_gather, obj, add),
+    }

@@ -1,0 +1,203 @@
+"""Blocking collectives, with equal parts and with counts, on memory and on objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.bench.arrays import Arrays
+from hocket.bench.drivers.base import Call
+from hocket.bench.flows import FLOWS, Sizes
+from hocket.bench.patterns import REDUCTIONS, fold, pattern
+from hocket.bench.registry import Benchmark, Prepared, Setting
+from hocket.errors import WrongResult
+
+_WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")
+REDUCING = ("reduce", "all_reduce", "reduce_scatter")
+
+
+class _Calls(Prepared):
+    """The same call, one time after the other."""
+
+    once: Call
+
+    def run(self, iterations: int) -> None:
+        call = self.once
+        for _ in repeat(None, iterations):
+            call()
+
+
+class OnMemory(_Calls):
+    """A collective whose arrays are given once.
+
+    Args:
+        setting: of the benchmark.
+        op: the collective.
+        with_counts: its form with counts.
+        bind: of name and arguments, makes what is called; None: the library's plain form.
+    """
+
+    def __init__(
+        self, setting: Setting, op: str, with_counts: bool = False, bind: Callable[..., Call] | None = None
+    ) -> None:
+        self._setting, self._flow = setting, FLOWS[op]
+        point, driver = setting.point, setting.driver
+        self._sizes = sizes_of(setting, op)
+        rank = driver.rank
+        arrays = Arrays(setting)
+        given = self._flow.given(self._sizes, rank)
+        self._x = arrays.make(given) if given else None
+        gets = None if self._flow.gets is None else self._flow.gets(self._sizes, rank)
+        self._out = arrays.make(gets) if gets else None
+        self._arrays = arrays
+        arguments: list[Any] = [self._x] if self._flow.gets is None else [self._out, self._x]
+        if op == "barrier":
+            arguments = []
+        counts = self._sizes.counts
+        if with_counts or len(set(counts)) > 1:
+            arguments.append([counts[rank]] * len(counts) if op == "all_to_all" else counts)
+            if op == "all_to_all":
+                arguments.append(counts)
+        if op in _WITH_ROOT:
+            arguments.append(0)
+        if op in REDUCING:
+            arguments.append(point.reduction)
+        has_counts = with_counts or len(set(counts)) > 1
+        self.once = (bind or partial(driver.bind, point.api))(f"{op}v" if has_counts else op, *arguments)
+
+    def check(self, turn: int) -> None:
+        point, rank = self._setting.point, self._setting.driver.rank
+        lengths = [self._flow.given(self._sizes, each) for each in range(self._setting.driver.size)]
+        xs = [pattern(length, point.dtype, each, turn) for each, length in enumerate(lengths)]
+        if self._x is not None:
+            self._arrays.write(self._x, xs[rank])
+        self.once()
+        wanted = self._flow.result(self._sizes, xs, rank, partial(fold, reduction=point.reduction))
+        result = self._x if self._flow.gets is None else self._out
+        if wanted is not None and result is not None:
+            compare(self._arrays.read(result), wanted, point.key.name)
+        for each in (self._x, self._out):  # zeros stay what they are, however often they are added up
+            if each is not None:
+                self._arrays.clear(each)
+
+
+class OnObjects(_Calls):
+    """A collective of objects, which are arrays here, as OMB-Py's are."""
+
+    def __init__(self, setting: Setting, op: str) -> None:
+        self._setting, self._op, self._flow = setting, op, FLOWS[op]
+        self._sizes = sizes_of(setting, op)
+        self._arrays = Arrays(setting)
+        self._given = self._pack(self._contents(None)[setting.driver.rank])
+        self.once = self._bind(self._given)
+
+    def check(self, turn: int) -> None:
+        rank, point = self._setting.driver.rank, self._setting.point
+        xs = self._contents(turn)
+        found = self._bind(self._pack(xs[rank]))()
+        wanted = self._flow.result(self._sizes, xs, rank, partial(fold, reduction=point.reduction))
+        if wanted is not None:
+            parts = found if isinstance(found, list) else [found]
+            joined = np.concatenate([self._arrays.read(each) for each in parts])
+            compare(joined, wanted, point.key.name)
+
+    def _bind(self, given: Any) -> Callable[[], Any]:
+        point, driver = self._setting.point, self._setting.driver
+        add = [REDUCTIONS[point.reduction]] if self._op in REDUCING else []
+        return driver.bind(point.api, self._op, given, *add)
+
+    def _contents(self, turn: int | None) -> list[NDArray[Any]]:
+        """What each rank gives; zeros without a turn."""
+        point, size = self._setting.point, self._setting.driver.size
+        lengths = [self._flow.given(self._sizes, each) for each in range(size)]
+        if turn is None:
+            return [pattern(length, point.dtype, 0, 0) * 0 for length in lengths]
+        return [pattern(length, point.dtype, each, turn) for each, length in enumerate(lengths)]
+
+    def _pack(self, content: NDArray[Any]) -> Any:
+        """An array as an object, or as a list of one for each rank."""
+        whole = self._arrays.of(content)
+        if self._op not in ("scatter", "all_to_all", "reduce_scatter"):
+            return whole
+        size = self._setting.driver.size
+        if not len(content) and self._op == "scatter":
+            return None
+        return [self._arrays.of(self._sizes.part(content, each)) for each in range(size)]
+
+
+def sizes_of(setting: Setting, op: str) -> Sizes:
+    """Return how long arrays are: of a reduce_scatter the whole is the message, elsewhere each part."""
+    size = setting.driver.size
+    count = setting.point.nbytes // itemsize_of(setting.point.dtype)
+    if op == "reduce_scatter":
+        return Sizes(count, tuple(count // size + (rank < count % size) for rank in range(size)))
+    return Sizes(count, (count,) * size)
+
+
+def itemsize_of(dtype: str) -> int:
+    """Return the bytes of an element."""
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+
+
+def compare(found: NDArray[Any], wanted: NDArray[Any], who: str) -> None:
+    """Raise WrongResult where two arrays differ: names the first place."""
+    if found.shape != wanted.shape:
+        raise WrongResult(f"{who} gave {found.size} elements instead of {wanted.size}")
+    wrong = np.flatnonzero(found != wanted)
+    if wrong.size:
+        place = int(wrong[0])
+        raise WrongResult(
+            f"{who} gave {found[place]} instead of {wanted[place]} at element {place} of {wanted.size}; "
+            f"{wrong.size} are wrong"
+        )
+
+
+def _make(op: str, with_counts: bool, setting: Setting) -> Prepared:
+    if setting.point.api in ("pickle", "pickle5") and op != "barrier":
+        return OnObjects(setting, op)
+    return OnMemory(setting, op, with_counts)
+
+
+def _collective(op: str, title: str, aliases: Sequence[str], summary: str, with_counts: bool = False) -> Benchmark:
+    return Benchmark(
+        f"{op}v" if with_counts else op,
+        title,
+        "us",
+        partial(_make, op, with_counts),
+        summary,
+        tuple(aliases),
+        "collective",
+        reduces=op in REDUCING,
+        least_nbytes=4 if op in REDUCING else 1,
+        is_windowed=True,
+    )
+
+
+BENCHMARKS = (
+    _collective("all_gather", "Allgather", ["allgather"], "every rank gets the messages of all"),
+    _collective("all_gather", "Allgatherv", ["allgatherv"], "the same, with a count for each rank", True),
+    _collective("all_reduce", "Allreduce", ["allreduce"], "every rank gets the reduction of all messages"),
+    _collective("all_to_all", "Alltoall", ["alltoall"], "every rank has a message for every rank"),
+    _collective("all_to_all", "Alltoallv", ["alltoallv"], "the same, with a count for each pair", True),
+    Benchmark(
+        "barrier",
+        "Barrier",
+        "us",
+        partial(_make, "barrier", False),
+        "nobody goes on before all have come",
+        has_sizes=False,
+        is_windowed=True,
+    ),
+    _collective("broadcast", "Bcast", ["bcast"], "every rank gets the root's message"),
+    _collective("gather", "Gather", ["gather"], "the root gets the messages of all"),
+    _collective("gather", "Gatherv", ["gatherv"], "the same, with a count for each rank", True),
+    _collective("reduce", "Reduce", ["reduce"], "the root gets the reduction of all messages"),
+    _collective("reduce_scatter", "Reduce_scatter", [], "every rank gets its part of the reduction of all messages"),
+    _collective("scatter", "Scatter", ["scatter"], "every rank gets its message of the root's"),
+    _collective("scatter", "Scatterv", ["scatterv"], "the same, with a count for each rank", True),
+)

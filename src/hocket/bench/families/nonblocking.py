@@ -1,0 +1,98 @@
+"""Collectives that are begun, and ended after a matrix product: how much of their time it hides.
+
+Three times are taken in the same rounds: of the operation, waited for at once, of the product alone, and of both.
+
+    overlap = max(0, 100 - 100 * (both - product) / alone) percent
+
+as OMB has it, but with a real product instead of a loop that counts, as long as the operation takes.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from hocket.bench.drivers.base import Call, Driver
+from hocket.bench.families.collectives import REDUCING, OnMemory
+from hocket.bench.registry import Benchmark, Prepared, Setting
+from hocket.bench.result import ALONE, PRODUCT
+from hocket.errors import InvalidArgument
+from hocket.measure.contender import Contender, sample
+
+_OPS = (
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+)
+_ROWS = 48  # of the matrices: a product takes some ten microseconds
+_LOOKS = 5
+
+
+class Overlapped(Prepared):
+    """An operation beside a product."""
+
+    def __init__(self, setting: Setting, op: str) -> None:
+        if setting.point.api not in ("buffer", "dlpack"):
+            raise InvalidArgument(f"non-blocking operations are on memory, not on objects (API {setting.point.api})")
+        self._wait = setting.driver.wait
+        self._operation = OnMemory(setting, op, bind=partial(self._bind, setting.driver))
+        self._a, self._b = np.random.default_rng(0).standard_normal((2, _ROWS, _ROWS))
+        self._out = np.empty_like(self._a)
+        self.parts = {ALONE: self._operation.run, PRODUCT: self._compute}
+        times = [Contender("", "", run) for run in (self._operation.run, self._multiply)]
+        alone_s, product_s = (
+            min(sample(each, 1, setting.driver.barrier, time.perf_counter) for _ in range(_LOOKS)) for each in times
+        )
+        self._num_products = round(setting.driver.largest(max(1, round(alone_s / product_s))))
+
+    def run(self, iterations: int) -> None:
+        begin, wait, multiply = self._begin, self._wait, self._multiply
+        for _ in repeat(None, iterations):
+            request = begin()
+            multiply(self._num_products)
+            wait([request])
+
+    def check(self, turn: int) -> None:
+        self._operation.check(turn)
+
+    def _compute(self, iterations: int) -> None:
+        for _ in repeat(None, iterations):
+            self._multiply(self._num_products)
+
+    def _multiply(self, times: int) -> None:
+        a, b, out = self._a, self._b, self._out
+        for _ in repeat(None, times):
+            np.matmul(a, b, out=out)
+
+    def _bind(self, driver: Driver, op: str, *arguments: Any) -> Call:
+        """What begins the operation and waits for it at once."""
+        self._begin = begin = driver.begin(op, *arguments)
+        wait = driver.wait
+        return lambda: wait([begin()])
+
+
+BENCHMARKS = tuple(
+    Benchmark(
+        f"i{op}",
+        f"Non-blocking {op.replace('_', ' ').title()}",
+        "us",
+        partial(Overlapped, op=op),
+        f"{op} beside a matrix product: the time of both, and how much of the operation it hides",
+        (f"i{op.replace('_', '')}",),
+        "non-blocking collective",
+        reduces=op in REDUCING,
+        has_sizes=op != "barrier",
+        least_nbytes=4 if op in REDUCING else 1,
+    )
+    for op in _OPS
+)

@@ -1,0 +1,45 @@
+"""Collectives whose arguments are read once: hocket's prepared operations, and MPI's persistent ones."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from hocket.bench.families.collectives import REDUCING, OnMemory
+from hocket.bench.registry import Benchmark, Setting
+from hocket.errors import InvalidArgument
+
+_OPS = (
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+)
+
+
+def _make(op: str, setting: Setting) -> OnMemory:
+    if setting.point.api not in ("buffer", "dlpack"):
+        raise InvalidArgument(f"persistent operations are on memory, not on objects (API {setting.point.api})")
+    return OnMemory(setting, op, bind=setting.driver.prepare)
+
+
+BENCHMARKS = tuple(
+    Benchmark(
+        f"persistent_{op}",
+        f"Persistent {op.replace('_', ' ').title()}",
+        "us",
+        partial(_make, op),
+        f"{op}, its arguments read once",
+        (f"{op.replace('_', '')}_persistent",),
+        "persistent collective",
+        reduces=op in REDUCING,
+        has_sizes=op != "barrier",
+        least_nbytes=4 if op in REDUCING else 1,
+        is_windowed=True,
+    )
+    for op in _OPS
+)

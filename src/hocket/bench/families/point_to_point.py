@@ -1,0 +1,165 @@
+"""Messages between pairs of ranks: there and back, and many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+from hocket.bench.arrays import Arrays
+from hocket.bench.drivers.base import Call
+from hocket.bench.families.collectives import compare, itemsize_of
+from hocket.bench.patterns import pattern
+from hocket.bench.registry import Benchmark, Prepared, Setting
+
+
+class Ends:
+    """One message of this rank's to its partner, and one of its partner's.
+
+    Args:
+        setting: of the benchmark.
+        all_pairs: rank i and rank i + size / 2 are partners; otherwise ranks 0 and 1 are, and the others have none.
+
+    Attributes:
+        partner: of this rank; None: it takes no part.
+        is_first: whether it begins.
+    """
+
+    def __init__(self, setting: Setting, all_pairs: bool) -> None:
+        driver, point = setting.driver, setting.point
+        half = driver.size // 2 if all_pairs else 1
+        self.is_first = driver.rank < half
+        has_part = driver.rank < 2 * half
+        self.partner = (driver.rank + half if self.is_first else driver.rank - half) if has_part else None
+        self._setting = setting
+        self._has_objects = point.api in ("pickle", "pickle5")
+        self._count = point.nbytes // itemsize_of(point.dtype)
+        self._arrays = Arrays(setting)
+        if self._has_objects:
+            self._x = self._out = self._arrays.of(pattern(self._count, point.dtype, 0, 0) * 0)
+        else:
+            self._x, self._out = self._arrays.make(self._count), self._arrays.make(self._count)
+
+    def bind(self, op: str) -> Call:
+        """Bind one of send, isend, recv and irecv."""
+        is_recv = op.endswith("recv")
+        given = [] if is_recv and self._has_objects else [self._out if is_recv else self._x]
+        return self._setting.driver.bind(self._setting.point.api, op, *given, self.partner)
+
+    def acknowledgement(self) -> tuple[Call, Call]:
+        """Bind sending and receiving a message of four bytes."""
+        driver, point = self._setting.driver, self._setting.point
+        if self._has_objects:
+            return driver.bind(point.api, "send", b"ack.", self.partner), driver.bind(point.api, "recv", self.partner)
+        ack = self._setting.kind.make(4, "uint8")
+        return driver.bind("buffer", "send", ack, self.partner), driver.bind("buffer", "recv", ack, self.partner)
+
+    def check(self, turn: int) -> None:
+        """Exchange a message each way, and look."""
+        if self.partner is None:
+            return
+        point, rank = self._setting.point, self._setting.driver.rank
+        own, wanted = (pattern(self._count, point.dtype, each, turn) for each in (rank, self.partner))
+        kept = self._x
+        if self._has_objects:
+            self._x = self._arrays.of(own)
+        else:
+            self._arrays.write(self._x, own)
+        send, recv = self.bind("send"), self.bind("recv")
+        if self.is_first:
+            send()
+            found = recv()
+        else:
+            found = recv()
+            send()
+        self._x = kept
+        compare(self._arrays.read(found if self._has_objects else self._out), wanted, point.key.name)
+
+
+class PingPong(Prepared):
+    """A message there and back again."""
+
+    def __init__(self, setting: Setting, all_pairs: bool) -> None:
+        self._ends = Ends(setting, all_pairs)
+        if self._ends.partner is not None:
+            self._send, self._recv = self._ends.bind("send"), self._ends.bind("recv")
+
+    def run(self, iterations: int) -> None:
+        if self._ends.partner is None:
+            return
+        send, recv = self._send, self._recv
+        first, second = (send, recv) if self._ends.is_first else (recv, send)
+        for _ in repeat(None, iterations):
+            first()
+            second()
+
+    def check(self, turn: int) -> None:
+        self._ends.check(turn)
+
+
+class Streams(Prepared):
+    """A window of messages in flight one way, or both ways, and an answer when all have come."""
+
+    def __init__(self, setting: Setting, all_pairs: bool, both_ways: bool) -> None:
+        ends = self._ends = Ends(setting, all_pairs)
+        self._wait, self._window = setting.driver.wait, setting.point.window
+        self._run: Callable[[int], None] = self._nothing
+        if ends.partner is not None:
+            begin = [ends.bind(op) for op in (("irecv", "isend") if both_ways else self._one_way())]
+            send_ack, recv_ack = ends.acknowledgement()
+            acks = [recv_ack, send_ack] if ends.is_first else [send_ack, recv_ack]
+            self._run = partial(self._windows, begin, acks if both_ways else acks[:1])
+
+    def run(self, iterations: int) -> None:
+        self._run(iterations)
+
+    def check(self, turn: int) -> None:
+        self._ends.check(turn)
+
+    def _one_way(self) -> tuple[str, ...]:
+        return ("isend",) if self._ends.is_first else ("irecv",)
+
+    def _windows(self, begin: list[Call], acks: list[Call], iterations: int) -> None:
+        wait, window = self._wait, self._window
+        for _ in repeat(None, iterations):
+            requests: list[Any] = []
+            for call in begin:
+                requests += [call() for _ in repeat(None, window)]
+            wait(requests)
+            for ack in acks:
+                ack()
+
+    def _nothing(self, iterations: int) -> None:
+        """What a rank without a partner does."""
+
+
+def _benchmark(name: str, title: str, alias: str, summary: str, make: Any, **options: Any) -> Benchmark:
+    return Benchmark(
+        name, title, options.pop("unit", "us"), make, summary, (alias,), "point to point", most_nbytes=4 << 20,
+        least_ranks=2, **options,
+    )  # fmt: skip
+
+
+BENCHMARKS = (
+    _benchmark(
+        "latency", "Latency", "latency", "a message one way, from many there and back",
+        partial(PingPong, all_pairs=False), least_nbytes=0, messages=2,
+    ),
+    _benchmark(
+        "multi_latency", "Multi Latency", "multi_lat", "the same between all pairs of ranks at once",
+        partial(PingPong, all_pairs=True), least_nbytes=0, messages=2, needs_pairs=True,
+    ),
+    _benchmark(
+        "bandwidth", "Bandwidth", "bw", "many messages in flight one way",
+        partial(Streams, all_pairs=False, both_ways=False), unit="MB/s", has_window=True,
+    ),
+    _benchmark(
+        "bidirectional_bandwidth", "Bi-Directional Bandwidth", "bibw", "many messages in flight each way",
+        partial(Streams, all_pairs=False, both_ways=True), unit="MB/s", messages=2, has_window=True,
+    ),
+    _benchmark(
+        "multi_bandwidth", "Multiple Bandwidth", "mbw_mr", "the same between all pairs of ranks at once, their bandwidths together",
+        partial(Streams, all_pairs=True, both_ways=False), unit="MB/s", has_window=True, needs_pairs=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,33 @@
+"""Runs that were written as hocket's own JSON, read again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hocket.bench.formats.json import VERSION
+from hocket.bench.result import Result
+from hocket.bench.run import Run
+from hocket.errors import InvalidArgument
+
+
+def load_run(path: Path) -> Run:
+    """Return a run that `hocket bench run --format json` wrote.
+
+    Raises:
+        InvalidArgument: there is no such file, or it is something else.
+    """
+    try:
+        given = json.loads(path.read_text())
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidArgument(f"{path} is no JSON: {error}") from error
+    version = given.get("hocket_bench") if isinstance(given, dict) else None
+    if version != VERSION:
+        raise InvalidArgument(f"{path} is no result of hocket bench run --format json (version {VERSION})")
+    try:
+        results = tuple(map(Result.from_json, given["results"]))
+        return Run(results, given["core_factor"], given["foreign_busy"], tuple(given["warnings"]))
+    except (KeyError, InvalidArgument) as error:
+        raise InvalidArgument(f"{path} is damaged: {error}") from error

@@ -1,0 +1,26 @@
+"""A line a result, with a heading."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from hocket.bench.formats.layout import Layout
+from hocket.bench.run import Run
+
+_PLAIN = Layout()
+
+
+def write(run: Run, layout: Layout = _PLAIN) -> str:
+    """Return the lines: what `Result.to_json` gives, without lists."""
+    rows = []
+    for each in run.results:
+        row = each.to_json()
+        row["low"], row["high"] = row.pop("interval") or ("", "")
+        del row["samples_s"], row["parts_s"]
+        rows.append(row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

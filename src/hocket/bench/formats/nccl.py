@@ -1,0 +1,102 @@
+"""The JSON of nccl-tests (its version 2, `-J` with `-I 1`), which their tools/analyze_perf_json.py reads.
+
+hocket's operations are in place or not as their libraries have them; results stand under "out_of_place", where the tool
+looks first.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+from statistics import fmean, pstdev
+from typing import Any
+
+from hocket.bench.families.collectives import itemsize_of
+from hocket.bench.formats.layout import Layout
+from hocket.bench.registry import find_benchmark
+from hocket.bench.result import Result
+from hocket.bench.run import Run
+
+_VERSION = 2
+_TIME = "%Y-%m-%d %H:%M:%S"
+
+_PLAIN = Layout()
+
+
+def write(run: Run, layout: Layout = _PLAIN) -> str:
+    """Return one JSON object; times of single calls by process where they were taken."""
+    sizes = [each.point.nbytes for each in run.results]
+    num_ranks = run.results[0].num_ranks
+    devices = [
+        {"rank": rank, "group": 0, "pid": 0, "hostname": platform.node(), "device": rank, "device_hex": "",
+         "device_info": "CPU"}
+        for rank in range(num_ranks)
+    ]  # fmt: skip
+    config = {
+        "nthreads": 1,
+        "ngpus": 0,
+        "minimum_bytes": min(sizes),
+        "maximum_bytes": max(sizes),
+        "step_factor": 2,
+        "warmup_iters": 1,
+        "iterations": max(each.iterations for each in run.results),
+        "aggregated_iterations": 1,
+        "validation": 1,
+        "graph": 0,
+        "blocking_collectives": "true",
+        "per_iter_timing": "true",
+        "parallel_init": "false",
+        "devices": devices,
+    }
+    bandwidths = [each.busbw for each in run.results]
+    now = time.strftime(_TIME)
+    return json.dumps(
+        {
+            "version": _VERSION,
+            "start_time": now,
+            "args": sys.argv,
+            "env": [],
+            "nccl_version": 0,
+            "config": config,
+            "results": [_result(each) for each in run.results],
+            "out_of_bounds": {"count": 0, "okay": "true"},
+            "average_bus_bandwidth": {"bandwidth": fmean(bandwidths), "okay": "unchecked"},
+            "errors": [],
+            "end_time": now,
+        }
+    )
+
+
+def _result(result: Result) -> dict[str, Any]:
+    point = result.point
+    return {
+        "size": point.nbytes,
+        "count": point.nbytes // itemsize_of(point.dtype),
+        "type": point.dtype,
+        "redop": point.reduction if find_benchmark(point.benchmark).reduces else "none",
+        "root": "-1",
+        "out_of_place": {"time": result.time_us, "alg_bw": result.algbw, "bus_bw": result.busbw, "nwrong": 0.0},
+        "out_of_place_per_iter": _per_iteration(result),
+        "actual_iterations": len(result.calls) or len(result.samples) * result.iterations,
+        "experiment_name": f"{point.benchmark} {point.way}",
+    }
+
+
+def _per_iteration(result: Result) -> dict[str, Any]:
+    by_process = [[1e6 * each for each in times] for times in zip(*result.calls, strict=True)]
+    times = [max(each) for each in zip(*by_process, strict=True)] or [1e6 * each for each in result.samples]
+    mean, spread = fmean(times), pstdev(times)
+    return {
+        "min_us": min(times),
+        "max_us": max(times),
+        "avg_us": mean,
+        "p50_us": result.percentile(50),
+        "p95_us": result.percentile(95),
+        "p99_us": result.percentile(99),
+        "stdev_us": spread,
+        "cv_pct": 100 * spread / mean if mean else 0.0,
+        "times_us": times,
+        **({"per_process_max_times_us": by_process} if by_process else {}),
+    }

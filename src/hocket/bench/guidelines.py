@@ -1,0 +1,122 @@
+"""Performance guidelines: what an operation must not take longer than, since it could be done so instead.
+
+Reference: Träff, Gropp, Thakur, Self-Consistent MPI Performance Guidelines (IEEE TPDS 21, 2010); Hunold, Carpen-Amarie,
+Lübbe, Träff, Automatic Verification of Self-Consistent MPI Performance Guidelines (Euro-Par 2016).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hocket.bench.result import Result
+
+
+@dataclass(frozen=True)
+class Guideline:
+    """One of them, for messages of n bytes between p ranks.
+
+    Args:
+        operation: that is judged.
+        instead: operations that do the same, one after the other, and the bytes of each by n and p.
+    """
+
+    operation: str
+    instead: tuple[tuple[str, Callable[[int, int], int]], ...]
+
+    @property
+    def words(self) -> str:
+        """It, as it is written in papers."""
+        return f"{self.operation} <= {' + '.join(name for name, _ in self.instead)}"
+
+
+def _same(nbytes: int, num_ranks: int) -> int:
+    return nbytes
+
+
+def _part(nbytes: int, num_ranks: int) -> int:
+    return nbytes // num_ranks
+
+
+def _whole(nbytes: int, num_ranks: int) -> int:
+    return nbytes * num_ranks
+
+
+GUIDELINES: Sequence[Guideline] = (
+    Guideline("all_reduce", (("reduce", _same), ("broadcast", _same))),
+    Guideline("all_reduce", (("reduce_scatter", _same), ("all_gather", _part))),
+    Guideline("all_gather", (("gather", _same), ("broadcast", _whole))),
+    Guideline("all_gather", (("all_to_all", _same),)),
+    Guideline("broadcast", (("scatter", _part), ("all_gather", _part))),
+    Guideline("reduce", (("all_reduce", _same),)),
+    Guideline("gather", (("all_gather", _same),)),
+    Guideline("scatter", (("broadcast", _whole),)),
+    Guideline("reduce_scatter", (("all_reduce", _same),)),
+    Guideline("reduce_scatter", (("reduce", _same), ("scatter", _part))),
+    Guideline("all_gather", (("all_gatherv", _same),)),
+    Guideline("gather", (("gatherv", _same),)),
+    Guideline("scatter", (("scatterv", _same),)),
+    Guideline("all_to_all", (("all_to_allv", _same),)),
+    Guideline("barrier", (("all_reduce", lambda nbytes, num_ranks: 4),)),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A guideline at one size, over one library.
+
+    Args:
+        guideline: which.
+        way: the library and its form.
+        nbytes: of the operation.
+        ratio: how many times as long it takes as what could be done instead.
+        interval: of the median ratio.
+        is_broken: whether it takes longer, beyond doubt.
+    """
+
+    guideline: Guideline
+    way: str
+    nbytes: int
+    ratio: float
+    interval: tuple[float, float] | None
+    is_broken: bool
+
+
+def needed_sizes(nbytes: int, num_ranks: int) -> dict[str, set[int]]:
+    """Return by operation the sizes that have to be measured to judge all guidelines at one size."""
+    found: dict[str, set[int]] = {}
+    for each in GUIDELINES:
+        for name, size in ((each.operation, _same), *each.instead):
+            found.setdefault(name, set()).add(size(nbytes, num_ranks))
+    return found
+
+
+def check(results: Sequence[Result], sizes: Sequence[int], *, least: float = 0.05) -> list[Finding]:
+    """Judge all guidelines whose operations were measured.
+
+    Args:
+        results: samples of the same place were taken in the same round.
+        sizes: at which they are judged.
+        least: an excess that is smaller is none.
+    """
+    from statistics import median
+
+    from hocket.measure.statistics import MIN_VALUES, median_interval
+
+    by_name = {(each.point.way, each.point.benchmark, each.point.nbytes): each for each in results}
+    findings = []
+    for way in dict.fromkeys(each.point.way for each in results):
+        for nbytes in sizes:
+            for guideline in GUIDELINES:
+                own = by_name.get((way, guideline.operation, 0 if guideline.operation == "barrier" else nbytes))
+                others = [
+                    by_name.get((way, name, size(nbytes, results[0].num_ranks))) for name, size in guideline.instead
+                ]
+                if own is None or any(each is None for each in others):
+                    continue
+                sums = [sum(each) for each in zip(*(each.samples for each in others if each is not None), strict=True)]
+                ratios = [mine / theirs for mine, theirs in zip(own.samples, sums, strict=False)]
+                interval = median_interval(ratios) if len(ratios) >= MIN_VALUES else None
+                is_broken = interval is not None and interval[0] > 1 and median(ratios) > 1 + least
+                findings.append(Finding(guideline, way, nbytes, median(ratios), interval, is_broken))
+    return findings

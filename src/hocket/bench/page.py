@@ -1,0 +1,85 @@
+"""A self-contained page of results: tables and pictures, with nothing to be loaded from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import tempfile
+from collections.abc import Mapping, Sequence
+from html import escape
+from itertools import groupby
+from pathlib import Path
+
+from hocket.bench.draw import draw_benchmark
+from hocket.bench.registry import find_benchmark
+from hocket.bench.result import Result
+from hocket.bench.run import Run
+from hocket.comm.policy import format_nbytes
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #22282e; max-width: 64rem; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid #d5dade }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .6rem 0 }
+th, td { padding: .15rem .8rem; text-align: right; border-bottom: 1px solid #eceff1; white-space: nowrap }
+th { font-weight: 600 } td.best { font-weight: 600 } td small { color: #77818a } img { max-width: 100% }
+.note { color: #5b6770 } .warning { color: #a33 }
+@media (prefers-color-scheme: dark) { body { background: #16191c; color: #dde3e8 } img { background: #fff }
+  th, td { border-color: #2c3338 } h2 { border-color: #39424a } }
+"""
+
+
+def make_page(runs: Mapping[str, Run], picture_folder: Path | None = None) -> str:
+    """Return a page.
+
+    Args:
+        runs: by name, such as that of the file in which each was.
+        picture_folder: where pictures are kept as files too; None: nowhere.
+    """
+    parts = [f"<h1>hocket bench: {escape(', '.join(runs))}</h1>"]
+    for name, ran in runs.items():
+        if len(runs) > 1:
+            parts.append(f"<h1>{escape(name)}</h1>")
+        parts.append(
+            '<p class="note">Medians, with half of their 95 % intervals; of the rank that is done last. '
+            f"Core factor {ran.core_factor:.2f}, others' work {ran.foreign_busy:.0%} of the CPUs' time.</p>"
+        )
+        parts += [f'<p class="warning">{escape(each)}</p>' for each in ran.warnings]
+        ordered = sorted(ran.results, key=lambda each: each.point.benchmark)
+        for benchmark, results in groupby(ordered, key=lambda each: each.point.benchmark):
+            parts.append(_section(benchmark, list(results), picture_folder))
+    title = escape(f"hocket bench: {', '.join(runs)}")
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>\n<body>\n'
+        + "\n".join(parts)
+        + "\n</body></html>\n"
+    )
+
+
+def _section(name: str, results: Sequence[Result], picture_folder: Path | None) -> str:
+    benchmark = find_benchmark(name)
+    ways = list(dict.fromkeys(each.point.way for each in results))
+    heads = "".join(f"<th>{escape(way)}</th>" for way in ways)
+    rows = []
+    for nbytes in sorted({each.point.nbytes for each in results}):
+        of_row = {each.point.way: each for each in results if each.point.nbytes == nbytes}
+        best = min(of_row.values(), key=lambda each: each.time_us)
+        cells = "".join(_cell(of_row.get(way), best) for way in ways)
+        rows.append(f"<tr><th>{format_nbytes(nbytes) if benchmark.has_sizes else ''}</th>{cells}</tr>")
+    with tempfile.TemporaryDirectory() as folder:
+        path = (picture_folder or Path(folder)) / f"{name}.png"
+        draw_benchmark(results, path)
+        picture = base64.b64encode(path.read_bytes()).decode()
+    return (
+        f"<h2>{escape(name)}: {escape(benchmark.summary)}, {benchmark.unit}</h2>"
+        f'<img alt="{escape(name)} by size" src="data:image/png;base64,{picture}">'
+        f"<table><tr><th>size</th>{heads}</tr>{''.join(rows)}</table>"
+    )
+
+
+def _cell(result: Result | None, best: Result) -> str:
+    if result is None:
+        return "<td></td>"
+    interval = result.interval
+    spread = "" if interval is None else f" <small>±{50 * (interval[1] - interval[0]) / result.value:.0f} %</small>"
+    kind = ' class="best"' if result is best else ""
+    return f"<td{kind}>{result.value:.4g}{spread}</td>"

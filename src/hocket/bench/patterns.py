@@ -1,0 +1,46 @@
+"""Content by which a result is known to be right, and what has to come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.errors import InvalidArgument
+
+REDUCTIONS: Mapping[str, Callable[..., NDArray[np.generic]]] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+def pattern(count: int, dtype: str, rank: int, turn: int) -> NDArray[np.generic]:
+    """Return what a rank gives, of every position, rank and turn something else.
+
+    Small whole numbers: sums of them are exact in every type up to 32 ranks, whatever the order.
+
+    Args:
+        count: of elements.
+        dtype: of elements; "bfloat16" is float32 here, and exact.
+        rank: whose.
+        turn: of the check.
+    """
+    places = np.arange(count, dtype=np.int64)
+    if dtype == "uint8":
+        return ((places * 7 + rank * 31 + turn * 13) % 251).astype(np.uint8)
+    return ((places * 3 + rank * 5 + turn) % 8).astype("float32" if dtype == "bfloat16" else dtype)
+
+
+def fold(xs: Sequence[NDArray[np.generic]], reduction: str) -> NDArray[np.generic]:
+    """Return the reduction of all ranks' arrays, in their order."""
+    return reduce(REDUCTIONS[reduction], xs)
+
+
+def check_reduction(name: str) -> None:
+    """Raise InvalidArgument where there is no such reduction."""
+    if name not in REDUCTIONS:
+        raise InvalidArgument(f"there is no reduction {name!r}; there are {', '.join(REDUCTIONS)}")

@@ -1,0 +1,59 @@
+"""One thing that is measured: a benchmark, of one size, over one library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hocket.comm.policy import format_nbytes
+from hocket.measure import Key
+
+
+@dataclass(frozen=True)
+class Point:
+    """One thing that is measured.
+
+    Args:
+        benchmark: its name.
+        target: the library: a backend of hocket, "mix", "mpi4py:..." or "torch:...".
+        nbytes: of a message, as OSU's benchmarks count them: of what a rank has for one other one; of reductions, and
+            of what a broadcast's root has, all of it.
+        buffer: kind of memory.
+        api: how it is handed over.
+        dtype: of elements.
+        reduction: of operations that reduce.
+        window: messages in flight, of bandwidths.
+        symmetric: whether the memory is hocket's, shared by the ranks of a host.
+    """
+
+    benchmark: str
+    target: str
+    nbytes: int
+    buffer: str = "numpy"
+    api: str = "buffer"
+    dtype: str = "uint8"
+    reduction: str = "sum"
+    window: int = 64
+    symmetric: bool = False
+
+    @property
+    def key(self) -> Key:
+        """Points with the same case are compared with each other."""
+        return Key(f"{self.benchmark} {format_nbytes(self.nbytes)}", self.way)
+
+    def part_key(self, part: str) -> Key:
+        """The name of what is timed beside it in the same rounds."""
+        return Key(self.key.case, f"{self.way} [{part}]")
+
+    @property
+    def way(self) -> str:
+        """What tells points of a case from each other."""
+        words = [self.target, self.buffer, self.api]
+        if self.dtype != "uint8":
+            words.append(self.dtype)
+        if self.reduction != "sum":
+            words.append(self.reduction)
+        if self.window != 64:
+            words.append(f"{self.window} in flight")
+        if self.symmetric:
+            words.append("symmetric")
+        return " ".join(words)

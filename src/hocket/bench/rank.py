@@ -1,0 +1,118 @@
+"""One rank of a job of benchmarks: ``python -m hocket.bench.rank SPECIFICATION``, in JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from hocket.bench.buffers.registry import find_kind
+from hocket.bench.drivers.base import Driver
+from hocket.bench.drivers.faulty import FaultyDriver
+from hocket.bench.drivers.hocket import MIX, HocketDriver
+from hocket.bench.point import Point
+from hocket.bench.registry import Prepared, Setting, find_benchmark
+from hocket.bench.targets import Target
+from hocket.comm import Communicator
+from hocket.errors import InvalidArgument, UnsupportedDtype
+from hocket.measure import Contender, Key, serve
+from hocket.session import init
+
+
+def specification(points: Sequence[Point], targets: Sequence[Target], num_warm_up: int = 0) -> str:
+    """Return what a rank is told: what to measure, and how often to do each before anything is timed."""
+    own = {each.name for each in targets}
+    return json.dumps(
+        {
+            "targets": [asdict(each) for each in targets],
+            "num_warm_up": num_warm_up,
+            "points": [asdict(each) for each in points if each.target in own],
+        }
+    )
+
+
+def main(text: str) -> None:
+    """Set everything up, check every result once, and serve."""
+    given = json.loads(text)
+    targets = [Target(**each) for each in given["targets"]]
+    points = [Point(**each) for each in given["points"]]
+    drivers, world = open_drivers(targets)
+    try:
+        prepared, left_out = prepare_all(points, drivers)
+        for each in prepared.values():
+            each.run(given["num_warm_up"])
+        contenders = [Contender(*point.key, each.run, each.once) for point, each in prepared.items()]
+        contenders += [
+            Contender(*point.part_key(name), run)
+            for point, each in prepared.items()
+            for name, run in each.parts.items()
+        ]
+        by_key = {point.key: each for point, each in prepared.items()}
+        first = next(iter(drivers.values()))
+
+        def check(message: Mapping[str, Any]) -> None:
+            by_key[Key(message["case"], message["name"])].check(message["turn"])
+
+        def tell_left_out(message: Mapping[str, Any]) -> dict[str, Any]:
+            return {"left_out": left_out}
+
+        serve(contenders, first.rank, first.barrier, actions={"check": check, "left_out": tell_left_out})
+    finally:
+        for driver in drivers.values():
+            driver.finalize()
+        if world is not None:
+            world.finalize()
+
+
+def open_drivers(targets: Sequence[Target]) -> tuple[dict[str, Driver], Communicator | None]:
+    """Open every library of this job; return them by name, and hocket's world, if any of them is hocket's."""
+    plain: dict[str, Driver] = {}
+    world = None
+    own = list(dict.fromkeys(each.plain_name for each in targets if each.through == "hocket"))
+    if own:
+        world = init(backends=None if MIX in own else own, timeout=120.0)
+        plain |= {name: HocketDriver(world, name) for name in own}
+    for each in targets:
+        name = each.plain_name
+        if each.through == "mpi4py" and name not in plain:
+            from hocket.bench.drivers.mpi4py import Mpi4pyDriver
+
+            plain[name] = Mpi4pyDriver(name)
+        elif each.through == "torch" and name not in plain:
+            from hocket.bench.drivers.torch import TorchDriver
+
+            plain[name] = TorchDriver(name)
+    drivers: dict[str, Driver] = {}
+    for each in targets:
+        driver, fault = plain[each.plain_name], each.name.partition("!")[2]
+        drivers[each.name] = FaultyDriver(driver, fault) if fault else driver
+    return drivers, world
+
+
+def prepare_all(
+    points: Sequence[Point], drivers: Mapping[str, Driver]
+) -> tuple[dict[Point, Prepared], list[tuple[str, str]]]:
+    """Set all benchmarks up on this rank, and look at the first result of each.
+
+    Returns:
+        Benchmarks by point, and of those that their libraries have not got (case and way): why; the same on all
+        ranks.
+    """
+    prepared: dict[Point, Prepared] = {}
+    left_out = []
+    for point in points:
+        driver = drivers[point.target]
+        try:
+            each = find_benchmark(point.benchmark).make(Setting(point, driver, find_kind(point.buffer)))
+            each.check(turn=0)
+        except (InvalidArgument, UnsupportedDtype) as error:
+            left_out.append((" ".join(point.key), str(error)))
+        else:
+            prepared[point] = each
+    return prepared, left_out
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

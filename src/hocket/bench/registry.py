@@ -1,0 +1,139 @@
+"""The benchmarks, by name."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+
+import hocket.bench.families as folder
+from hocket.bench.buffers.base import BufferKind
+from hocket.bench.drivers.base import Call, Driver
+from hocket.bench.point import Point
+from hocket.errors import InvalidArgument
+
+
+class Prepared(ABC):
+    """A benchmark of one point, set up on this rank.
+
+    Attributes:
+        once: does it once, where calls are timed one by one; None where only many of them make sense.
+        parts: what is timed beside it in the same rounds, by name: loops.
+    """
+
+    once: Call | None = None
+    parts: Mapping[str, Callable[[int], object]] = MappingProxyType({})
+
+    @abstractmethod
+    def run(self, iterations: int) -> object:
+        """Do it so many times, one behind the other."""
+
+    @abstractmethod
+    def check(self, turn: int) -> None:
+        """Do it once with content that shows whether the result is right, and look; called by all ranks.
+
+        Args:
+            turn: gives another content.
+
+        Raises:
+            WrongResult: it is not.
+        """
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a benchmark is made for, on one rank.
+
+    Args:
+        point: what is measured.
+        driver: the library.
+        kind: of memory.
+    """
+
+    point: Point
+    driver: Driver
+    kind: BufferKind
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A kind of measurement.
+
+    Args:
+        name: by which it is chosen.
+        title: as OSU's benchmarks write it above their tables.
+        unit: of the result: "us" or "MB/s".
+        make: sets it up on a rank.
+        summary: what is measured, in a line.
+        aliases: names in OMB and OMB-Py, without "osu_".
+        family: for lists.
+        reduces: whether it has a reduction, and elements with a type.
+        has_sizes: whether there are messages.
+        least_nbytes, most_nbytes: sizes by default.
+        least_ranks: that it needs.
+        needs_pairs: whether all ranks take part in pairs, and their number must be even.
+        messages: that one iteration's time is divided by; of bandwidths, for each that is in flight.
+        has_window: whether so many messages are in flight as a point says.
+        is_windowed: whether its calls are timed one by one, each begun by all ranks at the same instant.
+    """
+
+    name: str
+    title: str
+    unit: str
+    make: Callable[[Setting], Prepared]
+    summary: str
+    aliases: tuple[str, ...] = ()
+    family: str = "collective"
+    reduces: bool = False
+    has_sizes: bool = True
+    least_nbytes: int = 1
+    most_nbytes: int = 1 << 20
+    least_ranks: int = 1
+    needs_pairs: bool = False
+    messages: int = 1
+    has_window: bool = False
+    is_windowed: bool = False
+
+    def num_messages(self, point: Point) -> int:
+        """Return how many messages, or operations, an iteration is."""
+        return self.messages * (point.window if self.has_window else 1)
+
+    def value(self, seconds: float, point: Point, num_ranks: int) -> float:
+        """Return what an iteration of so many seconds means, in `unit`: microseconds, or 10^6 bytes a second, of all
+        pairs of ranks together where all take part."""
+        if self.unit == "us":
+            return 1e6 * seconds / self.num_messages(point)
+        num_pairs = num_ranks // 2 if self.needs_pairs else 1
+        return point.nbytes * self.num_messages(point) * num_pairs / seconds / 1e6
+
+    @property
+    def is_better_larger(self) -> bool:
+        """Whether larger values are better."""
+        return self.unit != "us"
+
+
+@lru_cache
+def benchmarks() -> Mapping[str, Benchmark]:
+    """Return all of them, by name."""
+    modules = (
+        importlib.import_module(f"{folder.__name__}.{each.name}") for each in pkgutil.iter_modules(folder.__path__)
+    )
+    found = [benchmark for module in modules for benchmark in getattr(module, "BENCHMARKS", ())]
+    return {each.name: each for each in sorted(found, key=lambda each: (each.family != "point to point", each.family))}
+
+
+def find_benchmark(name: str) -> Benchmark:
+    """Return a benchmark by its name, or by that of OMB or OMB-Py.
+
+    Raises:
+        InvalidArgument: there is none; lists those that there are.
+    """
+    wanted = name.rpartition("/")[2].removeprefix("osu_")
+    for each in benchmarks().values():
+        if wanted == each.name or wanted in each.aliases:
+            return each
+    raise InvalidArgument(f"there is no benchmark {name!r}; there are {', '.join(benchmarks())}")

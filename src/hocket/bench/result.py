@@ -1,0 +1,174 @@
+"""What was measured, as values that are kept, written and compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+from hocket.bench.point import Point
+from hocket.bench.registry import find_benchmark
+from hocket.errors import InvalidArgument
+from hocket.measure import Key, Series
+
+_BUS_FACTORS = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+}
+"""Of a bandwidth, what the busiest link carries: nccl-tests, doc/PERFORMANCE.md."""
+ALONE, PRODUCT = PARTS = ("alone", "product")
+"""What is timed beside a non-blocking operation with a matrix product: either by itself."""
+_OF_ALL = ("all_gather", "all_to_all", "gather", "scatter")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One point, measured.
+
+    Args:
+        point: what.
+        num_ranks: between how many.
+        samples: seconds of an iteration, the longest of all ranks, one a round; in rounds that all points of a case
+            have taken together.
+        calls: of every call that was timed by itself, the seconds that it took, by rank; empty for loops.
+        num_late: calls that were dropped because a rank began them too late.
+        iterations: in a sample.
+        parts: seconds of what was timed beside it in the same rounds, by name.
+    """
+
+    point: Point
+    num_ranks: int
+    samples: tuple[float, ...]
+    calls: tuple[tuple[float, ...], ...]
+    num_late: int
+    iterations: int
+    parts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, point: Point, num_ranks: int, series: Mapping[Key, Series]) -> Result:
+        """Make one of what `measure_series` gave."""
+        own = series[point.key]
+        parts = {name: series[key] for name in PARTS if (key := point.part_key(name)) in series}
+        times = {name: tuple(each.samples) for name, each in parts.items()}
+        return cls(point, num_ranks, tuple(own.samples), tuple(own.calls), own.num_late, own.iterations, times)
+
+    @property
+    def overlap(self) -> float | None:
+        """Percent of a non-blocking operation's time that a matrix product hides, as OMB defines it: the median over
+        rounds; None of other operations."""
+        if not self.parts:
+            return None
+        rounds = zip(self.samples, self.parts[PRODUCT], self.parts[ALONE], strict=True)
+        return median(max(0.0, 100 - 100 * (both - product) / alone) for both, product, alone in rounds)
+
+    @property
+    def unit(self) -> str:
+        """Of `value`: "us" or "MB/s"."""
+        return find_benchmark(self.point.benchmark).unit
+
+    @property
+    def value(self) -> float:
+        """The median: microseconds of an operation, or 10^6 bytes a second."""
+        return self.value_of(median(self.samples))
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the median, in `unit`; None where there are too few samples."""
+        seconds = Series(self.iterations, list(self.samples)).interval
+        if seconds is None:
+            return None
+        low, high = sorted(map(self.value_of, seconds))
+        return low, high
+
+    def value_of(self, seconds: float) -> float:
+        """Return what an iteration of so many seconds means, in `unit`."""
+        return find_benchmark(self.point.benchmark).value(seconds, self.point, self.num_ranks)
+
+    def percentile(self, percent: float) -> float:
+        """Return the time, in microseconds, that so many percent of the operations stayed below: of single calls, where
+        they were timed, otherwise of samples.
+
+        Raises:
+            InvalidArgument: percent is not between 0 and 100.
+        """
+        if not 0 <= percent <= 100:
+            raise InvalidArgument(f"a percentile is between 0 and 100, not {percent}")
+        seconds = sorted(map(max, self.calls)) if self.calls else sorted(self.samples)
+        rank = max(1, math.ceil(percent / 100 * len(seconds)))  # nearest rank
+        return 1e6 * seconds[rank - 1] / self._operations
+
+    @property
+    def time_us(self) -> float:
+        """The median time of one operation in microseconds, whatever the unit."""
+        return 1e6 * median(self.samples) / self._operations
+
+    @property
+    def algbw(self) -> float:
+        """Algorithm bandwidth in 10^9 bytes a second, as nccl-tests has it: the larger array of a rank by the time."""
+        factor = self.num_ranks if self.point.benchmark.removesuffix("v") in _OF_ALL else 1
+        return factor * self.point.nbytes / self.time_us / 1e3
+
+    @property
+    def busbw(self) -> float:
+        """Bus bandwidth in 10^9 bytes a second: `algbw` by what the busiest link carries."""
+        factor = _BUS_FACTORS.get(self.point.benchmark.removesuffix("v"))
+        return self.algbw * (factor(self.num_ranks) if factor else 1.0)
+
+    def to_json(self, raw: bool = False) -> dict[str, Any]:
+        """Return plain values; all samples and calls too, if raw."""
+        found: dict[str, Any] = {
+            **asdict(self.point),
+            "num_ranks": self.num_ranks,
+            "value": self.value,
+            "unit": self.unit,
+            "interval": self.interval,
+            "min_us": self.percentile(0),
+            "max_us": self.percentile(100),
+            "p50_us": self.percentile(50),
+            "p95_us": self.percentile(95),
+            "p99_us": self.percentile(99),
+            "num_samples": len(self.samples),
+            "num_calls": len(self.calls),
+            "num_late": self.num_late,
+            "iterations": self.iterations,
+            "overlap": self.overlap,
+            "samples_s": list(self.samples),
+            "parts_s": {name: list(each) for name, each in self.parts.items()},
+        }
+        if raw:
+            found["calls_s"] = list(self.calls)
+        return found
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Result:
+        """Return a result that `to_json` wrote.
+
+        Raises:
+            InvalidArgument: it is none.
+        """
+        try:
+            point = Point(**{name: given[name] for name in Point.__dataclass_fields__})
+            return cls(
+                point,
+                given["num_ranks"],
+                tuple(given["samples_s"]),
+                tuple(tuple(each) for each in given.get("calls_s", ())),
+                given["num_late"],
+                given["iterations"],
+                {name: tuple(each) for name, each in given["parts_s"].items()},
+            )
+        except (KeyError, TypeError) as error:
+            raise InvalidArgument(f"that is no result of hocket bench: {error}") from error
+
+    @property
+    def _operations(self) -> int:
+        return find_benchmark(self.point.benchmark).num_messages(self.point)
+
+
+def best(results: Sequence[Result]) -> Result:
+    """Return the one that took the least time."""
+    return min(results, key=lambda each: each.time_us)

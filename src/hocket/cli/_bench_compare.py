@@ -1,0 +1,102 @@
+"""`hocket bench compare`: two libraries in one run, or two files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hocket.cli._bench_options import DEFAULT_SEED, AsJson, Budget, Buffers, Dtype, NumRanks, Seed, Sizes, choose
+from hocket.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from hocket.bench.comparison import Comparison
+
+HELP = """Say whether one library, or one file of results, is slower than another one. Exit code 1 if it is.
+
+Two libraries are measured in the same rounds, and compared round by round, which shows differences of a few percent on
+a machine that is never quiet. Two files (of hocket bench run --format json) were not, and need larger ones."""
+EXAMPLES = """\b
+Examples:
+  hocket bench compare gloo shm
+  hocket bench compare mpi4py:mpich shm --benchmark latency,all_gather --sizes 8,1MiB
+  hocket bench compare before.json after.json --least 0.1"""
+
+
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A", show_default=False, help="A library, or a file.")],
+    second: Annotated[str, typer.Argument(metavar="B", show_default=False, help="That is judged by it.")],
+    benchmark: Annotated[str, typer.Option(metavar="A,B", help="Of libraries.")] = "latency,all_reduce",
+    num_ranks: NumRanks = 2,
+    buffer: Buffers = "numpy",
+    sizes: Sizes = "8,64KiB,1MiB",
+    dtype: Dtype = None,
+    least: Annotated[float, typer.Option(metavar="PART", help="A difference that is smaller is none.")] = 0.02,
+    budget: Budget = 60.0,
+    seed: Seed = DEFAULT_SEED,
+    as_json: AsJson = False,
+) -> int:
+    """Compare, and print the rows."""
+    from hocket.bench.comparison import compare as compare_results
+    from hocket.bench.files import load_run
+
+    if not 0 <= least < 1:
+        raise InvalidArgument(f"--least is a part of the time, from 0 to 1, not {least}")
+    files = [Path(each) for each in (first, second) if Path(each).suffix == ".json"]
+    if len(files) == 1:
+        raise InvalidArgument(f"{first} and {second} are a file and a library: compare two of one kind")
+    if files:
+        found = compare_results(*(load_run(each).results for each in files), least=least, paired=False)
+    else:
+        found = _of_libraries(first, second, benchmark, num_ranks, buffer, sizes, dtype, least, budget, seed)
+    if as_json:
+        print(json.dumps({"first": first, "second": second, **found.to_json()}))
+    else:
+        _print(first, second, found)
+    return 1 if found.is_slower else 0
+
+
+def _of_libraries(
+    first: str,
+    second: str,
+    benchmark: str,
+    num_ranks: int,
+    buffer: str,
+    sizes: str | None,
+    dtype: str | None,
+    least: float,
+    budget: float,
+    seed: int,
+) -> Comparison:
+    from hocket.bench.comparison import compare as compare_results
+    from hocket.bench.run import run_points
+    from hocket.measure import StopRule, progress
+
+    points, targets = choose(benchmark.split(","), f"{first},{second}", num_ranks, sizes, buffers=[buffer], dtype=dtype)
+    # As many rounds as there is time for: the interval is that of a ratio, which is not known beforehand.
+    rule = StopRule(precision=0.002, max_samples=400, time_limit_s=budget, seed=seed)
+    with progress(f"{first} and {second}", "points") as on_round:
+        ran = run_points(points, targets, num_ranks, rule, on_round=on_round)
+    for each in ran.warnings:
+        print(f"hocket bench: {each}", file=sys.stderr)
+    by_library = [[each for each in ran.results if each.point.target == target.name] for target in targets]
+    return compare_results(*by_library, least=least, paired=True)
+
+
+def _print(first: str, second: str, found: Comparison) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{second}, judged by {first}", title_justify="left")
+    for heading in ("", first, second, "", "times as long", "interval", "verdict"):
+        table.add_column(heading, justify="left" if heading in ("", "verdict") else "right")
+    for row in found.rows:
+        interval = "-" if row.interval is None else f"{row.interval[0]:.3f} .. {row.interval[1]:.3f}"
+        verdict = f"[bold red]{row.verdict}[/]" if row.verdict == "slower" else row.verdict
+        table.add_row(
+            row.case, f"{row.first:.4g}", f"{row.second:.4g}", row.unit, f"{row.ratio:.3f}", interval, verdict
+        )
+    Console(width=None if sys.stdout.isatty() else 140).print(table)

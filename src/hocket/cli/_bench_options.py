@@ -1,0 +1,74 @@
+"""Options that several verbs of `hocket bench` share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hocket.cli._sizes import read_size
+from hocket.errors import BackendUnavailable, InvalidArgument
+
+if TYPE_CHECKING:
+    from hocket.bench.point import Point
+    from hocket.bench.targets import Target
+
+NumRanks = Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="How many ranks.")]
+Libraries = Annotated[
+    str, typer.Option("--library", "--backend", metavar="A,B", help="shm, gloo, mpi:*, mix, mpi4py:*, torch:gloo.")
+]
+Buffers = Annotated[str, typer.Option(metavar="A,B", help="Kinds of memory.")]
+Apis = Annotated[str, typer.Option(metavar="A,B", help="How it is handed over.")]
+Sizes = Annotated[
+    str | None, typer.Option(metavar="A,B", show_default=False, help="Such as 8,64KiB; default: powers of two.")
+]
+Dtype = Annotated[str | None, typer.Option("-T", "--dtype", metavar="TYPE", show_default=False, help="Of elements.")]
+Precision = Annotated[
+    float, typer.Option("--ci", metavar="PART", help="Half of the 95 % interval of a median, as a part of it.")
+]
+Budget = Annotated[float, typer.Option(metavar="S", help="Seconds after which no further round begins.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of the order of measurements.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+DEFAULT_SEED = 20261123
+
+
+def choose(
+    names: Sequence[str], libraries: str, num_ranks: int, sizes: str | None, **options: Any
+) -> tuple[list[Point], list[Target]]:
+    """Return the points that options name, and their libraries.
+
+    Args:
+        names: of benchmarks.
+        libraries, sizes: as the options have them.
+        num_ranks: between which they are measured.
+        options: further ones, of `choose_points`.
+
+    Raises:
+        InvalidArgument: something is not known, not installed, or cannot be measured so.
+    """
+    from hocket.bench.choice import choose_points
+    from hocket.bench.run import check_points
+    from hocket.bench.targets import parse_targets
+
+    given = None if sizes is None else [read_size(each) for each in sizes.split(",")]
+    try:
+        targets = parse_targets(libraries)
+        points = choose_points(names, targets, sizes=given, **options)
+    except BackendUnavailable as error:
+        raise InvalidArgument(str(error)) from None
+    check_points(points, num_ranks)
+    return points, targets
+
+
+def check_output(path: Path) -> None:
+    """Check that a file can be written, before anything is measured for it.
+
+    Raises:
+        InvalidArgument: it is a folder, or its folder is not there.
+    """
+    if path.is_dir():
+        raise InvalidArgument(f"{path} is a folder; name a file")
+    if not path.absolute().parent.is_dir():
+        raise InvalidArgument(f"there is no folder {path.absolute().parent}")

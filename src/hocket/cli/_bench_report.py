@@ -1,0 +1,136 @@
+"""`hocket bench report`: a page of results. `hocket bench apps`: applications, measured and modelled."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hocket.cli._bench_options import DEFAULT_SEED, AsJson, Budget, NumRanks, Precision, Seed, check_output
+from hocket.cli._links import Bandwidth, HostBandwidth, HostLatency, Latency, RanksPerHost, read_fabric
+from hocket.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from hocket.bench.apps.speedup import Speedup
+
+REPORT_HELP = """Write a self-contained page of results: tables, and a picture of each benchmark."""
+REPORT_EXAMPLES = """\b
+Examples:
+  hocket bench run latency all_reduce --library shm,gloo --format json -o results.json
+  hocket bench report results.json -o results.html
+  hocket bench report before.json after.json -o both.html --pictures pictures"""
+APPS_HELP = """Solve problems by one process and by several, and say what many would take.
+
+matmul: the product of two matrices. knn: classes of rows by their nearest neighbours. kmeans: the search for a number
+of clusters. Solutions are compared with those of NumPy and scikit-learn. The speed-up stands beside the core factor:
+how much more processes that know nothing of each other do at once. Times for more ranks are simulated, with what a
+share of the work takes here."""
+APPS_EXAMPLES = """\b
+Examples:
+  hocket bench apps
+  hocket bench apps matmul --scale 2048 -n 2
+  hocket bench apps knn --modelled 56,112,224 --ranks-per-host 56 --host-bandwidth 12.5 --json"""
+
+
+def report(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", show_default=False, help="Of --format json.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="PAGE")] = Path("bench.html"),
+    pictures: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", show_default=False, help="Keep pictures as PNG files too.")
+    ] = None,
+) -> int:
+    """Write the page."""
+    from hocket.bench.files import load_run
+    from hocket.bench.page import make_page
+
+    runs = {each.stem: load_run(each) for each in files}
+    if len(runs) < len(files):
+        raise InvalidArgument("two files have the same name")
+    check_output(output)
+    if pictures is not None:
+        pictures.mkdir(parents=True, exist_ok=True)
+    output.write_text(make_page(runs, pictures))
+    print(f"wrote {output}")
+    return 0
+
+
+def apps(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME...", show_default=False, help="Default: all.")
+    ] = None,
+    num_ranks: NumRanks = 2,
+    scale: Annotated[
+        int | None, typer.Option(metavar="N", show_default=False, help="Of the problem: its rows.")
+    ] = None,
+    modelled: Annotated[str, typer.Option(metavar="A,B", help="Numbers of ranks to simulate.")] = "224",
+    latency: Latency = 0.5,
+    bandwidth: Bandwidth = 10.0,
+    ranks_per_host: RanksPerHost = 56,
+    host_latency: HostLatency = 2.0,
+    host_bandwidth: HostBandwidth = 12.5,
+    precision: Precision = 0.02,
+    budget: Budget = 60.0,
+    seed: Seed = DEFAULT_SEED,
+    as_json: AsJson = False,
+) -> int:
+    """Measure, and print."""
+    from hocket.bench.apps.registry import find_problem, problems
+    from hocket.bench.apps.speedup import measure_speedup
+    from hocket.measure import StopRule, progress
+
+    chosen = names or list(problems())
+    for name in chosen:
+        find_problem(name)
+    try:
+        numbers = [int(each) for each in modelled.split(",")] if modelled else []
+    except ValueError:
+        raise InvalidArgument(f"--modelled is a list of numbers of ranks, not {modelled!r}") from None
+    if scale is not None and scale < num_ranks:
+        raise InvalidArgument(f"--scale is at least the number of ranks, not {scale}")
+    fabric = read_fabric(latency, bandwidth, float("inf"), ranks_per_host, host_latency, host_bandwidth)
+    rule = StopRule(precision=precision, time_limit_s=budget, seed=seed)
+    found = []
+    for name in chosen:
+        with progress(name, "times") as on_round:
+            found.append(
+                measure_speedup(name, num_ranks, scale, rule, modelled=numbers, fabric=fabric, on_round=on_round)
+            )
+    if as_json:
+        print(json.dumps([asdict(each) for each in found]))
+    else:
+        _print(found)
+    return 0
+
+
+def _print(found: list[Speedup]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"applications, {found[0].num_ranks} ranks, measured", title_justify="left")
+    for heading in ("", "rows", "one process", "all ranks", "speed-up", "core factor", "part of it", "interval"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for each in found:
+        interval = "-" if each.interval is None else f"{each.interval[0]:.2f} .. {each.interval[1]:.2f}"
+        table.add_row(
+            each.name,
+            str(each.scale),
+            f"{1e3 * each.alone_s:.1f} ms",
+            f"{1e3 * each.together_s:.1f} ms",
+            f"{each.speedup:.2f}",
+            f"{each.core_factor:.2f}",
+            f"{each.share:.2f}",
+            interval,
+        )
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(table)
+    for each in found:
+        for more in each.modelled:
+            console.print(
+                f"{each.name}, {more.num_ranks} ranks, MODELLED: {1e3 * more.seconds:.2f} ms, {more.speedup:.0f} times "
+                "as fast as one process",
+                highlight=False,
+            )

@@ -1,0 +1,94 @@
+"""Results of benchmarks as a table in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from hocket.comm.policy import format_nbytes
+from hocket.measure.progress import progress
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hocket.bench.result import Result
+    from hocket.bench.run import Run
+    from hocket.measure.rounds import OnRound
+
+
+@contextmanager
+def shown(what: str) -> Iterator[tuple[OnRound, Callable[[Sequence[Result]], object] | None]]:
+    """Show how far a run is, on stderr, on a terminal with the tables as they are so far.
+
+    Gives what `run_points` takes as `on_round` and `on_results`.
+    """
+    if not sys.stderr.isatty():
+        with progress(what, "points") as on_round:
+            yield on_round, None
+        return
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(stderr=True)
+    with Live(Text(f"{what}: setting up"), console=console, transient=True, refresh_per_second=4) as live:
+        tables: list[Table] = []
+        line = Text()
+
+        def on_state(done: int, total: int, state: str) -> None:
+            line.plain = f"{what}: {done} of {total} known well enough, {state}"
+            live.update(Group(*tables, line))
+
+        def on_results(results: Sequence[Result]) -> None:
+            tables[:] = tables_of(results)
+
+        yield on_state, on_results
+
+
+def print_run(ran: Run) -> None:
+    """Print a table for each benchmark, and what a reader has to know of the machine."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for table in tables_of(ran.results):
+        console.print(table)
+    late = sum(each.num_late for each in ran.results)
+    console.print(
+        f"medians with their 95 % intervals; core factor {ran.core_factor:.2f}, others' work {ran.foreign_busy:.0%}, "
+        f"{late} calls begun too late and dropped",
+        highlight=False,
+    )
+
+
+def tables_of(results: Sequence[Result]) -> list[Table]:
+    """Return a table for each benchmark: sizes down, ways across, the best of a row in bold."""
+    from rich.table import Table
+
+    tables = []
+    by_name = sorted(results, key=lambda each: each.point.benchmark)
+    for name, group in groupby(by_name, lambda each: each.point.benchmark):
+        listed = list(group)
+        ways = list(dict.fromkeys(each.point.way for each in listed))
+        table = Table(title=f"{name}, {listed[0].num_ranks} ranks, {listed[0].unit}", title_justify="left")
+        table.add_column("size", justify="right")
+        for way in ways:
+            table.add_column(way, justify="right")
+        for nbytes, row in groupby(sorted(listed, key=lambda each: each.point.nbytes), lambda each: each.point.nbytes):
+            by_way = {each.point.way: each for each in row}
+            best = min(by_way.values(), key=lambda each: each.time_us)
+            table.add_row(format_nbytes(nbytes), *(_cell(by_way.get(way), best) for way in ways))
+        tables.append(table)
+    return tables
+
+
+def _cell(result: Result | None, best: Result) -> str:
+    if result is None:
+        return "-"
+    interval = result.interval
+    spread = "" if interval is None else f" ±{100 * (interval[1] - interval[0]) / 2 / result.value:.0f}%"
+    hidden = "" if result.overlap is None else f", {result.overlap:.0f}% hidden"
+    text = f"{result.value:.4g}{spread}{hidden}"
+    return f"[bold]{text}[/bold]" if result is best else text

@@ -1,0 +1,208 @@
+"""`hocket bench`: how fast communication is, over which library, and whether that became worse."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hocket.cli._bench_check import CHECK_EXAMPLES, CHECK_HELP, SELFTEST_EXAMPLES, SELFTEST_HELP, check, selftest
+from hocket.cli._bench_compare import EXAMPLES as COMPARE_EXAMPLES
+from hocket.cli._bench_compare import HELP as COMPARE_HELP
+from hocket.cli._bench_compare import compare
+from hocket.cli._bench_options import (
+    DEFAULT_SEED,
+    Apis,
+    AsJson,
+    Budget,
+    Buffers,
+    Dtype,
+    Libraries,
+    NumRanks,
+    Precision,
+    Seed,
+    Sizes,
+    check_output,
+    choose,
+)
+from hocket.cli._bench_report import APPS_EXAMPLES, APPS_HELP, REPORT_EXAMPLES, REPORT_HELP, apps, report
+from hocket.cli._sizes import read_size
+from hocket.errors import InvalidArgument
+
+_HELP = "Measure operations of communication libraries: through hocket, and directly through mpi4py and torch."
+_RUN_HELP = """Measure benchmarks over libraries, sizes and kinds of memory, all of them interleaved.
+
+Every result is looked at before it is timed, and at random moments again. Collectives are timed one call at a time,
+each begun by all ranks at the same instant, and until the last rank is done; pairs of ranks in loops. Medians are
+measured until their 95 % intervals are narrow enough.
+
+Options are understood in the spelling of OMB and OMB-Py too: --benchmark, --min, --max, --pickle, -m MIN:MAX, -T."""
+_RUN_EXAMPLES = """\b
+Examples:
+  hocket bench run latency all_reduce
+  hocket bench run all_reduce --library shm,mpi4py:mpich,torch:gloo --sizes 8,64KiB,1MiB
+  hocket bench run --benchmark osu_bw --buffer bytearray --pickle
+  hocket bench run all_gather -n 4 --api buffer,pickle --format json --output all_gather.json"""
+
+_TYPES = {"mpi_char": "uint8", "mpi_int": "int32", "mpi_float": "float32"}  # of OMB
+
+
+def register(application: typer.Typer) -> None:
+    """Add the verb to the command."""
+    bench = typer.Typer(help=_HELP, no_args_is_help=True)
+    bench.command("run", help=_RUN_HELP, epilog=_RUN_EXAMPLES)(run)
+    bench.command("compare", help=COMPARE_HELP, epilog=COMPARE_EXAMPLES)(compare)
+    bench.command("check", help=CHECK_HELP, epilog=CHECK_EXAMPLES)(check)
+    bench.command("apps", help=APPS_HELP, epilog=APPS_EXAMPLES)(apps)
+    bench.command("report", help=REPORT_HELP, epilog=REPORT_EXAMPLES)(report)
+    bench.command("selftest", help=SELFTEST_HELP, epilog=SELFTEST_EXAMPLES)(selftest)
+    bench.command("list", help="List benchmarks, libraries, kinds of memory, APIs and formats.")(list_all)
+    application.add_typer(bench, name="bench")
+
+
+def run(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="BENCHMARK...", show_default=False, help="See hocket bench list.")
+    ] = None,
+    benchmark: Annotated[str | None, typer.Option(metavar="A,B", show_default=False, help="Further ones.")] = None,
+    num_ranks: NumRanks = 2,
+    library: Libraries = "shm",
+    buffer: Buffers = "numpy",
+    api: Apis = "buffer",
+    pickle: Annotated[bool, typer.Option("--pickle", help="The same as --api pickle.")] = False,
+    sizes: Sizes = None,
+    least: Annotated[str | None, typer.Option("--min", metavar="SIZE", show_default=False)] = None,
+    most: Annotated[str | None, typer.Option("--max", metavar="SIZE", show_default=False)] = None,
+    message_size: Annotated[
+        str | None, typer.Option("-m", "--message-size", metavar="[MIN:]MAX", show_default=False)
+    ] = None,
+    dtype: Dtype = None,
+    op: Annotated[str, typer.Option(metavar="NAME", help="Of reductions: sum, prod, min, max.")] = "sum",
+    window: Annotated[int, typer.Option("-W", "--window-size", metavar="N", help="Messages in flight.")] = 64,
+    symmetric: Annotated[bool, typer.Option("--symmetric", help="Memory that hocket's ranks share.")] = False,
+    sync: Annotated[str, typer.Option(metavar="window|loop", help="How calls of collectives are timed.")] = "window",
+    precision: Precision = 0.02,
+    budget: Budget = 60.0,
+    iterations: Annotated[
+        int | None,
+        typer.Option("-i", "--iterations", metavar="N", show_default=False, help="Default: until it is known."),
+    ] = None,
+    skip: Annotated[int, typer.Option("-x", "--skip", metavar="N", help="Untimed ones before the first round.")] = 0,
+    validate: Annotated[bool, typer.Option(help="Look at results again in the course of the run.")] = True,
+    seed: Seed = DEFAULT_SEED,
+    full: Annotated[bool, typer.Option("-f", "--full", help="Shortest and longest times, in OSU's format.")] = False,
+    percentiles: Annotated[
+        str, typer.Option("-z", "--percentiles", metavar="A,B", help="Such as 50,99, in OSU's format.")
+    ] = "",
+    form: Annotated[
+        str | None, typer.Option("--format", metavar="NAME", show_default=False, help="osu, json, nccl or csv.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", show_default=False)] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Check the arguments, measure, and print or write the results."""
+    from hocket.bench.formats.layout import Layout
+    from hocket.bench.formats.registry import find_writer
+    from hocket.bench.run import run_points
+    from hocket.cli._bench_table import print_run, shown
+    from hocket.measure import StopRule
+
+    wanted = [*(names or []), *(benchmark.split(",") if benchmark else [])]
+    if not wanted:
+        raise InvalidArgument("name a benchmark; see: hocket bench list")
+    if sync not in ("window", "loop"):
+        raise InvalidArgument(f"--sync is window or loop, not {sync!r}")
+    first, last = _ends(least, most, message_size)
+    points, targets = choose(
+        wanted,
+        library,
+        num_ranks,
+        sizes,
+        buffers=buffer.split(","),
+        apis=["pickle"] if pickle else api.split(","),
+        least=first,
+        most=last,
+        dtype=_TYPES.get(dtype, dtype) if dtype else None,
+        reduction=op,
+        window=window,
+        symmetric=symmetric,
+    )
+    name = "json" if as_json else form
+    write = None if name is None else find_writer(name)
+    if output is not None:
+        check_output(output)
+        write = write or find_writer("json")
+    rule = StopRule(precision=precision, time_limit_s=budget, seed=seed)
+    if iterations is not None:  # so many in all, as OMB has it
+        of_sample = -(-iterations // rule.min_samples)
+        rule = replace(rule, iterations=of_sample, max_samples=rule.min_samples)
+    if skip < 0:
+        raise InvalidArgument(f"--skip is 0 or more, not {skip}")
+    layout = Layout(full, _read_percentiles(percentiles))
+    with shown(f"{len(points)} points over {len(targets)} libraries") as (on_round, on_results):
+        ran = run_points(
+            points,
+            targets,
+            num_ranks,
+            rule,
+            synchronised=sync == "window",
+            validates=validate,
+            num_warm_up=skip,
+            on_round=on_round,
+            on_results=on_results,
+        )
+    for each in ran.warnings:
+        print(f"hocket bench: {each}", file=sys.stderr)
+    if write is not None:
+        text = write(ran, layout)
+        if output is None:
+            sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+        else:
+            output.write_text(text)
+    if write is None or output is not None:
+        print_run(ran)
+    return 0
+
+
+def list_all() -> int:
+    """Print what can be chosen."""
+    from hocket.bench.buffers.registry import buffer_kinds
+    from hocket.bench.drivers.base import APIS
+    from hocket.bench.formats.registry import format_names
+    from hocket.bench.registry import benchmarks
+    from hocket.bench.targets import known_targets
+
+    found = benchmarks()
+    width = max(map(len, found))
+    for family in dict.fromkeys(each.family for each in found.values()):
+        print(f"{family}:")
+        for each in found.values():
+            if each.family == family:
+                print(f"  {each.name:{width}}  {each.summary}")
+    print(f"libraries: {', '.join(known_targets())}")
+    print(f"buffers:   {', '.join(sorted(buffer_kinds()))}")
+    print(f"APIs:      {', '.join(APIS)}")
+    print(f"formats:   {', '.join(format_names())}")
+    return 0
+
+
+def _ends(least: str | None, most: str | None, message_size: str | None) -> tuple[int | None, int | None]:
+    """The smallest and the largest size, in either spelling."""
+    if message_size is not None:
+        first, colon, last = message_size.rpartition(":")
+        least, most = first if colon else least, last
+    return None if least is None else read_size(least), None if most is None else read_size(most)
+
+
+def _read_percentiles(text: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(each) for each in text.split(",") if each)
+    except ValueError:
+        raise InvalidArgument(f"--percentiles is a list of numbers, such as 50,99, not {text!r}") from None
+    wrong = [each for each in found if not 0 <= each <= 100]
+    if wrong:
+        raise InvalidArgument(f"a percentile is between 0 and 100, not {wrong[0]:g}")
+    return found

@@ -1,0 +1,56 @@
+"""The applications, on real ranks, against scikit-learn and NumPy."""
+
+import numpy as np
+import pytest
+
+import hocket as hk
+from hocket.bench.apps.kmeans import ClusterSearch, numbers_by_rank
+from hocket.bench.apps.knn import NearestNeighbours
+from hocket.bench.apps.matmul import MatrixProduct
+from hocket.errors import WrongResult
+
+pytestmark = pytest.mark.timeout(120)
+PROBLEMS = {"matmul": (MatrixProduct, 70), "knn": (NearestNeighbours, 301), "kmeans": (ClusterSearch, 333)}
+
+
+def solved(name):
+    kind, scale = PROBLEMS[name]
+    return kind(scale, seed=3).solve(hk.init())
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_solutions_are_those_of_scikit_learn_and_numpy(name, num_ranks):
+    kind, scale = PROBLEMS[name]
+    problem = kind(scale, seed=3)
+    solution, *others = hk.spawn(solved, num_ranks, name)
+    assert others == [None] * (num_ranks - 1)
+    problem.check(solution)
+    np.testing.assert_allclose(problem.solve_alone(), solution, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_wrong_solution_is_found(name):
+    kind, scale = PROBLEMS[name]
+    problem = kind(scale, seed=3)
+    wrong = problem.solve_alone().copy()
+    wrong.flat[0] += 1
+    with pytest.raises(WrongResult):
+        problem.check(wrong)
+
+
+def test_the_numbers_of_clusters_are_dealt_out_evenly():
+    for size in (1, 2, 3, 8):
+        dealt = numbers_by_rank(size)
+        assert sorted(k for each in dealt for k in each) == list(range(1, 25))
+        work = [sum(each) for each in dealt]
+        assert max(work) <= min(work) + 24
+
+
+def test_virtual_ranks_spend_the_time_of_their_share():
+    from hocket.sim import Link
+
+    problem = MatrixProduct(64)
+    problem.seconds_per_item = 1e-3
+    simulated = hk.simulate(problem.solve, 8, fabric=Link.of(1.0, 10.0), moves_data=False)
+    assert 8e-3 < simulated.seconds < 9e-3  # 64 rows, 8 to each; and the messages

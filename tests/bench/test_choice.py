@@ -1,0 +1,84 @@
+"""Points from lists, and what is said of lists that cannot be measured."""
+
+import pytest
+
+from hocket.bench.choice import choose_points
+from hocket.bench.registry import benchmarks, find_benchmark
+from hocket.bench.run import check_points
+from hocket.bench.sizes import powers_of_two
+from hocket.bench.targets import parse_targets
+from hocket.errors import BackendUnavailable, InvalidArgument
+
+pytestmark = pytest.mark.timeout(60)
+OMB_PY = (
+    "latency", "bw", "bibw", "multi_lat", "allgather", "allgatherv", "allreduce", "alltoall", "alltoallv", "barrier",
+    "bcast", "gather", "gatherv", "reduce_scatter", "reduce", "scatter", "scatterv",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OMB_PY)
+def test_omb_py_names_are_understood(name):
+    found = {find_benchmark(each).name for each in (name, f"osu_{name}", f"coll/osu_{name}")}
+    assert len(found) == 1 and found <= set(benchmarks())
+
+
+def test_sizes_are_taken_as_they_are():
+    shm = parse_targets("shm")
+    assert [each.nbytes for each in choose_points(["latency"], shm, sizes=[0, 7, 1000])] == [0, 7, 1000]
+    assert powers_of_two(3, 20) == [3, 4, 8, 16, 20]
+    assert powers_of_two(0, 4) == [0, 1, 2, 4] and powers_of_two(8, 8) == [8]
+    assert [each.nbytes for each in choose_points(["allreduce"], shm, most=16)] == [4, 8, 16]
+
+
+def test_all_combinations():
+    points = choose_points(["bcast", "reduce"], parse_targets("shm,gloo"), buffers=["numpy", "torch"], sizes=[64])
+    assert len(points) == len({each.key for each in points}) == 8
+    assert {(each.benchmark, each.dtype) for each in points} == {("broadcast", "uint8"), ("reduce", "float32")}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"names": ["allreduc"]}, r"no benchmark 'allreduc'; there are latency, .*all_reduce"),
+        ({"buffers": ["numpi"]}, r"no buffer 'numpi'; there are bytearray, cupy, numba, numpy, pycuda, torch"),
+        ({"apis": ["pickel"]}, r"no API 'pickel'; there are buffer, pickle, pickle5, dlpack"),
+        ({"reduction": "avg"}, r"no reduction 'avg'; there are sum, prod, min, max"),
+        ({"sizes": [6]}, r"6 bytes are no whole number of float32 elements, which have 4"),
+        ({"dtype": "float31"}, r"no type 'float31' of numpy arrays"),
+        ({"buffers": ["bytearray"]}, r"bytearrays have bytes, not float32"),
+        ({"least": 64, "most": 8}, r"from a smaller to a larger one, not from 64 to 8"),
+        ({"names": ["bw"], "sizes": [0]}, r"none of messages of 0 bytes"),
+    ],
+)
+def test_what_there_is_not(options, words):
+    names = options.pop("names", ["allreduce"])
+    with pytest.raises(InvalidArgument, match=words):
+        choose_points(names, parse_targets("shm"), **options)
+
+
+@pytest.mark.parametrize("name", ["cupy", "numba", "pycuda"])
+def test_kinds_of_memory_that_are_not_installed_name_their_extra(name):
+    with pytest.raises(BackendUnavailable, match=rf"pip install 'hocket\[{name}\]'"):
+        choose_points(["bcast"], parse_targets("shm"), buffers=[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "num_ranks", "words"),
+    [
+        ("latency", 1, "latency needs 2 ranks or more, not 1"),
+        ("multi_lat", 3, "multi_latency is between pairs: it needs an even number of ranks, not 3"),
+    ],
+)
+def test_too_few_ranks_or_odd_ones(name, num_ranks, words):
+    with pytest.raises(InvalidArgument, match=words):
+        check_points(choose_points([name], parse_targets("shm"), sizes=[8]), num_ranks)
+
+
+def test_libraries_by_name():
+    assert [each.name for each in parse_targets("shm,mpi:*,mpi4py:mpich,torch:gloo,mix")] == [
+        "shm", "mpi:openmpi", "mpi:mpich", "mpi4py:mpich", "torch:gloo", "mix",
+    ]  # fmt: skip
+    with pytest.raises(InvalidArgument, match=r"no library 'shmm'; there are shm, .*mix, mpi4py:openmpi"):
+        parse_targets("shmm")
+    with pytest.raises(InvalidArgument, match="named twice"):
+        parse_targets("shm,shm")

@@ -1,0 +1,69 @@
+"""The verdict of a comparison, on seeded noise: equals are equals, and 5 % are 5 %."""
+
+import random
+
+import pytest
+
+from hocket.bench.comparison import compare
+from hocket.errors import InvalidArgument
+
+from .results import noisy, result
+
+pytestmark = pytest.mark.timeout(60)
+SIZES = [8 << (3 * power) for power in range(6)]
+
+
+def both(slowdown: float, seed: int, count: int = 40):
+    """Six sizes by two libraries, the second of which takes so much longer; rounds have disturbances in common."""
+    draw = random.Random(seed)
+    first, second = [], []
+    for place, nbytes in enumerate(SIZES):
+        common = [1 + draw.random() for _ in range(count)]
+        seconds = 1e-6 * (1 + nbytes / 1e4)
+        first.append(result(nbytes=nbytes, samples=noisy(seconds, count, 100 * seed + 2 * place, common)))
+        slower = seconds * (1 + slowdown)
+        second.append(
+            result(nbytes=nbytes, samples=noisy(slower, count, 100 * seed + 2 * place + 1, common), target="gloo")
+        )
+    return first, second
+
+
+def test_equals_raise_at_most_one_false_alarm_in_twenty():
+    alarms = sum(compare(*both(0.0, seed), least=0.0, paired=True).is_slower for seed in range(200))
+    assert alarms <= 10
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_five_percent_are_seen_at_every_size(seed):
+    found = compare(*both(0.05, seed), paired=True)
+    assert [row.verdict for row in found.rows] == ["slower"] * len(SIZES)
+    assert [row.ratio for row in found.rows] == pytest.approx([1.05] * len(SIZES), abs=0.015)
+    assert found.is_slower
+
+
+def test_the_faster_one_is_no_regression():
+    found = compare(*reversed(both(0.5, 1)), paired=True)
+    assert {row.verdict for row in found.rows} == {"faster"} and not found.is_slower
+
+
+def test_less_than_the_least_difference_is_none():
+    assert not compare(*both(0.05, 3), least=0.1, paired=True).is_slower
+
+
+def test_unpaired_samples_need_a_larger_difference():
+    first, second = both(0.05, 5)
+    rows = compare(first, second, paired=False).rows
+    assert all(not row.is_paired for row in rows)
+    assert {row.verdict for row in rows} <= {"as fast", "slower"}
+    assert all(wide.interval[1] / wide.interval[0] > row.interval[1] / row.interval[0] for wide, row in zip(
+        rows, compare(first, second, paired=True).rows, strict=True))  # fmt: skip
+
+
+def test_few_samples_are_called_few():
+    first, second = both(1.0, 7, count=5)
+    assert {row.verdict for row in compare(first, second, paired=True).rows} == {"too few samples"}
+
+
+def test_nothing_in_common():
+    with pytest.raises(InvalidArgument, match="nothing alike"):
+        compare([result(nbytes=8)], [result(nbytes=16)], paired=False)

@@ -1,0 +1,67 @@
+"""What is written, read as others read it."""
+
+import csv
+import io
+import json
+import re
+
+import pytest
+
+from hocket.bench.formats.layout import Layout
+from hocket.bench.formats.registry import find_writer, format_names
+from hocket.bench.result import Result
+from hocket.bench.run import Run
+from hocket.errors import InvalidArgument
+
+from .results import result
+
+pytestmark = pytest.mark.timeout(60)
+RESULTS = (
+    result("all_reduce", 4, [2.5e-6] * 9, calls=[(2e-6, 3e-6), (2.5e-6, 1e-6)]),
+    result("all_reduce", 1 << 20, [1e-3] * 9),
+    result("bandwidth", 1 << 20, [64e-3] * 9),
+    result("barrier", 0, [1e-6] * 9),
+    result("multi_bandwidth", 1024, [64e-6] * 9, num_ranks=4),
+)
+RUN = Run(RESULTS, 1.9, 0.01, ())
+
+
+def test_osu_text_has_the_columns_that_parsers_read():
+    text = find_writer("osu")(RUN, Layout())
+    # as ReFrame's osu_benchmarks read it: the size at the beginning of a line, and the figure after blanks
+    assert re.search(r"^4\s+(\S+)", text, re.MULTILINE)[1] == "2.50"
+    assert re.search(r"^1048576\s+(?P<bw>\S+)", text[text.index("Bandwidth") :], re.MULTILINE)["bw"] == "1048.58"
+    assert "# OSU MPI Allreduce Test" in text and "# OSU MPI Barrier Test" in text
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert [len(line) for line in lines] == [28, 28, 28, 18, 46]
+    assert lines[-1].split() == ["1024", "2048.00", "2000000.00"]  # two pairs: MB/s and messages a second
+
+
+def test_csv_is_read_by_csv():
+    rows = list(csv.DictReader(io.StringIO(find_writer("csv")(RUN, Layout()))))
+    assert [row["benchmark"] for row in rows] == [each.point.benchmark for each in RESULTS]
+    assert float(rows[0]["value"]) == pytest.approx(2.5) and float(rows[0]["low"]) == pytest.approx(2.5)
+
+
+def test_json_gives_the_results_back():
+    given = json.loads(find_writer("json")(RUN, Layout()))
+    assert tuple(map(Result.from_json, given["results"])) == RESULTS
+
+
+def test_nccl_json_is_consistent_as_their_tool_checks_it():
+    given = json.loads(find_writer("nccl")(RUN, Layout()))
+    assert given["version"] == 2 and len(given["config"]["devices"]) == 2
+    first = given["results"][0]
+    assert (first["size"], first["count"], first["type"], first["redop"]) == (4, 1, "float32", "sum")
+    of_calls = first["out_of_place_per_iter"]
+    # tools/analyze_perf_json.py: times_us is the largest over processes, of every iteration
+    longest = [max(each) for each in zip(*of_calls["per_process_max_times_us"], strict=True)]
+    assert of_calls["times_us"] == longest == pytest.approx([3.0, 2.5])
+    assert of_calls["avg_us"] == pytest.approx(2.75) and of_calls["max_us"] == pytest.approx(3.0)
+    assert first["out_of_place"].keys() == {"time", "alg_bw", "bus_bw", "nwrong"}
+
+
+def test_unknown_formats_are_refused():
+    assert format_names() == ["csv", "json", "nccl", "osu"]
+    with pytest.raises(InvalidArgument, match="there are csv, json, nccl, osu"):
+        find_writer("xml")

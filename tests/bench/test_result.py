@@ -1,0 +1,47 @@
+import json
+
+import numpy as np
+import pytest
+
+from hocket.bench.result import Result
+from hocket.errors import InvalidArgument
+
+from .results import noisy, result
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_percentiles_are_numpys_nearest_ranks():
+    calls = [(each, each / 2) for each in noisy(1e-6, 997, 1)]
+    found = result(calls=calls)
+    for percent in (0, 1, 50, 95, 99, 99.9, 100):
+        wanted = np.percentile([max(each) for each in calls], percent, method="inverted_cdf")
+        assert found.percentile(percent) == pytest.approx(1e6 * wanted)
+    with pytest.raises(InvalidArgument, match="between 0 and 100, not 101"):
+        found.percentile(101)
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "algbw", "busbw"),
+    # nccl-tests, doc/PERFORMANCE.md, with 4 ranks and 1 MiB in 1 ms; an all_gather's size is that of all ranks' parts
+    [("all_reduce", 1.048576, 1.5), ("reduce_scatter", 1.048576, 0.75), ("all_gather", 4 * 1.048576, 0.75),
+     ("all_to_all", 4 * 1.048576, 0.75), ("broadcast", 1.048576, 1.0), ("reduce", 1.048576, 1.0)],
+)  # fmt: skip
+def test_bandwidths_are_those_of_nccl_tests(benchmark, algbw, busbw):
+    found = result(benchmark, 1 << 20, [1e-3] * 9, num_ranks=4)
+    assert found.algbw == pytest.approx(algbw)
+    assert found.busbw == pytest.approx(algbw * busbw)
+
+
+def test_a_latency_is_half_of_there_and_back_and_a_bandwidth_counts_its_window():
+    assert result("latency", 8, [3e-6] * 9).value == pytest.approx(1.5)
+    assert result("bandwidth", 1 << 20, [64e-3] * 9).value == pytest.approx(1048.576)
+    # of all pairs together, as OMB's osu_mbw_mr adds them up
+    assert result("multi_bandwidth", 1 << 20, [64e-3] * 9, num_ranks=6).value == pytest.approx(3 * 1048.576)
+
+
+def test_results_come_back_from_json():
+    found = result(calls=[(1e-6, 2e-6)] * 3)
+    assert Result.from_json(json.loads(json.dumps(found.to_json(raw=True)))) == found
+    with pytest.raises(InvalidArgument, match="no result"):
+        Result.from_json({"benchmark": "all_reduce"})

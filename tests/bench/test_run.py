@@ -1,0 +1,62 @@
+"""Benchmarks on real ranks: all of OMB-Py's by memory and by objects, over four libraries."""
+
+from __future__ import annotations
+
+import pytest
+
+from hocket.bench.choice import choose_points
+from hocket.bench.run import Run, run_points
+from hocket.bench.targets import parse_targets
+from hocket.errors import InvalidArgument, LaunchError
+from hocket.measure import StopRule
+
+from .test_choice import OMB_PY
+
+pytestmark = pytest.mark.timeout(240)
+BRIEF = StopRule(precision=0.9, min_samples=6, max_samples=6, min_sample_s=2e-4, time_limit_s=1.0)
+
+
+def measured(names, libraries, num_ranks=2, **options) -> Run:
+    targets = parse_targets(libraries)
+    return run_points(choose_points(names, targets, **options), targets, num_ranks, BRIEF)
+
+
+@pytest.mark.parametrize("libraries", ["shm,gloo", "mpi:mpich", "mpi:openmpi", "mpi4py:mpich", "mpi4py:openmpi"])
+def test_all_of_omb_py_by_memory_and_by_objects(libraries):
+    ran = measured(OMB_PY, libraries, apis=["buffer", "pickle"], sizes=[8, 4096])
+    assert not [each for each in ran.warnings if "left out" in each and "isend" not in each and "irecv" not in each]
+    names = {each.point.benchmark for each in ran.results}
+    assert len(names) == len(OMB_PY)
+    assert all(each.value > 0 and len(each.samples) >= 1 for each in ran.results)
+
+
+def test_torch_beside_hocket_over_gloo():
+    ran = measured(["all_reduce", "latency"], "gloo,torch:gloo", buffers=["torch"], sizes=[1024])
+    assert {each.point.target for each in ran.results} == {"gloo", "torch:gloo"} and len(ran.results) == 4
+
+
+def test_what_a_library_has_not_is_left_out_and_said():
+    ran = measured(["all_reduce"], "shm", apis=["buffer", "pickle5"], sizes=[8])
+    assert len(ran.results) == 1
+    assert any("left out all_reduce 8 B shm numpy pickle5" in each for each in ran.warnings)
+    with pytest.raises(InvalidArgument, match="shm has no all_reduce by pickle5"):
+        measured(["all_reduce"], "shm", apis=["pickle5"], sizes=[8])
+
+
+def test_a_corrupted_byte_is_found():
+    with pytest.raises(LaunchError, match=r"WrongResult: shm!corrupt numpy buffer gave \d+ instead of \d+ at element"):
+        measured(["all_gather"], "shm!corrupt", sizes=[64])
+
+
+def test_a_rank_that_is_late_makes_everything_late():
+    ran = measured(["broadcast"], "shm,shm!delay=2000us", sizes=[64])
+    plain, late = ran.results
+    assert late.value > 2000 > plain.value  # the mean over ranks would be half of that
+
+
+def test_more_ranks_than_cpus_are_said():
+    import os
+
+    num_ranks = len(os.sched_getaffinity(0)) + 1
+    ran = measured(["barrier"], "shm", num_ranks)
+    assert any(f"{num_ranks} ranks share" in each for each in ran.warnings)

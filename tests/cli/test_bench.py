@@ -1,0 +1,125 @@
+"""`hocket bench`: what it prints, how it ends, and what it says of wrong arguments."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+QUICK = ("--budget", "1", "--ci", "0.5")
+
+
+def hocket(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hocket.cli", "bench", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+def test_run_and_report(tmp_path: Path) -> None:
+    path, page = tmp_path / "results.json", tmp_path / "page.html"
+    done = hocket("run", "osu_latency", "allreduce", "-m", "8:16", *QUICK, "-o", str(path))
+    assert done.returncode == 0, done.stderr
+    assert "latency, 2 ranks, us" in done.stdout and "shm numpy buffer float32" in done.stdout
+    results = json.loads(path.read_text())["results"]
+    assert [(each["benchmark"], each["nbytes"]) for each in results] == [
+        ("latency", 8), ("latency", 16), ("all_reduce", 8), ("all_reduce", 16),
+    ]  # fmt: skip
+    written = hocket("report", str(path), "-o", str(page), "--pictures", str(tmp_path / "pictures"))
+    assert written.returncode == 0, written.stderr
+    text = page.read_text()
+    assert text.count("data:image/png;base64,") == 2 and "http" not in text.replace("http-equiv", "")
+    assert (tmp_path / "pictures" / "latency.png").read_bytes().startswith(b"\x89PNG")
+    equal = hocket("compare", str(path), str(path), "--json")
+    assert equal.returncode == 0 and not json.loads(equal.stdout)["is_slower"]
+    slower = json.loads(path.read_text())
+    for each in slower["results"]:
+        each["samples_s"] = [10 * seconds for seconds in each["samples_s"]] * 3
+    other = tmp_path / "slower.json"
+    other.write_text(json.dumps(slower))
+    judged = hocket("compare", str(path), str(other))
+    assert judged.returncode == 1 and "slower" in judged.stdout
+
+
+def test_formats_go_to_standard_output() -> None:
+    text = hocket("run", "--benchmark", "osu_barrier", *QUICK, "--format", "osu").stdout
+    assert text.startswith("# OSU MPI Barrier Test") and float(text.splitlines()[-1]) > 0
+
+
+def test_columns_and_counts_as_omb_has_them() -> None:
+    arguments = ("run", "osu_bw", "-m", "1024:2048", "-i", "18", "-x", "2", "-W", "8", "-f", "-z", "50,99")
+    lines = hocket(*arguments, "--format", "osu").stdout.splitlines()
+    assert lines[1].split("  ")[0] == "# Size (B)" and "P99 Tail Lat(us)" in lines[1]
+    size, bandwidth, least, most, number, *tails = lines[2].split()
+    assert (size, number) == ("1024", "18")  # two iterations in each of nine samples
+    assert float(bandwidth) > 0 and float(least) <= float(tails[0]) <= float(tails[1]) <= float(most)
+
+
+def test_starts_of_whole_jobs() -> None:
+    done = hocket("run", "startup", "--budget", "0.1", "--json")
+    (result,) = json.loads(done.stdout)["results"]
+    assert result["benchmark"] == "startup" and result["value"] > 1e4  # microseconds: processes start
+
+
+def test_overlap_of_what_is_begun() -> None:
+    done = hocket("run", "iall_reduce", "--sizes", "256KiB", *QUICK, "--json")
+    (result,) = json.loads(done.stdout)["results"]
+    assert 0 <= result["overlap"] <= 100 and len(result["parts_s"]["product"]) == len(result["samples_s"])
+
+
+def test_list_names_everything() -> None:
+    text = hocket("list").stdout
+    for each in (
+        "latency",
+        "all_reduce",
+        "iall_reduce",
+        "persistent_all_gather",
+        "startup",
+        "mpi4py:mpich",
+        "pickle5",
+        "nccl",
+    ):
+        assert each in text
+
+
+def test_applications() -> None:
+    done = hocket("apps", "matmul", "--scale", "64", *QUICK, "--modelled", "8", "--json")
+    (found,) = json.loads(done.stdout)
+    assert found["name"] == "matmul" and found["modelled"][0]["num_ranks"] == 8 and found["core_factor"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run",), "name a benchmark; see: hocket bench list"),
+        (("run", "allreduc"), "there is no benchmark 'allreduc'; there are latency"),
+        (("run", "latency", "-n", "1"), "latency needs 2 ranks or more, not 1"),
+        (("run", "multi_lat", "-n", "3"), "needs an even number of ranks, not 3"),
+        (("run", "latency", "--buffer", "cupy"), "buffer 'cupy' needs cupy: pip install 'hocket[cupy]'"),
+        (("run", "latency", "--library", "smh"), "there is no library 'smh'; there are shm"),
+        (("run", "latency", "--min", "64", "--max", "8"), "not from 64 to 8"),
+        (("run", "latency", "--sync", "maybe"), "--sync is window or loop, not 'maybe'"),
+        (("run", "latency", "--format", "xml"), "there is no format 'xml'; there are csv, json, nccl, osu"),
+        (("run", "latency", "--library", "shm!broken"), "there is no fault 'broken'; there are corrupt"),
+        (("run", "latency", "--ci", "2"), "the precision is between 0 and 1, not 2"),
+        (("run", "latency", "-W", "0"), "at least 1 message is in flight, not 0"),
+        (("run", "latency", "-i", "0"), "a sample has 1 iteration or more, not 0"),
+        (("run", "latency", "-x", "-1"), "--skip is 0 or more, not -1"),
+        (("run", "latency", "-z", "101"), "a percentile is between 0 and 100, not 101"),
+        (("run", "latency", "-o", "nowhere/there.json"), "there is no folder"),
+        (("compare", "here.json", "shm"), "are a file and a library"),
+        (("compare", "here.json", "there.json"), "here.json cannot be read"),
+        (("compare", "shm", "shm"), "named twice"),
+        (("check", "--sizes", "6"), "6 bytes cannot be divided into float32 for each of 2 ranks"),
+        (("apps", "fft"), "there is no application 'fft'; there are kmeans, knn, matmul"),
+        (("apps", "matmul", "-n", "1"), "a speed-up is of 2 ranks or more, not 1"),
+        (("selftest", "-n", "1"), "between 2 ranks or more, not 1"),
+        (("report", "here.json"), "here.json cannot be read"),
+    ],
+)
+def test_wrong_arguments(arguments: tuple[str, ...], words: str) -> None:
+    done = hocket(*arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    assert words in done.stderr and len(done.stderr.splitlines()) == 1 and "Traceback" not in done.stderr

@@ -1,0 +1,106 @@
+"""Samples until the median is known well enough."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from hocket.errors import CommTimeout, InvalidArgument
+from hocket.measure import Key, StopRule, measure_series
+
+pytestmark = pytest.mark.timeout(60)
+RULE = StopRule(precision=0.05, min_sample_s=1e-3, time_limit_s=1e9)
+
+
+class Ranks:
+    """Two ranks of contenders whose times are drawn; `late` is the share of calls that a rank begins too late."""
+
+    num_ranks, num_cpus, pids = 2, 2, ()
+
+    def __init__(self, spreads, late=lambda period_s: 0.0):
+        self.spreads, self.late = spreads, late
+        self.random = random.Random(1)
+        self.turns = []
+
+    @property
+    def contenders(self):
+        return tuple(Key(case, name) for case, name in self.spreads)
+
+    def _time(self, key):
+        return 1e-4 * (1 + self.spreads[key] * self.random.random())
+
+    def run(self, contender, iterations):
+        self.turns.append(contender)
+        return [self._time(contender) * iterations, 0.0]
+
+    def run_windows(self, contender, count, period_s):
+        self.turns.append(contender)
+        late = [self.random.random() < self.late(period_s) for _ in range(count)]
+        return [[float("nan") if each else self._time(contender) for each in late], [1e-5] * count]
+
+    def compute(self, ranks):
+        return [1.0] * len(ranks)
+
+    def agree(self, value):
+        return value
+
+
+def test_what_is_steady_needs_fewer_samples_than_what_is_not():
+    found = measure_series(Ranks({("a", "steady"): 0.01, ("b", "unsteady"): 1.0}), RULE).series
+    steady, unsteady = found[Key("a", "steady")], found[Key("b", "unsteady")]
+    assert len(steady.samples) == RULE.min_samples < len(unsteady.samples)
+    low, high = unsteady.interval
+    assert (high - low) / 2 <= RULE.precision * unsteady.median or len(unsteady.samples) == RULE.max_samples
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_contenders_that_belong_together_have_as_many_samples(together):
+    ranks = Ranks({("a", "steady"): 0.01, ("a", "unsteady"): 1.0, ("b", "steady"): 0.01})
+    found = measure_series(ranks, replace(RULE, together=together)).series
+    lengths = {tuple(key): len(each.samples) for key, each in found.items()}
+    assert lengths["a", "steady"] == lengths["a", "unsteady"]
+    assert (lengths["b", "steady"] == lengths["a", "steady"]) == together
+
+
+def test_contenders_of_a_case_take_turns_in_random_order():
+    ranks = Ranks({("a", name): 1.0 for name in "xyz"})
+    measure_series(ranks, replace(RULE, precision=0.001, max_samples=30))
+    turns = [key.name for key in ranks.turns][-90:]
+    rounds = ["".join(turns[place : place + 3]) for place in range(0, 90, 3)]
+    assert {"".join(sorted(each)) for each in rounds} == {"xyz"} and len(set(rounds)) > 3
+
+
+def test_the_time_of_a_call_is_that_of_the_last_rank():
+    key = Key("a", "x")
+    found = measure_series(Ranks({key: 0.0}), RULE, {key}).series[key]
+    assert found.median == pytest.approx(1e-4)
+    assert set(found.calls) == {(1e-4, 1e-5)} and found.num_late == 0
+
+
+def test_windows_become_longer_where_ranks_are_late():
+    key = Key("a", "x")
+    found = measure_series(Ranks({key: 0.0}, late=lambda period_s: 0.9 if period_s < 1e-3 else 0.0), RULE, {key})
+    series = found.series[key]
+    assert series.num_late > 0 and len(series.samples) == RULE.min_samples
+    assert series.median == pytest.approx(1e-4)
+
+
+def test_a_rank_that_is_always_late_is_an_error():
+    key = Key("a", "x")
+    with pytest.raises(CommTimeout, match="no call begins in time"):
+        measure_series(Ranks({key: 0.0}, late=lambda period_s: 1.1), RULE, {key})
+
+
+def test_the_time_limit_ends_it_after_a_round():
+    found = measure_series(Ranks({("a", "x"): 1.0}), replace(RULE, precision=1e-6, time_limit_s=0.0))
+    assert [len(each.samples) for each in found.series.values()] == [1]
+    assert next(iter(found.series.values())).interval is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"precision": 0.0}, "between 0 and 1, not 0"), ({"min_samples": 5}, "at least 6"), ({"max_samples": 8}, "not 9")],
+)
+def test_rules_that_cannot_be(options, words):
+    with pytest.raises(InvalidArgument, match=words):
+        StopRule(**options)
