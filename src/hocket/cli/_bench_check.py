@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,14 @@ from hocket.cli._sizes import read_size
 from hocket.comm.policy import format_nbytes
 from hocket.errors import InvalidArgument
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hocket.bench.guidelines import Finding
+    from hocket.bench.point import Point
+    from hocket.measure import Key
+
+_SIZES = (8, 4 << 10, 256 << 10)
 CHECK_HELP = """Find operations that take longer than doing the same by others. Exit code 1 if there are such.
 
 The guidelines are those of Träff, Gropp and Thakur: all_reduce <= reduce + broadcast, gather <= all_gather, and so on.
@@ -27,7 +35,7 @@ Examples:
 def check(
     library: Libraries = "shm",
     num_ranks: NumRanks = 2,
-    sizes: Sizes = "8,4KiB,256KiB",
+    sizes: Sizes = None,
     least: Annotated[float, typer.Option(metavar="PART", help="An excess that is smaller is none.")] = 0.05,
     budget: Budget = 60.0,
     seed: Seed = DEFAULT_SEED,
@@ -39,11 +47,14 @@ def check(
     from hocket.bench.run import run_points
     from hocket.measure import StopRule, progress
 
-    given = [read_size(each) for each in (sizes or "8,4KiB,256KiB").split(",")]
-    wrong = [each for each in given if each % (4 * num_ranks)]
+    of_all = 4 * num_ranks  # bytes: a float32 for each
+    given = (
+        [-(-each // of_all) * of_all for each in _SIZES] if sizes is None else list(map(read_size, sizes.split(",")))
+    )
+    wrong = [each for each in given if each % of_all]
     if wrong:
         raise InvalidArgument(f"{wrong[0]} bytes cannot be divided into float32 for each of {num_ranks} ranks")
-    points = {}
+    points: dict[Key, Point] = {}
     for nbytes in given:
         for name, needed in needed_sizes(nbytes, num_ranks).items():
             found, targets = choose([name], library, num_ranks, ",".join(map(str, needed)), dtype="float32")
@@ -58,24 +69,29 @@ def check(
         rows = [{**asdict(each), "guideline": each.guideline.words} for each in findings]
         print(json.dumps({"findings": rows, "num_broken": sum(each.is_broken for each in findings)}))
     else:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(title=f"performance guidelines, {num_ranks} ranks", title_justify="left")
-        for heading in ("guideline", "over", "size", "times as long", "interval", ""):
-            table.add_column(heading, justify="right" if heading in ("size", "times as long", "interval") else "left")
-        for each in findings:
-            interval = "-" if each.interval is None else f"{each.interval[0]:.2f} .. {each.interval[1]:.2f}"
-            table.add_row(
-                each.guideline.words,
-                each.way.split()[0],
-                format_nbytes(each.nbytes),
-                f"{each.ratio:.2f}",
-                interval,
-                "[bold red]broken[/]" if each.is_broken else "holds",
-            )
-        Console(width=None if sys.stdout.isatty() else 140).print(table)
+        _print(findings, num_ranks)
     return 1 if any(each.is_broken for each in findings) else 0
+
+
+def _print(findings: Sequence[Finding], num_ranks: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"performance guidelines, {num_ranks} ranks", title_justify="left")
+    for heading in ("guideline", "over", "size", "times as long", "interval", ""):
+        table.add_column(heading, justify="right" if heading in ("size", "times as long", "interval") else "left")
+    for each in findings:
+        interval = "-" if each.interval is None else f"{each.interval[0]:.2f} .. {each.interval[1]:.2f}"
+        judged = "[bold red]broken[/]" if each.is_broken else "holds"
+        table.add_row(
+            each.guideline.words,
+            each.way.split()[0],
+            format_nbytes(each.nbytes),
+            f"{each.ratio:.2f}",
+            interval,
+            "too few samples" if each.interval is None else judged,
+        )
+    Console(width=None if sys.stdout.isatty() else 140).print(table)
 
 
 SELFTEST_HELP = """Put faults into a library, and see whether the suite finds them. Exit code 1 if it does not.

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import numpy as np
+
 from hocket.comm import Communicator
 from hocket.errors import BackendUnavailable
 
@@ -14,15 +16,28 @@ from hocket.errors import BackendUnavailable
 class Problem(ABC):
     """A problem of one size, the same on every rank.
 
+    Args:
+        scale: of it; None: the usual one.
+        seed: of its content.
+
     Attributes:
         name: of the application.
+        usual_scale: that takes some tens of milliseconds.
         scale: of the problem.
         seconds_per_item: what an item of the work takes on this machine; virtual ranks, who do not work, spend it.
     """
 
     name: ClassVar[str]
-    scale: int
+    usual_scale: ClassVar[int]
     seconds_per_item: float = 0.0
+
+    def __init__(self, scale: int | None = None, seed: int = 0) -> None:
+        self.scale = self.usual_scale if scale is None else scale
+        self._make(np.random.default_rng(seed))
+
+    @abstractmethod
+    def _make(self, random: np.random.Generator) -> None:
+        """Make the content, of random numbers."""
 
     @abstractmethod
     def solve(self, comm: Communicator) -> Any:

@@ -21,18 +21,15 @@ Rows = NDArray[np.float64]
 class ClusterSearch(Problem):
     """k-means (Lloyd, 12 iterations from the first k rows) for k = 1 to 24, and the inertia of each.
 
-    Args:
-        scale: rows.
-        seed: of their content: normal around twelve centres.
+    The scale is the number of rows, which are normal around twelve centres.
     """
 
     name = "kmeans"
+    usual_scale = 6000
 
-    def __init__(self, scale: int = 6000, seed: int = 0) -> None:
-        self.scale = scale
-        random = np.random.default_rng(seed)
+    def _make(self, random: np.random.Generator) -> None:
         centres = 4 * random.standard_normal((12, _FEATURES))
-        self._rows = centres[random.integers(12, size=scale)] + random.standard_normal((scale, _FEATURES))
+        self._rows = centres[random.integers(12, size=self.scale)] + random.standard_normal((self.scale, _FEATURES))
 
     def solve(self, comm: Communicator) -> NDArray[np.float64] | None:
         is_root = comm.rank == 0

@@ -22,16 +22,14 @@ Classes = NDArray[np.int64]
 class NearestNeighbours(Problem):
     """Classifies as many rows as there are training rows, by the most frequent class of the five nearest of them.
 
-    Args:
-        scale: training rows.
-        seed: of their content: normal around a centre for each class.
+    The scale is the number of training rows, which are normal around a centre for each class.
     """
 
     name = "knn"
+    usual_scale = 4096
 
-    def __init__(self, scale: int = 4096, seed: int = 0) -> None:
-        self.scale = scale
-        random = np.random.default_rng(seed)
+    def _make(self, random: np.random.Generator) -> None:
+        scale = self.scale
         centres = random.standard_normal((_CLASSES, _FEATURES))
         self._classes = random.integers(_CLASSES, size=scale)
         self._rows = centres[self._classes] + random.standard_normal((scale, _FEATURES))

@@ -15,19 +15,13 @@ Matrix = NDArray[np.float64]
 
 
 class MatrixProduct(Problem):
-    """C = A B of square matrices.
-
-    Args:
-        scale: rows.
-        seed: of their content.
-    """
+    """C = A B of square matrices, whose rows are the scale."""
 
     name = "matmul"
+    usual_scale = 1024
 
-    def __init__(self, scale: int = 1024, seed: int = 0) -> None:
-        self.scale = scale
-        random = np.random.default_rng(seed)
-        self._a, self._b = random.standard_normal((2, scale, scale))
+    def _make(self, random: np.random.Generator) -> None:
+        self._a, self._b = random.standard_normal((2, self.scale, self.scale))
 
     def solve(self, comm: Communicator) -> Matrix | None:
         n = len(self._a)

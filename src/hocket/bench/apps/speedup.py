@@ -95,7 +95,7 @@ def measure_speedup(
         raise InvalidArgument(f"a speed-up is of 2 ranks or more, not {num_ranks}")
     if modelled and fabric is None:
         raise InvalidArgument("what connects modelled ranks is not said")
-    problem = kind() if scale is None else kind(scale)
+    problem = kind(scale)
     argv = [sys.executable, "-m", "hocket.bench.apps.rank", name, str(problem.scale)]
     with Coordinator([plain_job(argv, num_ranks)]) as coordinator:
         series = measure_series(coordinator, rule, on_round=on_round).series

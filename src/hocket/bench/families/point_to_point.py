@@ -159,7 +159,7 @@ BENCHMARKS = (
         partial(Streams, all_pairs=False, both_ways=True), unit="MB/s", messages=2, has_window=True,
     ),
     _benchmark(
-        "multi_bandwidth", "Multiple Bandwidth", "mbw_mr", "the same between all pairs of ranks at once, their bandwidths together",
+        "multi_bandwidth", "Multiple Bandwidth", "mbw_mr", "all pairs of ranks at once, together",
         partial(Streams, all_pairs=True, both_ways=False), unit="MB/s", has_window=True, needs_pairs=True,
     ),
 )  # fmt: skip
