@@ -13,9 +13,9 @@ pytestmark = pytest.mark.timeout(120)
 PROBLEMS = {"matmul": (MatrixProduct, 70), "knn": (NearestNeighbours, 301), "kmeans": (ClusterSearch, 333)}
 
 
-def solved(name):
+def solved(comm, name):
     kind, scale = PROBLEMS[name]
-    return kind(scale, seed=3).solve(hk.init())
+    return kind(scale, seed=3).solve(comm)
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
