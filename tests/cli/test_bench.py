@@ -22,7 +22,7 @@ def test_run_and_report(tmp_path: Path) -> None:
     path, page = tmp_path / "results.json", tmp_path / "page.html"
     done = hocket("run", "osu_latency", "allreduce", "-m", "8:16", *QUICK, "-o", str(path))
     assert done.returncode == 0, done.stderr
-    assert "latency, 2 ranks, us" in done.stdout and "shm numpy buffer float32" in done.stdout
+    assert "latency, 2 ranks, us (numpy buffer)" in done.stdout and "(numpy buffer float32)" in done.stdout
     results = json.loads(path.read_text())["results"]
     assert [(each["benchmark"], each["nbytes"]) for each in results] == [
         ("latency", 8), ("latency", 16), ("all_reduce", 8), ("all_reduce", 16),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hocket.bench.point import labels_of
 from hocket.bench.registry import find_benchmark
 from hocket.bench.result import Result
 from hocket.comm.policy import format_nbytes
@@ -14,6 +15,7 @@ from hocket.measure.pictures import load_pyplot
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_MOST_LINEAR = 20  # times as much as the smallest value; beyond it bars are logarithmic
 _COLORS = ("#2a78b8", "#d1495b", "#3d8a5a", "#8a6fb0", "#c28a2b", "#5b6770")
 
 
@@ -29,18 +31,20 @@ def draw_benchmark(results: Sequence[Result], path: str | Path) -> None:
     """
     plt = load_pyplot()
     benchmark = find_benchmark(results[0].point.benchmark)
-    ways = list(dict.fromkeys(each.point.way for each in results))
-    figure, axes = plt.subplots(figsize=(8, 4.6), layout="constrained")
+    labels, common = labels_of(each.point for each in results)
+    figure, axes = plt.subplots(
+        figsize=(8, 4.6 if benchmark.has_sizes else 1.4 + 0.4 * len(labels)), layout="constrained"
+    )
     if benchmark.has_sizes:
-        for number, way in enumerate(ways):
-            _draw_line(axes, [each for each in results if each.point.way == way], _COLORS[number % len(_COLORS)])
+        for number, (way, label) in enumerate(labels.items()):
+            of_way = [each for each in results if each.point.way == way]
+            _draw_line(axes, of_way, _COLORS[number % len(_COLORS)], label)
         _scale(axes, sorted({each.point.nbytes for each in results}))
     else:
-        axes.barh(ways, [each.value for each in results], color=_COLORS[0])
-        axes.invert_yaxis()
+        _draw_bars(axes, results, labels)
     what = {"us": "time, microseconds", "MB/s": "bandwidth, MB/s"}[benchmark.unit]
     (axes.set_ylabel if benchmark.has_sizes else axes.set_xlabel)(what)
-    axes.set_title(f"{benchmark.name}, {results[0].num_ranks} ranks", fontsize=11, loc="left")
+    axes.set_title(f"{benchmark.name}, {results[0].num_ranks} ranks ({common})", fontsize=11, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
     if benchmark.has_sizes:
@@ -49,14 +53,24 @@ def draw_benchmark(results: Sequence[Result], path: str | Path) -> None:
     plt.close(figure)
 
 
-def _draw_line(axes: Axes, results: Sequence[Result], color: str) -> None:
+def _draw_line(axes: Axes, results: Sequence[Result], color: str, label: str) -> None:
     ordered = sorted(results, key=lambda each: each.point.nbytes)
     sizes = [each.point.nbytes for each in ordered]
-    axes.plot(sizes, [each.value for each in ordered], ".-", color=color, label=ordered[0].point.way, linewidth=1.4)
+    axes.plot(sizes, [each.value for each in ordered], ".-", color=color, label=label, linewidth=1.4)
     bands = [(each.point.nbytes, *each.interval) for each in ordered if each.interval is not None]
     if bands:
         where, low, high = zip(*bands, strict=True)
         axes.fill_between(where, low, high, color=color, alpha=0.2, linewidth=0)
+
+
+def _draw_bars(axes: Axes, results: Sequence[Result], labels: Mapping[str, str]) -> None:
+    values = [each.value for each in results]
+    bars = axes.barh([labels[each.point.way] for each in results], values, height=0.6, color=_COLORS[0])
+    axes.bar_label(bars, [f"{each:.4g}" for each in values], padding=3, fontsize=9)
+    axes.invert_yaxis()
+    if max(values) > _MOST_LINEAR * min(values):
+        axes.set_xscale("log")
+        axes.set_xlim(min(values) / 2, 3 * max(values))
 
 
 def _scale(axes: Axes, sizes: Sequence[int]) -> None:

@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from hocket.bench.draw import draw_benchmark
+from hocket.bench.point import labels_of
 from hocket.bench.registry import find_benchmark
 from hocket.bench.result import Result
 from hocket.bench.run import Run
@@ -57,13 +58,13 @@ def make_page(runs: Mapping[str, Run], picture_folder: Path | None = None) -> st
 
 def _section(name: str, results: Sequence[Result], picture_folder: Path | None) -> str:
     benchmark = find_benchmark(name)
-    ways = list(dict.fromkeys(each.point.way for each in results))
-    heads = "".join(f"<th>{escape(way)}</th>" for way in ways)
+    labels, common = labels_of(each.point for each in results)
+    heads = "".join(f"<th>{escape(label)}</th>" for label in labels.values())
     rows = []
     for nbytes in sorted({each.point.nbytes for each in results}):
         of_row = {each.point.way: each for each in results if each.point.nbytes == nbytes}
         best = min(of_row.values(), key=lambda each: each.time_us)
-        cells = "".join(_cell(of_row.get(way), best) for way in ways)
+        cells = "".join(_cell(of_row.get(way), best) for way in labels)
         rows.append(f"<tr><th>{format_nbytes(nbytes) if benchmark.has_sizes else ''}</th>{cells}</tr>")
     with tempfile.TemporaryDirectory() as folder:
         path = (picture_folder or Path(folder)) / f"{name}.png"
@@ -71,6 +72,7 @@ def _section(name: str, results: Sequence[Result], picture_folder: Path | None) 
         picture = base64.b64encode(path.read_bytes()).decode()
     return (
         f"<h2>{escape(name)}: {escape(benchmark.summary)}, {benchmark.unit}</h2>"
+        f'<p class="note">{results[0].num_ranks} ranks; {escape(common)}</p>'
         f'<img alt="{escape(name)} by size" src="data:image/png;base64,{picture}">'
         f"<table><tr><th>size</th>{heads}</tr>{''.join(rows)}</table>"
     )
@@ -79,7 +81,7 @@ def _section(name: str, results: Sequence[Result], picture_folder: Path | None) 
 def _cell(result: Result | None, best: Result) -> str:
     if result is None:
         return "<td></td>"
-    interval = result.interval
-    spread = "" if interval is None else f" <small>±{50 * (interval[1] - interval[0]) / result.value:.0f} %</small>"
+    spread = "" if result.precision is None else f" <small>±{100 * result.precision:.0f} %</small>"
     kind = ' class="best"' if result is best else ""
-    return f"<td{kind}>{result.value:.4g}{spread}</td>"
+    hidden = "" if result.overlap is None else f", {result.overlap:.0f} % hidden"
+    return f"<td{kind}>{result.value:.4g}{spread}{hidden}</td>"

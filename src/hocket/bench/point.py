@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hocket.comm.policy import format_nbytes
@@ -47,6 +48,11 @@ class Point:
     @property
     def way(self) -> str:
         """What tells points of a case from each other."""
+        return " ".join(self.words)
+
+    @property
+    def words(self) -> list[str]:
+        """The library, and what else its way is made of."""
         words = [self.target, self.buffer, self.api]
         if self.dtype != "uint8":
             words.append(self.dtype)
@@ -56,4 +62,15 @@ class Point:
             words.append(f"{self.window} in flight")
         if self.symmetric:
             words.append("symmetric")
-        return " ".join(words)
+        return words
+
+
+def labels_of(points: Iterable[Point]) -> tuple[dict[str, str], str]:
+    """Return short names by way, without what all ways have in common, and that."""
+    words = {each.way: each.words for each in points}
+    first, *others = words.values()
+    common = [word for word in first[1:] if all(word in each for each in others)]
+    labels = {
+        way: " ".join([each[0], *(word for word in each[1:] if word not in common)]) for way, each in words.items()
+    }
+    return labels, " ".join(common)

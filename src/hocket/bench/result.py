@@ -84,6 +84,12 @@ class Result:
         low, high = sorted(map(self.value_of, seconds))
         return low, high
 
+    @property
+    def precision(self) -> float | None:
+        """Half of the interval as a part of the value; None where there are too few samples."""
+        interval = self.interval
+        return None if interval is None else (interval[1] - interval[0]) / 2 / self.value
+
     def value_of(self, seconds: float) -> float:
         """Return what an iteration of so many seconds means, in `unit`."""
         return find_benchmark(self.point.benchmark).value(seconds, self.point, self.num_ranks)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from hocket.backends import backends_among, find_backends
 from hocket.bench.drivers.faulty import parse_fault
 from hocket.bench.drivers.hocket import MIX
+from hocket.bench.drivers.torch import check_backend
 from hocket.bench.launchers import wheel_file
 from hocket.errors import BackendUnavailable, InvalidArgument
 
@@ -58,8 +59,9 @@ def parse_targets(text: str) -> list[Target]:
 
 
 def known_targets() -> list[str]:
-    """Return the names that there are, installed or not; "torch:..." goes on with any backend of torch.distributed."""
-    return ["shm", *find_backends(), MIX, *(f"mpi4py:{family}" for family in _FAMILIES), "torch:gloo", "torch:..."]
+    """Return the names that there are, installed or not; "torch:" may go on with any backend of torch.distributed."""
+    real = [each for each in find_backends() if each != "sim"]
+    return ["shm", *real, MIX, *(f"mpi4py:{family}" for family in _FAMILIES), "torch:gloo"]
 
 
 def _target(name: str) -> Target:
@@ -74,6 +76,7 @@ def _target(name: str) -> Target:
         return Target(name, rest, through)
     if through == "torch" and rest:
         _check_module("torch", "hocket[torch]", name)
+        check_backend(rest)
         return Target(name, "torch", through)
     if name == MIX:
         return Target(name, "mix", "hocket")

@@ -12,7 +12,15 @@ from typing import Annotated, Any, cast
 import typer
 
 import hocket.cli
-from hocket.errors import HocketError, InvalidArgument, InvalidModel, InvalidSchedule, InvalidType, TableError
+from hocket.errors import (
+    HocketError,
+    InvalidArgument,
+    InvalidModel,
+    InvalidSchedule,
+    InvalidType,
+    LaunchError,
+    TableError,
+)
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -27,7 +35,8 @@ def run_command_line(arguments: list[str]) -> int:
 
     Returns:
         The exit code: 2 for bad input, after one line on stderr that says what is wrong. Any other error is one line
-        too, and 1; with $HOCKET_TRACEBACK set it is raised, for those who look for a fault in hocket itself.
+        too, and 1, and below it stands what a failed job wrote; with $HOCKET_TRACEBACK set it is raised, for those who
+        look for a fault in hocket itself.
     """
     try:
         code = _application()(arguments, prog_name="hocket", standalone_mode=False)
@@ -40,6 +49,9 @@ def run_command_line(arguments: list[str]) -> int:
     except Exception as error:
         if os.environ.get("HOCKET_TRACEBACK"):
             raise
+        if isinstance(error, LaunchError):  # shows what a job wrote, in lines
+            print(f"hocket {arguments[0]}: {error}", file=sys.stderr)
+            return EXIT_FAILED
         name = "" if isinstance(error, HocketError) else f"{type(error).__name__}: "
         return _complain(f"hocket {arguments[0]}", f"{name}{error}", EXIT_FAILED)
     return code if isinstance(code, int) else 0

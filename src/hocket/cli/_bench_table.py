@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from hocket.bench.point import labels_of
 from hocket.comm.policy import format_nbytes
 from hocket.measure.progress import progress
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
     from hocket.bench.result import Result
     from hocket.bench.run import Run
@@ -35,7 +36,7 @@ def shown(what: str) -> Iterator[tuple[OnRound, Callable[[Sequence[Result]], obj
 
     console = Console(stderr=True)
     with Live(Text(f"{what}: setting up"), console=console, transient=True, refresh_per_second=4) as live:
-        tables: list[Table] = []
+        tables: list[Group] = []
         line = Text()
 
         def on_state(done: int, total: int, state: str) -> None:
@@ -63,32 +64,34 @@ def print_run(ran: Run) -> None:
     )
 
 
-def tables_of(results: Sequence[Result]) -> list[Table]:
+def tables_of(results: Sequence[Result]) -> list[Group]:
     """Return a table for each benchmark: sizes down, ways across, the best of a row in bold."""
+    from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     tables = []
     by_name = sorted(results, key=lambda each: each.point.benchmark)
     for name, group in groupby(by_name, lambda each: each.point.benchmark):
         listed = list(group)
-        ways = list(dict.fromkeys(each.point.way for each in listed))
-        table = Table(title=f"{name}, {listed[0].num_ranks} ranks, {listed[0].unit}", title_justify="left")
+        labels, common = labels_of(each.point for each in listed)
+        title = f"{name}, {listed[0].num_ranks} ranks, {listed[0].unit} ({common})"
+        table = Table()
         table.add_column("size", justify="right")
-        for way in ways:
-            table.add_column(way, justify="right")
+        for label in labels.values():
+            table.add_column(label, justify="right")
         for nbytes, row in groupby(sorted(listed, key=lambda each: each.point.nbytes), lambda each: each.point.nbytes):
             by_way = {each.point.way: each for each in row}
             best = min(by_way.values(), key=lambda each: each.time_us)
-            table.add_row(format_nbytes(nbytes), *(_cell(by_way.get(way), best) for way in ways))
-        tables.append(table)
+            table.add_row(format_nbytes(nbytes), *(_cell(by_way.get(way), best) for way in labels))
+        tables.append(Group(Text(title, style="italic"), table))  # a table's own title is as narrow as the table
     return tables
 
 
 def _cell(result: Result | None, best: Result) -> str:
     if result is None:
         return "-"
-    interval = result.interval
-    spread = "" if interval is None else f" ±{100 * (interval[1] - interval[0]) / 2 / result.value:.0f}%"
+    spread = "" if result.precision is None else f" ±{result.precision:.0%}"
     hidden = "" if result.overlap is None else f", {result.overlap:.0f}% hidden"
     text = f"{result.value:.4g}{spread}{hidden}"
     return f"[bold]{text}[/bold]" if result is best else text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -30,7 +31,7 @@ from hocket.cli._bench_options import (
 )
 from hocket.cli._bench_report import APPS_EXAMPLES, APPS_HELP, REPORT_EXAMPLES, REPORT_HELP, apps, report
 from hocket.cli._sizes import read_size
-from hocket.errors import InvalidArgument
+from hocket.errors import HocketError, InvalidArgument
 
 _HELP = "Measure operations of communication libraries: through hocket, and directly through mpi4py and torch."
 _RUN_HELP = """Measure benchmarks over libraries, sizes and kinds of memory, all of them interleaved.
@@ -47,6 +48,8 @@ Examples:
   hocket bench run --benchmark osu_bw --buffer bytearray --pickle
   hocket bench run all_gather -n 4 --api buffer,pickle --format json --output all_gather.json"""
 
+_MOST_SAMPLES = 400
+_WIDTH = 25  # of names in lists
 _TYPES = {"mpi_char": "uint8", "mpi_int": "int32", "mpi_float": "float32"}  # of OMB
 
 
@@ -84,7 +87,7 @@ def run(
     window: Annotated[int, typer.Option("-W", "--window-size", metavar="N", help="Messages in flight.")] = 64,
     symmetric: Annotated[bool, typer.Option("--symmetric", help="Memory that hocket's ranks share.")] = False,
     sync: Annotated[str, typer.Option(metavar="window|loop", help="How calls of collectives are timed.")] = "window",
-    precision: Precision = 0.02,
+    precision: Precision = 0.05,
     budget: Budget = 60.0,
     iterations: Annotated[
         int | None,
@@ -135,7 +138,7 @@ def run(
     if output is not None:
         check_output(output)
         write = write or find_writer("json")
-    rule = StopRule(precision=precision, time_limit_s=budget, seed=seed)
+    rule = StopRule(precision=precision, max_samples=_MOST_SAMPLES, time_limit_s=budget, seed=seed)
     if iterations is not None:  # so many in all, as OMB has it
         of_sample = -(-iterations // rule.min_samples)
         rule = replace(rule, iterations=of_sample, max_samples=rule.min_samples)
@@ -154,8 +157,12 @@ def run(
             on_round=on_round,
             on_results=on_results,
         )
-    for each in ran.warnings:
-        print(f"hocket bench: {each}", file=sys.stderr)
+    unsure = sum(each.precision is None or each.precision > precision for each in ran.results)
+    more = [
+        f"{unsure} of {len(ran.results)} medians are not known to {precision:.0%}: that needs more --budget, or quiet"
+    ]
+    for text in (*ran.warnings, *(more if unsure else ())):
+        print(f"hocket bench: {text}", file=sys.stderr)
     if write is not None:
         text = write(ran, layout)
         if output is None:
@@ -169,24 +176,36 @@ def run(
 
 def list_all() -> int:
     """Print what can be chosen."""
-    from hocket.bench.buffers.registry import buffer_kinds
+    from hocket.bench.buffers.registry import buffer_kinds, find_kind
     from hocket.bench.drivers.base import APIS
     from hocket.bench.formats.registry import format_names
     from hocket.bench.registry import benchmarks
-    from hocket.bench.targets import known_targets
+    from hocket.bench.targets import known_targets, parse_targets
 
     found = benchmarks()
-    width = max(map(len, found))
     for family in dict.fromkeys(each.family for each in found.values()):
         print(f"{family}:")
         for each in found.values():
             if each.family == family:
-                print(f"  {each.name:{width}}  {each.summary}")
-    print(f"libraries: {', '.join(known_targets())}")
-    print(f"buffers:   {', '.join(sorted(buffer_kinds()))}")
-    print(f"APIs:      {', '.join(APIS)}")
-    print(f"formats:   {', '.join(format_names())}")
+                print(f"  {each.name:{_WIDTH}}  {each.summary}")
+    _print_available("libraries", known_targets(), parse_targets)
+    print("  torch:...                  any other backend of torch.distributed")
+    _print_available("buffers", sorted(buffer_kinds()), find_kind)
+    print(f"APIs: {', '.join(APIS)}")
+    print(f"formats: {', '.join(format_names())}")
     return 0
+
+
+def _print_available(what: str, names: Iterable[str], look: Callable[[str], object]) -> None:
+    """Print names, and why those are not here that are not."""
+    print(f"{what}:")
+    for name in names:
+        try:
+            look(name)
+        except HocketError as error:
+            print(f"  {name:{_WIDTH}}  not here: {error}")
+        else:
+            print(f"  {name}")
 
 
 def _ends(least: str | None, most: str | None, message_size: str | None) -> tuple[int | None, int | None]:

@@ -20,6 +20,7 @@ from hocket.measure.windows import calls_in_time
 
 _SLACK = 1.5  # of a window, in what a call takes
 _LEAST_SLACK_S = 20e-6
+_MOST_WINDOWS = 100  # of a sample: what is gained by more is less than what many samples gain
 _MOST_LATE = 0.25  # of the windows; with more of them late, windows become longer
 _LONGEST_PERIOD_S = 10.0
 
@@ -173,6 +174,8 @@ def _take_windows(runner: Runner, key: Key, series: Series, periods: dict[Key, f
     if key not in periods:
         loop_s = max(runner.run(key, series.iterations)) / series.iterations
         periods[key] = _SLACK * loop_s + _LEAST_SLACK_S
+        if rule.iterations is None:  # a window is longer than a call
+            series.iterations = min(math.ceil(rule.min_sample_s / periods[key]), _MOST_WINDOWS)
     while True:
         calls = calls_in_time(runner.run_windows(key, series.iterations, periods[key]))
         num_late = series.iterations - len(calls)

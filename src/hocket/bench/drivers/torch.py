@@ -8,13 +8,17 @@ from datetime import timedelta
 from functools import partial, reduce
 from typing import Any
 
-from hocket.bench.drivers.base import Binder, Call, Driver
+import numpy as np
 
+from hocket.bench.drivers.base import Binder, Call, Driver
+from hocket.errors import InvalidArgument
+
+_NO_LIBRARIES = ("undefined", "fake")  # but are among torch's backends
 _TIMEOUT = timedelta(seconds=120)
 
 
 class TorchDriver(Driver):
-    """Functions of `torch.distributed` on tensors, and on objects.
+    """Functions of `torch.distributed` on tensors, of which arrays are made once, on their memory; and on objects.
 
     Args:
         name: by which it is chosen, such as "torch:gloo"; after the colon stands the backend.
@@ -23,6 +27,7 @@ class TorchDriver(Driver):
     def __init__(self, name: str) -> None:
         import torch.distributed as dist
 
+        check_backend(name.partition(":")[2])
         self.name = name
         if not dist.is_initialized():  # the first one in this process
             dist.init_process_group(name.partition(":")[2], timeout=_TIMEOUT)
@@ -71,13 +76,24 @@ class TorchDriver(Driver):
             dist.destroy_process_group()
 
 
+def check_backend(name: str) -> None:
+    """Raise InvalidArgument where torch.distributed has no such backend here."""
+    import torch.distributed as dist
+
+    known = [
+        each for each in dist.Backend.backend_list if each not in _NO_LIBRARIES and dist.is_backend_available(each)
+    ]
+    if name not in known:
+        raise InvalidArgument(f"torch.distributed has no backend {name!r} here; there are {', '.join(known)}")
+
+
 def _memory(dist: Any, group: Any, size: int) -> Mapping[str, Binder]:
     ops = {"sum": dist.ReduceOp.SUM, "prod": dist.ReduceOp.PRODUCT, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
 
     def parts(x: Any, counts: Sequence[int] | None = None) -> Any:
         return None if x is None else list(x.chunk(size) if counts is None else x.split(list(counts)))
 
-    return {
+    plain: Mapping[str, Binder] = {
         "send": lambda x, peer: partial(dist.send, x, peer, group),
         "recv": lambda x, peer: partial(dist.recv, x, peer, group),
         "isend": lambda x, peer: partial(dist.isend, x, peer, group),
@@ -95,6 +111,22 @@ def _memory(dist: Any, group: Any, size: int) -> Mapping[str, Binder]:
             dist.all_to_all_single, out, x, list(counts), list(given), group
         ),
     }
+    return {op: partial(_with_tensors, bind) for op, bind in plain.items()}
+
+
+def _with_tensors(bind: Binder, *arguments: Any) -> Call:
+    """Bind a function to tensors on the memory of arrays: torch takes nothing else."""
+    return bind(*map(_tensor_on, arguments))
+
+
+def _tensor_on(argument: Any) -> Any:
+    import torch
+
+    if isinstance(argument, np.ndarray):
+        return torch.from_numpy(argument)
+    if isinstance(argument, bytearray):
+        return torch.frombuffer(argument, dtype=torch.uint8) if argument else torch.empty(0, dtype=torch.uint8)
+    return argument
 
 
 def _objects(dist: Any, group: Any, rank: int, size: int) -> Mapping[str, Binder]:
