@@ -71,14 +71,20 @@ def numbers_by_rank(size: int) -> list[list[int]]:
 
 def inertia(rows: Rows, k: int) -> float:
     """Return the sum of squared distances to the nearest of k centres, after Lloyd's iterations from k rows."""
-    centres = rows[:k].copy()
+    centres = rows[:k]
     squares = np.einsum("ij,ij->i", rows, rows)
     for _ in range(_ITERATIONS):
-        nearest = _distances(rows, squares, centres).argmin(1)
+        distances = _distances(rows, squares, centres)
+        nearest = distances.argmin(1)
         counts = np.bincount(nearest, minlength=k)
-        for feature in range(rows.shape[1]):
-            sums = np.bincount(nearest, rows[:, feature], minlength=k)
-            centres[:, feature] = np.where(counts, sums / np.maximum(counts, 1), centres[:, feature])
+        sums = np.stack([np.bincount(nearest, column, minlength=k) for column in rows.T], axis=1)
+        empty = np.flatnonzero(counts == 0)
+        if empty.size:  # the rows that are farthest from their centres become clusters, as in scikit-learn
+            farthest = np.argsort(distances.min(1))[: -empty.size - 1 : -1]
+            np.subtract.at(sums, nearest[farthest], rows[farthest])
+            np.subtract.at(counts, nearest[farthest], 1)
+            sums[empty], counts[empty] = rows[farthest], 1
+        centres = sums / counts[:, None]
     return float(_distances(rows, squares, centres).min(1).sum())
 
 
