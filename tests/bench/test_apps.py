@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from sklearn.cluster import KMeans
 
 import hocket as hk
-from hocket.bench.apps.kmeans import ClusterSearch, numbers_by_rank
+from hocket.bench.apps.kmeans import ClusterSearch, inertia, numbers_by_rank
 from hocket.bench.apps.knn import NearestNeighbours
 from hocket.bench.apps.matmul import MatrixProduct
 from hocket.errors import WrongResult
@@ -37,6 +38,13 @@ def test_a_wrong_solution_is_found(name):
     wrong.flat[0] += 1
     with pytest.raises(WrongResult):
         problem.check(wrong)
+
+
+def test_clusters_without_rows_are_those_of_scikit_learn():
+    rows = np.random.default_rng(0).standard_normal((200, 16))
+    rows[5:9] = rows[4]  # rows from which clusters begin: all but the first of these five get nothing
+    wanted = KMeans(12, init=rows[:12], n_init=1, max_iter=12, tol=0, algorithm="lloyd").fit(rows).inertia_
+    assert inertia(rows, 12) == pytest.approx(wanted, rel=1e-9)
 
 
 def test_the_numbers_of_clusters_are_dealt_out_evenly():
