@@ -10,7 +10,7 @@ from itertools import repeat
 
 import numpy as np
 
-from hocket.bench import Point, open_drivers, parse_targets, prepare_all
+from hocket.bench import Point, open_drivers, open_world, parse_targets, prepare_all
 from hocket.measure import Contender, pin, serve
 
 CASE, NBYTES, BARE = "8 B there and back", 8, "bare mpi4py loop"
@@ -38,7 +38,8 @@ def bare() -> Contender:
 
 def main() -> None:
     targets = parse_targets(sys.argv[2])
-    drivers, world = open_drivers(targets)
+    world = open_world(targets)
+    drivers = open_drivers(targets, world)
     points = [Point("latency", each.name, NBYTES) for each in targets]
     prepared, left_out = prepare_all(points, drivers)
     assert not left_out, left_out

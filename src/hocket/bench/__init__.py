@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hocket.bench.guidelines import GUIDELINES, Finding, Guideline, check
     from hocket.bench.page import make_page
     from hocket.bench.point import Point
-    from hocket.bench.rank import open_drivers, prepare_all
+    from hocket.bench.rank import open_drivers, open_world, prepare_all
     from hocket.bench.registry import Benchmark, Prepared, Setting, benchmarks, find_benchmark
     from hocket.bench.result import Result
     from hocket.bench.run import Run, run_points
@@ -47,6 +47,7 @@ _HOMES = {
     "make_page": "page",
     "measure_speedup": "apps.speedup",
     "open_drivers": "rank",
+    "open_world": "rank",
     "parse_targets": "targets",
     "prepare_all": "rank",
     "problems": "apps.registry",
@@ -76,6 +77,7 @@ __all__ = [
     "make_page",
     "measure_speedup",
     "open_drivers",
+    "open_world",
     "parse_targets",
     "prepare_all",
     "problems",

@@ -38,17 +38,12 @@ def main(text: str) -> None:
     given = json.loads(text)
     targets = [Target(**each) for each in given["targets"]]
     points = [Point(**each) for each in given["points"]]
-    drivers, world = open_drivers(targets)
+    world = open_world(targets)
+    drivers = open_drivers(targets, world)
     try:
         prepared, left_out = prepare_all(points, drivers)
         for each in prepared.values():
             each.run(given["num_warm_up"])
-        contenders = [Contender(*point.key, each.run, each.once) for point, each in prepared.items()]
-        contenders += [
-            Contender(*point.part_key(name), run)
-            for point, each in prepared.items()
-            for name, run in each.parts.items()
-        ]
         by_key = {point.key: each for point, each in prepared.items()}
         first = next(iter(drivers.values()))
 
@@ -58,7 +53,7 @@ def main(text: str) -> None:
         def tell_left_out(message: Mapping[str, Any]) -> dict[str, Any]:
             return {"left_out": left_out}
 
-        serve(contenders, first.rank, first.barrier, actions={"check": check, "left_out": tell_left_out})
+        serve(contenders_of(prepared), first.rank, first.barrier, actions={"check": check, "left_out": tell_left_out})
     finally:
         for driver in drivers.values():
             driver.finalize()
@@ -66,14 +61,17 @@ def main(text: str) -> None:
             world.finalize()
 
 
-def open_drivers(targets: Sequence[Target]) -> tuple[dict[str, Driver], Communicator | None]:
-    """Open every library of this job; return them by name, and hocket's world, if any of them is hocket's."""
+def open_world(targets: Sequence[Target]) -> Communicator | None:
+    """Open hocket's world with the libraries that it needs, if any of them is called through hocket."""
+    own = _of_hocket(targets)
+    return init(backends=None if MIX in own else own, timeout=120.0) if own else None
+
+
+def open_drivers(targets: Sequence[Target], world: Communicator | None) -> dict[str, Driver]:
+    """Open every library of this job; return them by name, and their forms with faults."""
     plain: dict[str, Driver] = {}
-    world = None
-    own = list(dict.fromkeys(each.plain_name for each in targets if each.through == "hocket"))
-    if own:
-        world = init(backends=None if MIX in own else own, timeout=120.0)
-        plain |= {name: HocketDriver(world, name) for name in own}
+    if world is not None:
+        plain |= {name: HocketDriver(world, name) for name in _of_hocket(targets)}
     for each in targets:
         name = each.plain_name
         if each.through == "mpi4py" and name not in plain:
@@ -88,7 +86,15 @@ def open_drivers(targets: Sequence[Target]) -> tuple[dict[str, Driver], Communic
     for each in targets:
         driver, fault = plain[each.plain_name], each.name.partition("!")[2]
         drivers[each.name] = FaultyDriver(driver, fault) if fault else driver
-    return drivers, world
+    return drivers
+
+
+def contenders_of(prepared: Mapping[Point, Prepared]) -> list[Contender]:
+    """Return what is timed: each benchmark, and what is timed beside it in the same rounds."""
+    contenders = [Contender(*point.key, each.run, each.once) for point, each in prepared.items()]
+    for point, each in prepared.items():
+        contenders += [Contender(*point.part_key(name), run) for name, run in each.parts.items()]
+    return contenders
 
 
 def prepare_all(
@@ -112,6 +118,10 @@ def prepare_all(
         else:
             prepared[point] = each
     return prepared, left_out
+
+
+def _of_hocket(targets: Sequence[Target]) -> list[str]:
+    return list(dict.fromkeys(each.plain_name for each in targets if each.through == "hocket"))
 
 
 if __name__ == "__main__":

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import random
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
+from hocket.bench.launched import measure_launched
 from hocket.bench.launchers import LAUNCHERS
+from hocket.bench.measuring import Measured, OnResults, Request, measure_points
 from hocket.bench.point import Point
 from hocket.bench.rank import specification
 from hocket.bench.registry import find_benchmark
 from hocket.bench.result import Result
 from hocket.bench.startup import measure_startup
 from hocket.bench.targets import Target, by_launcher
+from hocket.boot.environment import read_world
 from hocket.errors import InvalidArgument
-from hocket.measure import Coordinator, Key, Series, SeriesMeasurement, StopRule, measure_series
+from hocket.measure import Coordinator, Key, StopRule
 from hocket.measure.machine import usable_cpus
 from hocket.measure.rounds import OnRound
 
 STARTUP = "startup"
-_Part = tuple[SeriesMeasurement, list[tuple[str, str]]]  # and what was left out, and why
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,10 @@ def run_points(
     validates: bool = True,
     num_warm_up: int = 0,
     on_round: OnRound | None = None,
-    on_results: Callable[[Sequence[Result]], object] | None = None,
+    on_results: OnResults | None = None,
 ) -> Run:
-    """Measure points.
+    """Measure points: between ranks that are started for it, or between those of the job that this process is a rank
+    of; then all of them call it, and get the same.
 
     Args:
         points: what; their libraries are among `targets`.
@@ -74,64 +77,48 @@ def run_points(
         CommTimeout: one did not answer in time.
     """
     check_points(points, num_ranks)
-    started = [each for each in points if each.benchmark == STARTUP]
-    others = [each for each in points if each.benchmark != STARTUP]
-    parts: list[_Part] = []
-    if started:
+    request = Request(points, targets, num_ranks, rule, synchronised, validates, num_warm_up)
+    starts = [each for each in points if each.benchmark == STARTUP]
+    others = replace(request, points=[each for each in points if each.benchmark != STARTUP])
+    measured: list[Measured] = []
+    is_launched = read_world().size > 1
+    if starts and is_launched:
+        raise InvalidArgument(f"{STARTUP} starts whole jobs: run it without a launcher")
+    if starts:
         by_name = {each.name: each for each in targets}
-        keys = {each.key: by_name[each.target] for each in started}
-        parts.append((measure_startup(keys, num_ranks, rule, on_round), []))
-    if others:
-        parts.append(
-            _measure_ranks(others, targets, num_ranks, rule, synchronised, validates, num_warm_up, on_round, on_results)
-        )
-    series = {key: each for measured, _ in parts for key, each in measured.series.items()}
-    factors = [factor for measured, _ in parts for factor in measured.core_factors]
-    foreign_busy = max(measured.foreign_busy for measured, _ in parts)
+        keys = {each.key: by_name[each.target] for each in starts}
+        measured.append(Measured(measure_startup(keys, num_ranks, rule, on_round)))
+    if others.points:
+        measure = measure_launched if is_launched else _measure_jobs
+        measured.append(measure(others, on_round, on_results))
+    series = {key: each for part in measured for key, each in part.series.series.items()}
+    factors = [factor for part in measured for factor in part.series.core_factors]
+    foreign_busy = max(part.series.foreign_busy for part in measured)
     results = tuple(Result.of(each, num_ranks, series) for each in points if each.key in series)
-    warnings = [f"left out {name}: {reason}" for _, left_out in parts for name, reason in left_out]
+    warnings = [f"left out {name}: {reason}" for part in measured for name, reason in part.left_out]
+    warnings += [each for part in measured for each in part.warnings]
     warnings += _warnings(results, num_ranks, foreign_busy)
     return Run(results, median(factors), foreign_busy, tuple(warnings))
 
 
-def _measure_ranks(
-    points: Sequence[Point],
-    targets: Sequence[Target],
-    num_ranks: int,
-    rule: StopRule,
-    synchronised: bool,
-    validates: bool,
-    num_warm_up: int,
-    on_round: OnRound | None,
-    on_results: Callable[[Sequence[Result]], object] | None,
-) -> _Part:
+def _measure_jobs(request: Request, on_round: OnRound | None, on_results: OnResults | None) -> Measured:
+    """Start a job for each launcher, and measure the points of all of them, interleaved."""
     argv = [sys.executable, "-m", "hocket.bench.rank"]
     jobs = [
-        LAUNCHERS[name]([*argv, specification(points, own, num_warm_up)], num_ranks, name)
-        for name, own in by_launcher(targets).items()
+        LAUNCHERS[name]([*argv, specification(request.points, own, request.num_warm_up)], request.num_ranks, name)
+        for name, own in by_launcher(request.targets).items()
     ]
-    chosen = random.Random(rule.seed)
     with Coordinator(jobs) as coordinator:
         answers = [coordinator.ask(job.name, {"do": "left_out"})[0]["left_out"] for job in jobs]
         left_out = [(name, reason) for answer in answers for name, reason in answer]
         if not coordinator.contenders:
             raise InvalidArgument("; ".join(dict.fromkeys(reason for _, reason in left_out)))
 
-        def show(series: Mapping[Key, Series]) -> None:
-            if on_results is not None:
-                on_results([Result.of(each, num_ranks, series) for each in points if each.key in series])
+        def check(key: Key, turn: int) -> None:
+            message = {"do": "check", "case": key.case, "name": key.name, "turn": turn}
+            coordinator.ask(coordinator.job_of(key), message)
 
-        def after_round(done: int, total: int, state: str) -> None:
-            if validates:
-                key = chosen.choice(coordinator.contenders)
-                key = key._replace(name=key.name.partition(" [")[0])  # of a part, the whole
-                request = {"do": "check", "case": key.case, "name": key.name, "turn": chosen.randrange(1, 1000)}
-                coordinator.ask(coordinator.job_of(key), request)
-            if on_round is not None:
-                on_round(done, total, state)
-
-        windowed = _windowed(points) if synchronised else ()
-        return measure_series(coordinator, rule, windowed, on_round=after_round, on_series=show), left_out
+        return Measured(measure_points(coordinator, request, check, on_round, on_results), left_out)
 
 
 def check_points(points: Sequence[Point], num_ranks: int) -> None:
@@ -152,15 +139,15 @@ def check_points(points: Sequence[Point], num_ranks: int) -> None:
             )
 
 
-def _windowed(points: Sequence[Point]) -> set[Key]:
-    return {each.key for each in points if find_benchmark(each.benchmark).is_windowed}
-
-
 def _warnings(results: Sequence[Result], num_ranks: int, foreign_busy: float) -> list[str]:
     found = []
-    cpus = usable_cpus()
-    if num_ranks > cpus:
-        found.append(f"{num_ranks} ranks share {cpus} CPUs: times are those of ranks that wait for each other's turn")
+    world = read_world()
+    if world.size > 1:  # a launcher may have bound each to a CPU of its own
+        num_here, cpus = world.local_size, os.cpu_count() or 1
+    else:
+        num_here, cpus = num_ranks, usable_cpus()
+    if num_here > cpus:
+        found.append(f"{num_here} ranks share {cpus} CPUs: times are those of ranks that wait for each other's turn")
     if foreign_busy > 0.1:
         found.append(f"others' work took {foreign_busy:.0%} of the CPUs' time meanwhile")
     late = sum(each.num_late for each in results)

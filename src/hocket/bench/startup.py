@@ -54,9 +54,11 @@ def _starter(target: Target, num_ranks: int) -> Callable[[int], None]:
 
 def main(name: str) -> None:
     """Open a library, wait for all ranks, leave."""
-    from hocket.bench.rank import open_drivers
+    from hocket.bench.rank import open_drivers, open_world
 
-    drivers, world = open_drivers(parse_targets(name))
+    targets = parse_targets(name)
+    world = open_world(targets)
+    drivers = open_drivers(targets, world)
     for driver in drivers.values():
         driver.barrier()
         driver.finalize()

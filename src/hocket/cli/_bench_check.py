@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hocket.cli._bench_options import DEFAULT_SEED, AsJson, Budget, Libraries, NumRanks, Seed, Sizes, choose
+from hocket.cli._bench_options import (
+    DEFAULT_SEED,
+    AsJson,
+    Budget,
+    Libraries,
+    NumRanks,
+    Seed,
+    Sizes,
+    choose,
+    is_first,
+    jobs_of,
+    number_of_ranks,
+    tell,
+)
 from hocket.cli._sizes import read_size
 from hocket.comm.policy import format_nbytes
 from hocket.errors import InvalidArgument
@@ -34,7 +47,7 @@ Examples:
 
 def check(
     library: Libraries = "shm",
-    num_ranks: NumRanks = 2,
+    num_ranks: NumRanks = None,
     sizes: Sizes = None,
     least: Annotated[float, typer.Option(metavar="PART", help="An excess that is smaller is none.")] = 0.05,
     budget: Budget = 60.0,
@@ -47,29 +60,29 @@ def check(
     from hocket.bench.run import run_points
     from hocket.measure import StopRule, progress
 
-    of_all = 4 * num_ranks  # bytes: a float32 for each
+    size = number_of_ranks(num_ranks)
+    of_all = 4 * size  # bytes: a float32 for each
     given = (
         [-(-each // of_all) * of_all for each in _SIZES] if sizes is None else list(map(read_size, sizes.split(",")))
     )
     wrong = [each for each in given if each % of_all]
     if wrong:
-        raise InvalidArgument(f"{wrong[0]} bytes cannot be divided into float32 for each of {num_ranks} ranks")
+        raise InvalidArgument(f"{wrong[0]} bytes cannot be divided into float32 for each of {size} ranks")
     points: dict[Key, Point] = {}
     for nbytes in given:
-        for name, needed in needed_sizes(nbytes, num_ranks).items():
-            found, targets = choose([name], library, num_ranks, ",".join(map(str, needed)), dtype="float32")
+        for name, needed in needed_sizes(nbytes, size).items():
+            found, targets = choose([name], library, size, ",".join(map(str, needed)), dtype="float32")
             points |= {each.key: each for each in found}
     rule = StopRule(precision=0.05, time_limit_s=budget, together=True, seed=seed)
-    with progress(f"{len(points)} points for guidelines", "points") as on_round:
-        ran = run_points(list(points.values()), targets, num_ranks, rule, on_round=on_round)
-    for each in ran.warnings:
-        print(f"hocket bench: {each}", file=sys.stderr)
+    with progress(f"{len(points)} points for guidelines", "points", is_first()) as on_round:
+        ran = run_points(list(points.values()), targets, size, rule, on_round=on_round)
+    tell(ran.warnings)
     findings = judge(ran.results, given, least=least)
     if as_json:
         rows = [{**asdict(each), "guideline": each.guideline.words} for each in findings]
         print(json.dumps({"findings": rows, "num_broken": sum(each.is_broken for each in findings)}))
     else:
-        _print(findings, num_ranks)
+        _print(findings, size)
     return 1 if any(each.is_broken for each in findings) else 0
 
 
@@ -106,7 +119,7 @@ Examples:
 
 def selftest(
     library: Annotated[str, typer.Option("--library", "--backend", metavar="NAME", help="One of them.")] = "shm",
-    num_ranks: NumRanks = 2,
+    num_ranks: NumRanks = None,
     budget: Budget = 30.0,
     seed: Seed = DEFAULT_SEED,
     as_json: AsJson = False,
@@ -114,10 +127,11 @@ def selftest(
     """Try one fault after the other."""
     from hocket.bench.selftest import run_trials
 
-    if num_ranks < 2:
-        raise InvalidArgument(f"faults are seen between 2 ranks or more, not {num_ranks}")
+    size = jobs_of(num_ranks, "selftest")
+    if size < 2:
+        raise InvalidArgument(f"faults are seen between 2 ranks or more, not {size}")
     trials = []
-    for trial in run_trials(library, num_ranks, budget, seed):
+    for trial in run_trials(library, size, budget, seed):
         trials.append(trial)
         if not as_json:
             print(f"{'seen    ' if trial.is_seen else 'NOT SEEN'}  {trial.fault}\n          {trial.words}", flush=True)

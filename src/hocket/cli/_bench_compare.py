@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hocket.cli._bench_options import DEFAULT_SEED, AsJson, Budget, Buffers, Dtype, NumRanks, Seed, Sizes, choose
+from hocket.cli._bench_options import (
+    DEFAULT_SEED,
+    AsJson,
+    Budget,
+    Buffers,
+    Dtype,
+    NumRanks,
+    Seed,
+    Sizes,
+    choose,
+    is_first,
+    number_of_ranks,
+    tell,
+)
 from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -30,7 +43,7 @@ def compare(
     first: Annotated[str, typer.Argument(metavar="A", show_default=False, help="A library, or a file.")],
     second: Annotated[str, typer.Argument(metavar="B", show_default=False, help="That is judged by it.")],
     benchmark: Annotated[str, typer.Option(metavar="A,B", help="Of libraries.")] = "latency,all_reduce",
-    num_ranks: NumRanks = 2,
+    num_ranks: NumRanks = None,
     buffer: Buffers = "numpy",
     sizes: Sizes = "8,64KiB,1MiB",
     dtype: Dtype = None,
@@ -51,7 +64,9 @@ def compare(
     if files:
         found = compare_results(*(load_run(each).results for each in files), least=least, paired=False)
     else:
-        found = _of_libraries(first, second, benchmark, num_ranks, buffer, sizes, dtype, least, budget, seed)
+        found = _of_libraries(
+            first, second, benchmark, number_of_ranks(num_ranks), buffer, sizes, dtype, least, budget, seed
+        )
     if as_json:
         print(json.dumps({"first": first, "second": second, **found.to_json()}))
     else:
@@ -78,10 +93,9 @@ def _of_libraries(
     points, targets = choose(benchmark.split(","), f"{first},{second}", num_ranks, sizes, buffers=[buffer], dtype=dtype)
     # As many rounds as there is time for: the interval is that of a ratio, which is not known beforehand.
     rule = StopRule(precision=0.002, max_samples=400, time_limit_s=budget, seed=seed)
-    with progress(f"{first} and {second}", "points") as on_round:
+    with progress(f"{first} and {second}", "points", is_first()) as on_round:
         ran = run_points(points, targets, num_ranks, rule, on_round=on_round)
-    for each in ran.warnings:
-        print(f"hocket bench: {each}", file=sys.stderr)
+    tell(ran.warnings)
     by_library = [[each for each in ran.results if each.point.target == target.name] for target in targets]
     return compare_results(*by_library, least=least, paired=True)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hocket.boot.environment import read_world
 from hocket.cli._sizes import read_size
 from hocket.errors import BackendUnavailable, InvalidArgument
 
@@ -15,7 +17,10 @@ if TYPE_CHECKING:
     from hocket.bench.point import Point
     from hocket.bench.targets import Target
 
-NumRanks = Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="How many ranks.")]
+NumRanks = Annotated[
+    int | None,
+    typer.Option("-n", "--num-ranks", metavar="N", show_default=False, help="Default: 2, or those of the launcher."),
+]
 Libraries = Annotated[
     str, typer.Option("--library", "--backend", metavar="A,B", help="shm, gloo, mpi:*, mix, mpi4py:*, torch:gloo.")
 ]
@@ -54,12 +59,49 @@ def choose(
 
     given = None if sizes is None else [read_size(each) for each in sizes.split(",")]
     try:
-        targets = parse_targets(libraries)
+        targets = parse_targets(libraries, read_world().size > 1)
         points = choose_points(names, targets, sizes=given, **options)
     except BackendUnavailable as error:
         raise InvalidArgument(str(error)) from None
     check_points(points, num_ranks)
     return points, targets
+
+
+def number_of_ranks(given: int | None) -> int:
+    """Return how many ranks there are to be, or are: two, unless something else is said or a launcher has started them.
+
+    Raises:
+        InvalidArgument: something else is said, under a launcher.
+    """
+    size = read_world().size
+    if size == 1:
+        return 2 if given is None else given
+    if given not in (None, size):
+        raise InvalidArgument(f"this is a job of {size} ranks: leave --num-ranks {given} out")
+    return size
+
+
+def jobs_of(given: int | None, verb: str) -> int:
+    """Return how many ranks each job has that a verb starts.
+
+    Raises:
+        InvalidArgument: this process is a rank of a job itself.
+    """
+    if read_world().size > 1:
+        raise InvalidArgument(f"hocket bench {verb} starts jobs itself: run it without a launcher")
+    return number_of_ranks(given)
+
+
+def is_first() -> bool:
+    """Whether this process is the one that speaks: the first rank, under a launcher."""
+    return read_world().rank == 0
+
+
+def tell(warnings: Iterable[str]) -> None:
+    """Print what a reader has to know, on stderr."""
+    if is_first():
+        for each in warnings:
+            print(f"hocket bench: {each}", file=sys.stderr)
 
 
 def check_output(path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hocket.cli._bench_options import DEFAULT_SEED, AsJson, Budget, NumRanks, Precision, Seed, check_output
+from hocket.cli._bench_options import DEFAULT_SEED, AsJson, Budget, NumRanks, Precision, Seed, check_output, jobs_of
 from hocket.cli._links import Bandwidth, HostBandwidth, HostLatency, Latency, RanksPerHost, read_fabric
 from hocket.errors import InvalidArgument
 
@@ -62,7 +62,7 @@ def apps(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="NAME...", show_default=False, help="Default: all.")
     ] = None,
-    num_ranks: NumRanks = 2,
+    num_ranks: NumRanks = None,
     scale: Annotated[
         int | None, typer.Option(metavar="N", show_default=False, help="Of the problem: its rows.")
     ] = None,
@@ -89,16 +89,15 @@ def apps(
         numbers = [int(each) for each in modelled.split(",")] if modelled else []
     except ValueError:
         raise InvalidArgument(f"--modelled is a list of numbers of ranks, not {modelled!r}") from None
-    if scale is not None and scale < num_ranks:
+    size = jobs_of(num_ranks, "apps")
+    if scale is not None and scale < size:
         raise InvalidArgument(f"--scale is at least the number of ranks, not {scale}")
     fabric = read_fabric(latency, bandwidth, float("inf"), ranks_per_host, host_latency, host_bandwidth)
     rule = StopRule(precision=precision, time_limit_s=budget, seed=seed)
     found = []
     for name in chosen:
         with progress(name, "times") as on_round:
-            found.append(
-                measure_speedup(name, num_ranks, scale, rule, modelled=numbers, fabric=fabric, on_round=on_round)
-            )
+            found.append(measure_speedup(name, size, scale, rule, modelled=numbers, fabric=fabric, on_round=on_round))
     if as_json:
         print(json.dumps([asdict(each) for each in found]))
     else:

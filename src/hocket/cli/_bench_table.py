@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from hocket.bench.point import labels_of
+from hocket.cli._bench_options import is_first
 from hocket.comm.policy import format_nbytes
 from hocket.measure.progress import progress
 
@@ -26,8 +27,8 @@ def shown(what: str) -> Iterator[tuple[OnRound, Callable[[Sequence[Result]], obj
 
     Gives what `run_points` takes as `on_round` and `on_results`.
     """
-    if not sys.stderr.isatty():
-        with progress(what, "points") as on_round:
+    if not sys.stderr.isatty() or not is_first():
+        with progress(what, "points", is_first()) as on_round:
             yield on_round, None
         return
     from rich.console import Console, Group

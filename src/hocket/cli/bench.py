@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -28,6 +29,9 @@ from hocket.cli._bench_options import (
     Sizes,
     check_output,
     choose,
+    is_first,
+    number_of_ranks,
+    tell,
 )
 from hocket.cli._bench_report import APPS_EXAMPLES, APPS_HELP, REPORT_EXAMPLES, REPORT_HELP, apps, report
 from hocket.cli._sizes import read_size
@@ -55,7 +59,7 @@ _TYPES = {"mpi_char": "uint8", "mpi_int": "int32", "mpi_float": "float32"}  # of
 
 def register(application: typer.Typer) -> None:
     """Add the verb to the command."""
-    bench = typer.Typer(help=_HELP, no_args_is_help=True)
+    bench = typer.Typer(help=_HELP, no_args_is_help=True, callback=_let_first_rank_speak)
     bench.command("run", help=_RUN_HELP, epilog=_RUN_EXAMPLES)(run)
     bench.command("compare", help=COMPARE_HELP, epilog=COMPARE_EXAMPLES)(compare)
     bench.command("check", help=CHECK_HELP, epilog=CHECK_EXAMPLES)(check)
@@ -71,7 +75,7 @@ def run(
         list[str] | None, typer.Argument(metavar="BENCHMARK...", show_default=False, help="See hocket bench list.")
     ] = None,
     benchmark: Annotated[str | None, typer.Option(metavar="A,B", show_default=False, help="Further ones.")] = None,
-    num_ranks: NumRanks = 2,
+    num_ranks: NumRanks = None,
     library: Libraries = "shm",
     buffer: Buffers = "numpy",
     api: Apis = "buffer",
@@ -118,11 +122,12 @@ def run(
         raise InvalidArgument("name a benchmark; see: hocket bench list")
     if sync not in ("window", "loop"):
         raise InvalidArgument(f"--sync is window or loop, not {sync!r}")
+    size = number_of_ranks(num_ranks)
     first, last = _ends(least, most, message_size)
     points, targets = choose(
         wanted,
         library,
-        num_ranks,
+        size,
         sizes,
         buffers=buffer.split(","),
         apis=["pickle"] if pickle else api.split(","),
@@ -149,7 +154,7 @@ def run(
         ran = run_points(
             points,
             targets,
-            num_ranks,
+            size,
             rule,
             synchronised=sync == "window",
             validates=validate,
@@ -161,8 +166,9 @@ def run(
     more = [
         f"{unsure} of {len(ran.results)} medians are not known to {precision:.0%}: that needs more --budget, or quiet"
     ]
-    for text in (*ran.warnings, *(more if unsure else ())):
-        print(f"hocket bench: {text}", file=sys.stderr)
+    tell([*ran.warnings, *(more if unsure else ())])
+    if not is_first():
+        return 0
     if write is not None:
         text = write(ran, layout)
         if output is None:
@@ -206,6 +212,12 @@ def _print_available(what: str, names: Iterable[str], look: Callable[[str], obje
             print(f"  {name:{_WIDTH}}  not here: {error}")
         else:
             print(f"  {name}")
+
+
+def _let_first_rank_speak() -> None:
+    """Under a launcher every rank has the results; one prints them."""
+    if not is_first():
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
 
 
 def _ends(least: str | None, most: str | None, message_size: str | None) -> tuple[int | None, int | None]:

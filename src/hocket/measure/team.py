@@ -26,6 +26,7 @@ class Team:
         gather: Gets this rank's values and returns all ranks' values, by rank, on every rank.
         clock: Seconds; tests give their own.
         kernel: Seconds of the compute kernel on this rank; tests give their own.
+        settle: Called by all ranks before each sample of calls that are timed one by one, so that their clocks agree.
         num_cpus: How many CPUs the ranks may use together; None asks the ranks.
 
     Raises:
@@ -41,6 +42,7 @@ class Team:
         *,
         clock: Callable[[], float] = time.perf_counter,
         kernel: Callable[[], float] = kernel_seconds,
+        settle: Callable[[], object] = lambda: None,
         num_cpus: int | None = None,
     ) -> None:
         self._contenders = {contender.key: contender for contender in contenders}
@@ -51,6 +53,7 @@ class Team:
         self._gather = gather
         self._clock = clock
         self._kernel = kernel
+        self._settle = settle
         cpus = os.sched_getaffinity(0)
         ranks = gather([float(os.getpid()), float(len(cpus)), float(min(cpus))])
         self._pids = tuple(int(pid) for pid, _count, _first in ranks)
@@ -85,9 +88,11 @@ class Team:
 
     def run_windows(self, contender: Key, count: int, period_s: float) -> list[list[float]]:
         """Seconds that each call took on each rank; the ranks' clocks have to be the same one."""
+        self._barrier()
+        self._settle()
         start_s = first_window_s(self.agree(self._clock()), period_s, count)
         of_case = self._contenders[contender]
-        return self._gather(sample_windows(of_case, start_s, period_s, count, self._barrier, self._clock))
+        return self._gather(sample_windows(of_case, start_s, period_s, count, lambda: None, self._clock))
 
     def compute(self, ranks: tuple[int, ...]) -> list[float]:
         """Seconds of the compute kernel on each of `ranks`, by their order."""

@@ -1,0 +1,101 @@
+"""Points measured by the ranks that a launcher has started already, on one host or several: each of them calls this."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import numpy as np
+
+from hocket.bench.measuring import Measured, OnResults, Request, measure_points
+from hocket.bench.rank import contenders_of, open_drivers, open_world, prepare_all
+from hocket.boot.control import host_identity
+from hocket.comm import Communicator, Policy
+from hocket.errors import InvalidArgument
+from hocket.measure import Key, Team
+from hocket.measure.rounds import OnRound
+from hocket.measure.shared_clock import SharedClock
+from hocket.measure.team import Gather
+from hocket.session import init
+
+_TIMEOUT_S = 120.0
+_TAG = 1
+
+
+def measure_launched(request: Request, on_round: OnRound | None, on_results: OnResults | None) -> Measured:
+    """Measure points between all ranks of this job; called by all of them.
+
+    Raises:
+        InvalidArgument: none of the points can be measured here.
+        WrongResult: an operation gives a wrong result.
+    """
+    world = open_world(request.targets) or init(timeout=_TIMEOUT_S)
+    try:
+        _tell_torch(world)
+        drivers = open_drivers(request.targets, world)
+        try:
+            prepared, left_out = prepare_all(request.points, drivers)
+            if not prepared:
+                raise InvalidArgument("; ".join(dict.fromkeys(reason for _, reason in left_out)))
+            for each in prepared.values():
+                each.run(request.num_warm_up)
+            by_key = {point.key: each for point, each in prepared.items()}
+
+            def check(key: Key, turn: int) -> None:
+                by_key[key].check(turn)
+
+            clock, control = _clock_of(world)
+            team = Team(
+                contenders_of(prepared), world.rank, control.barrier, _gather_over(control), clock=clock,
+                settle=clock.settle,
+            )  # fmt: skip
+            series = measure_points(team, request, check, on_round, on_results)
+            warnings = []
+            if clock.error_s:
+                warnings.append(f"clocks of different hosts are the same to {1e6 * clock.error_s:.1f} us")
+            return Measured(series, left_out, warnings)
+        finally:
+            for driver in drivers.values():
+                driver.finalize()
+    finally:
+        world.finalize()
+
+
+def _clock_of(world: Communicator) -> tuple[SharedClock, Communicator]:
+    """The clock of all ranks, and the communicator by which they talk of the measurement itself."""
+    control = world.dup()
+    quickest = next(name for name in ("shm", "mpi", *control.backends) if name in control.backends)
+    control.policy = Policy.fixed({"*": quickest})
+
+    def send(value: float, peer: int) -> None:
+        control.send(np.array([value]), peer, _TAG)
+
+    def recv(peer: int) -> float:
+        found = np.empty(1)
+        control.recv(found, peer, _TAG)
+        return float(found[0])
+
+    hosts = [str(each) for each in control.all_gather_object(host_identity())]
+    return SharedClock(world.rank, hosts, send, recv, _gather_over(control)), control
+
+
+def _gather_over(control: Communicator) -> Gather:
+    def gather(values: list[float]) -> list[list[float]]:
+        out = np.empty((control.size, len(values)))
+        control.all_gather(out, np.array(values))
+        return [list(map(float, row)) for row in out]
+
+    return gather
+
+
+def _tell_torch(world: Communicator) -> None:
+    """Set the variables by which torch.distributed finds its ranks, where the launcher has not."""
+    if {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        return
+    own = None
+    if world.rank == 0:
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            own = (socket.gethostname() if world.num_hosts > 1 else "127.0.0.1", str(probe.getsockname()[1]))
+    address, port = world.broadcast_object(own, 0)
+    os.environ.update(RANK=str(world.rank), WORLD_SIZE=str(world.size), MASTER_ADDR=address, MASTER_PORT=port)

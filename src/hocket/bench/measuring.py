@@ -1,0 +1,88 @@
+"""What a run of benchmarks is asked for, and how its points are measured by whoever runs them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hocket.bench.point import Point
+from hocket.bench.registry import find_benchmark
+from hocket.bench.result import Result
+from hocket.bench.targets import Target
+from hocket.measure import Key, Runner, Series, SeriesMeasurement, StopRule, measure_series
+from hocket.measure.rounds import OnRound
+
+OnResults = Callable[[Sequence[Result]], object]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be measured.
+
+    Args:
+        points: what; their libraries are among `targets`.
+        targets: libraries.
+        num_ranks: of every job.
+        rule: when there are enough samples.
+        synchronised: whether calls are timed one by one where that makes sense.
+        validates: whether results are looked at again in the course of the run.
+        num_warm_up: how often each is done before anything is timed.
+    """
+
+    points: Sequence[Point]
+    targets: Sequence[Target]
+    num_ranks: int
+    rule: StopRule
+    synchronised: bool = True
+    validates: bool = True
+    num_warm_up: int = 0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured.
+
+    Args:
+        series: of all that could be.
+        left_out: of what could not: case and way, and why.
+        warnings: what a reader has to know.
+    """
+
+    series: SeriesMeasurement
+    left_out: Sequence[tuple[str, str]] = ()
+    warnings: Sequence[str] = ()
+
+
+def measure_points(
+    runner: Runner,
+    request: Request,
+    check: Callable[[Key, int], object],
+    on_round: OnRound | None,
+    on_results: OnResults | None,
+) -> SeriesMeasurement:
+    """Measure the points that a runner has.
+
+    Args:
+        runner: of processes that hold them.
+        request: what is asked for.
+        check: looks at the result of a point, with the content of a turn.
+        on_round: as of `measure_series`.
+        on_results: gets what was seen so far, after each round.
+    """
+    chosen = random.Random(request.rule.seed)  # the same on all ranks
+    points = request.points
+
+    def show(series: Mapping[Key, Series]) -> None:
+        if on_results is not None:
+            on_results([Result.of(each, request.num_ranks, series) for each in points if each.key in series])
+
+    def after_round(done: int, total: int, state: str) -> None:
+        if request.validates:
+            key = chosen.choice(runner.contenders)
+            check(key._replace(name=key.name.partition(" [")[0]), chosen.randrange(1, 1000))  # of a part, the whole
+        if on_round is not None:
+            on_round(done, total, state)
+
+    windowed = {each.key for each in points if request.synchronised and find_benchmark(each.benchmark).is_windowed}
+    return measure_series(runner, request.rule, windowed, on_round=after_round, on_series=show)

@@ -1,0 +1,95 @@
+"""Benchmarks of ranks that a launcher has started: on one host, and on this machine under two names."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from hocket.bench.launchers import mpich_job
+
+pytestmark = pytest.mark.timeout(150)
+BENCH = ("-m", "hocket.cli", "bench")
+QUICK = ("--budget", "0.5", "--sizes", "8,4KiB", "--json")
+
+
+def run(*commands: tuple[Sequence[str], Mapping[str, str]]) -> list[tuple[int, str, str]]:
+    """Run commands at the same time; return exit codes, and what they wrote."""
+    started = [
+        subprocess.Popen(argv, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for argv, env in commands
+    ]
+    try:
+        written = [each.communicate(timeout=120) for each in started]
+    finally:
+        for each in started:
+            each.terminate()
+            each.wait()
+    return [(each.returncode, *both) for each, both in zip(started, written, strict=True)]
+
+
+def hocket_run(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "hocket.cli", "run", *arguments]
+
+
+def results_of(text: str) -> set[tuple[str, str, int, int]]:
+    found = json.loads(text)["results"]
+    assert all(each["value"] > 0 and each["num_samples"] >= 1 for each in found)
+    return {(each["benchmark"], each["target"], each["nbytes"], each["num_ranks"]) for each in found}
+
+
+def test_one_of_the_ranks_tells_what_all_measured() -> None:
+    arguments = ("run", "latency", "all_reduce", "iall_reduce", "--library", "shm,torch:gloo")
+    ((code, out, err),) = run((hocket_run("-n", "2", *BENCH, *arguments, *QUICK), {}))
+    assert code == 0, err
+    names, libraries = ("latency", "all_reduce", "iall_reduce"), ("shm", "torch:gloo")
+    assert results_of(out) == {(name, each, nbytes, 2) for name in names for each in libraries for nbytes in (8, 4096)}
+
+
+def test_under_an_mpi_of_its_own() -> None:
+    job = mpich_job([sys.executable, *BENCH, "run", "all_gather", "--library", "mpi4py,shm", *QUICK], 2)
+    ((code, out, err),) = run((job.processes[0].argv, job.processes[0].env))
+    assert code == 0, err
+    assert {target for _, target, _, _ in results_of(out)} == {"mpi4py", "shm"}
+
+
+def test_between_hosts_with_one_clock() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    hosts = ("--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(port))
+    commands = [
+        (
+            hocket_run(
+                "-n", "1", *hosts, "--node-rank", str(host), *BENCH, "run", "all_reduce", "--library", "gloo", *QUICK
+            ),
+            {"HOCKET_HOST": f"host-{host}"},
+        )
+        for host in range(2)
+    ]
+    (code, out, err), (other_code, other_out, _) = run(*commands)
+    assert (code, other_code) == (0, 0), err
+    assert results_of(out) == {("all_reduce", "gloo", nbytes, 2) for nbytes in (8, 4096)}
+    assert "clocks of different hosts are the same to" in err and not other_out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "latency", "--library", "mpi4py:mpich"), "under a launcher there is one MPI, its own: mpi4py"),
+        (("run", "startup"), "run it without a launcher"),
+        (("apps", "matmul"), "hocket bench apps starts jobs itself"),
+        (("run", "latency", "-n", "3"), "this is a job of 2 ranks: leave --num-ranks 3 out"),
+    ],
+)
+def test_what_cannot_be_under_a_launcher_is_said_once(arguments: tuple[str, ...], words: str) -> None:
+    env = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
+    argv = [sys.executable, *BENCH, *arguments]
+    (code, out, err), (other_code, _, other_err) = run((argv, env), (argv, {**env, "RANK": "1"}))
+    assert (code, other_code, out, other_err) == (2, 2, "", "")
+    assert words in err
