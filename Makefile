@@ -55,6 +55,7 @@ bench: install
 	$(BIN)/python benchmarks/pipeline.py
 	$(BIN)/python benchmarks/pipeline_sim.py
 	$(BIN)/python benchmarks/split.py
+	$(BIN)/python benchmarks/suite.py
 	$(BIN)/python benchmarks/vgg.py
 
 soak: install

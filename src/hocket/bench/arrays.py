@@ -26,17 +26,28 @@ class Capsule:
 class Arrays:
     """Makes and fills what a benchmark hands over.
 
+    Benchmarks of one process share their arrays: where those lie in memory makes a difference of some percent, which
+    is not one between libraries.
+
     Args:
         setting: of the benchmark.
     """
 
     def __init__(self, setting: Setting) -> None:
         self._kind, self._point, self._driver = setting.kind, setting.point, setting.driver
+        self._shared = setting.arrays
 
-    def make(self, count: int) -> Any:
-        """Make an array of zeros."""
+    def make(self, count: int, role: str) -> Any:
+        """Return an array of zeros; in another role it is another one."""
         point = self._point
-        array = self._driver.shared(count, point.dtype) if point.symmetric else self._kind.make(count, point.dtype)
+        if point.symmetric:
+            key = role, count, point.dtype, self._driver.name.partition("!")[0]
+        else:
+            key = role, count, point.dtype, self._kind.name
+        if key not in self._shared:
+            make = self._driver.shared if point.symmetric else self._kind.make
+            self._shared[key] = make(count, point.dtype)
+        array = self._shared[key]
         return Capsule(array) if point.api == "dlpack" else array
 
     def of(self, content: NDArray[Any]) -> Any:

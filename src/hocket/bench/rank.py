@@ -108,10 +108,11 @@ def prepare_all(
     """
     prepared: dict[Point, Prepared] = {}
     left_out = []
+    arrays: dict[tuple[object, ...], Any] = {}
     for point in points:
         driver = drivers[point.target]
         try:
-            each = find_benchmark(point.benchmark).make(Setting(point, driver, find_kind(point.buffer)))
+            each = find_benchmark(point.benchmark).make(Setting(point, driver, find_kind(point.buffer), arrays))
             each.check(turn=0)
         except (InvalidArgument, UnsupportedDtype) as error:
             left_out.append((" ".join(point.key), str(error)))

@@ -6,9 +6,10 @@ import importlib
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 
 import hocket.bench.families as folder
 from hocket.bench.buffers.base import BufferKind
@@ -52,11 +53,13 @@ class Setting:
         point: what is measured.
         driver: the library.
         kind: of memory.
+        arrays: that benchmarks of this process share.
     """
 
     point: Point
     driver: Driver
     kind: BufferKind
+    arrays: dict[tuple[object, ...], Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -18,10 +18,14 @@ from hocket.measure.runner import Runner
 from hocket.measure.statistics import MIN_VALUES, median_interval
 from hocket.measure.windows import calls_in_time
 
+_PROBE_EVERY_S = 0.25  # the core factor
+_LOOKS = 3  # at how long a call takes in a loop, of which the shortest counts
+_ALIKE = 2.0  # times as long as another contender: one that takes about as long
 _SLACK = 1.5  # of a window, in what a call takes
 _LEAST_SLACK_S = 20e-6
 _MOST_WINDOWS = 100  # of a sample: what is gained by more is less than what many samples gain
 _MOST_LATE = 0.25  # of the windows; with more of them late, windows become longer
+_MOST_POOR = 3  # samples in a row with so many
 _LONGEST_PERIOD_S = 10.0
 
 
@@ -102,7 +106,7 @@ class SeriesMeasurement:
 
     Args:
         series: of each contender.
-        core_factors: one a round.
+        core_factors: one in a quarter of a second, at most.
         foreign_busy: share of all CPUs' time that others' work took meanwhile, 0 to 1.
     """
 
@@ -136,10 +140,15 @@ def measure_series(
     if not runner.contenders:
         raise InvalidArgument("there is no contender to measure")
     series = {key: Series(rule.iterations or calibrate(runner, key, rule.min_sample_s)) for key in runner.contenders}
-    periods: dict[Key, float] = {}
+    windows: dict[Key, _Windows] = {}
+    for case in dict.fromkeys(key.case for key in windowed):
+        of_case = [key for key in runner.contenders if key.case == case and key in windowed]
+        counts = {key: series[key].iterations for key in of_case}
+        windows |= zip(of_case, _windows_of_case(runner, of_case, counts, rule), strict=True)
     order = random.Random(rule.seed)
     probe = CoreProbe(runner)
     factors: list[float] = []
+    next_probe_s = 0.0
     open_cases = list(dict.fromkeys(key.case for key in runner.contenders))
     before = usage(runner.pids)
     started = time.monotonic()
@@ -149,13 +158,15 @@ def measure_series(
             keys = [key for key in runner.contenders if key.case == case]
             order.shuffle(keys)
             for key in keys:
-                if key in windowed:
-                    _take_windows(runner, key, series[key], periods, rule)
+                if key in windows:
+                    _take_windows(runner, key, series[key], windows[key], rule)
                 else:
                     of_one = series[key]
                     of_one.samples.append(max(runner.run(key, of_one.iterations)) / of_one.iterations)
-        factors.append(probe.measure())
-        is_late = runner.agree(time.monotonic() - started) > rule.time_limit_s
+        elapsed_s = runner.agree(time.monotonic() - started)
+        if elapsed_s >= next_probe_s:
+            factors.append(probe.measure())
+            next_probe_s = elapsed_s + _PROBE_EVERY_S
         enough = {key for key in runner.contenders if series[key].is_enough(rule)}
         if not rule.together or len(enough) == len(series):
             open_cases = [case for case in open_cases if not all(key in enough for key in series if key.case == case)]
@@ -163,29 +174,67 @@ def measure_series(
             on_series(series)
         if on_round:
             on_round(len(enough), len(series), f"core factor {factors[-1]:.2f}")
-        if is_late:
+        if elapsed_s > rule.time_limit_s:
             break
     share = runner.agree(foreign_busy(before, usage(runner.pids)))
     return SeriesMeasurement(series, tuple(factors), share)
 
 
-def _take_windows(runner: Runner, key: Key, series: Series, periods: dict[Key, float], rule: StopRule) -> None:
+@dataclass
+class _Windows:
+    """In which calls are timed one by one: the same for all contenders of a case that take about as long, since a call
+    takes longer after a longer pause.
+
+    Args:
+        period_s: from the beginning of one to that of the next one.
+        count: of a sample.
+        num_poor: samples in a row many of whose calls were late.
+    """
+
+    period_s: float
+    count: int
+    num_poor: int = 0
+
+    def see(self, num_late: int, sample_s: float) -> None:
+        """Make them longer where many calls are late again and again: once, some rank may have lost its CPU."""
+        self.num_poor = self.num_poor + 1 if num_late > _MOST_LATE * self.count else 0
+        if self.num_poor == _MOST_POOR and self.period_s < _LONGEST_PERIOD_S:
+            self.num_poor = 0
+            self.period_s *= 2
+            self.count = max(1, math.ceil(min(self.count, sample_s / self.period_s)))
+
+
+def _windows_of_case(
+    runner: Runner, keys: Sequence[Key], iterations: Mapping[Key, int], rule: StopRule
+) -> list[_Windows]:
+    """Return the windows of some contenders of one case, in their order."""
+    longest = {key: min(max(runner.run(key, iterations[key])) / iterations[key] for _ in range(_LOOKS)) for key in keys}
+    groups: list[list[Key]] = []
+    for key in sorted(keys, key=longest.__getitem__):
+        if groups and longest[key] <= _ALIKE * longest[groups[-1][-1]]:
+            groups[-1].append(key)
+        else:
+            groups.append([key])
+    found: dict[Key, _Windows] = {}
+    for group in groups:
+        period_s = _SLACK * longest[group[-1]] + _LEAST_SLACK_S
+        count = rule.iterations or min(math.ceil(rule.min_sample_s / period_s), _MOST_WINDOWS)
+        windows = _Windows(period_s, count)
+        found |= dict.fromkeys(group, windows)
+    return [found[key] for key in keys]
+
+
+def _take_windows(runner: Runner, key: Key, series: Series, windows: _Windows, rule: StopRule) -> None:
     """Take a sample of calls that are timed one by one; where too many are late, windows become longer."""
-    if key not in periods:
-        loop_s = max(runner.run(key, series.iterations)) / series.iterations
-        periods[key] = _SLACK * loop_s + _LEAST_SLACK_S
-        if rule.iterations is None:  # a window is longer than a call
-            series.iterations = min(math.ceil(rule.min_sample_s / periods[key]), _MOST_WINDOWS)
     while True:
-        calls = calls_in_time(runner.run_windows(key, series.iterations, periods[key]))
-        num_late = series.iterations - len(calls)
+        series.iterations = windows.count
+        calls = calls_in_time(runner.run_windows(key, windows.count, windows.period_s))
+        num_late = windows.count - len(calls)
         series.num_late += num_late
-        if num_late > _MOST_LATE * series.iterations and periods[key] < _LONGEST_PERIOD_S:
-            periods[key] *= 2
-            series.iterations = max(1, math.ceil(min(series.iterations, rule.min_sample_s / periods[key])))
+        windows.see(num_late, rule.min_sample_s)
         if calls:
             break
-        if periods[key] >= _LONGEST_PERIOD_S:
+        if windows.num_poor >= _MOST_POOR:
             raise CommTimeout(f"{key.name} ({key.case}): no call begins in time on all ranks")
     series.calls += calls
     series.samples.append(median(map(max, calls)))

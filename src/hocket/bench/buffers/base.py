@@ -10,6 +10,16 @@ from numpy.typing import NDArray
 
 from hocket.errors import InvalidArgument
 
+_PAGE = 4096
+
+
+def page_aligned(nbytes: int) -> NDArray[np.uint8]:
+    """Make zeroed memory that begins at a page: where in a page an array begins changes times by some percent."""
+    memory = np.empty(nbytes + _PAGE, np.uint8)
+    memory.fill(0)
+    first = -memory.ctypes.data % _PAGE
+    return memory[first : first + nbytes]
+
 
 class BufferKind(ABC):
     """Makes one-dimensional arrays of one kind, and moves their content to and from NumPy.

@@ -7,16 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.bench.buffers.base import BufferKind
+from hocket.bench.buffers.base import BufferKind, page_aligned
 
 
 class NumpyBuffers(BufferKind):
     name = "numpy"
 
     def make(self, count: int, dtype: str) -> NDArray[Any]:
-        array = np.empty(count, dtype)
-        array.fill(0)
-        return array
+        return page_aligned(count * np.dtype(dtype).itemsize).view(dtype)
 
     def write(self, array: Any, content: NDArray[Any]) -> None:
         array[...] = content

@@ -6,20 +6,19 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from hocket.bench.buffers.base import BufferKind
+from hocket.bench.buffers.base import BufferKind, page_aligned
 from hocket.errors import InvalidArgument
 
 
 class TorchBuffers(BufferKind):
     name = "torch"
     needs = "torch", "hocket[torch]"
-    device = "cpu"
 
     def make(self, count: int, dtype: str) -> Any:
         import torch
 
-        tensor = torch.empty(count, dtype=getattr(torch, dtype), device=self.device)
-        return tensor.zero_()
+        kind = getattr(torch, dtype)
+        return torch.from_numpy(page_aligned(count * kind.itemsize)).view(kind)
 
     def write(self, array: Any, content: NDArray[Any]) -> None:
         import torch

@@ -51,9 +51,9 @@ class OnMemory(_Calls):
         rank = driver.rank
         arrays = Arrays(setting)
         given = self._flow.given(self._sizes, rank)
-        self._x = arrays.make(given) if given else None
+        self._x = arrays.make(given, "x") if given else None
         gets = None if self._flow.gets is None else self._flow.gets(self._sizes, rank)
-        self._out = arrays.make(gets) if gets else None
+        self._out = arrays.make(gets, "out") if gets else None
         self._arrays = arrays
         arguments: list[Any] = [self._x] if self._flow.gets is None else [self._out, self._x]
         if op == "barrier":

@@ -39,7 +39,7 @@ class Ends:
         if self._has_objects:
             self._x = self._out = self._arrays.of(pattern(self._count, point.dtype, 0, 0) * 0)
         else:
-            self._x, self._out = self._arrays.make(self._count), self._arrays.make(self._count)
+            self._x, self._out = (self._arrays.make(self._count, role) for role in ("x", "out"))
 
     def bind(self, op: str) -> Call:
         """Bind one of send, isend, recv and irecv."""
