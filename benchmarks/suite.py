@@ -38,6 +38,7 @@ RANK_SCRIPT = Path(__file__).with_name("suite_rank.py")
 MOST_OVER_US = 0.35
 LEAST_SHARE = 0.9
 NUM_COMPARISONS = 20
+NUM_LAUNCHES = 9  # of the jobs of each, as hocket bench compare has them
 MOST_ALARMS = 1
 JOBS = {"openmpi": "mpi4py:openmpi", "mpich": "mpi4py:mpich", "hocket": "shm"}
 
@@ -100,8 +101,8 @@ def comparison_rows(rule: StopRule) -> list[Row]:
 
 def compared(pair: str, rule: StopRule) -> Comparison:
     targets = parse_targets(pair)
-    points = choose_points(["all_reduce"], targets, sizes=[1024, 64 << 10])
-    results = run_points(points, targets, 2, rule).results
+    points = choose_points(["all_reduce"], targets, sizes=[256 << 10, 1 << 20])
+    results = run_points(points, targets, 2, rule, num_launches=NUM_LAUNCHES).results
     first, second = ([each for each in results if each.point.target == target.name] for target in targets)
     return compare(first, second, paired=True)
 

@@ -16,10 +16,20 @@ def result(
     target: str = "shm",
     num_ranks: int = 2,
     calls: Sequence[tuple[float, ...]] = (),
+    launches: Sequence[int] = (),
 ) -> Result:
     """Return one of samples as they are given."""
     dtype = "float32" if "reduce" in benchmark else "uint8"
-    return Result(Point(benchmark, target, nbytes, dtype=dtype), num_ranks, tuple(samples), tuple(calls), 0, 10)
+    return Result(
+        Point(benchmark, target, nbytes, dtype=dtype),
+        num_ranks,
+        tuple(samples),
+        tuple(calls),
+        0,
+        10,
+        {},
+        tuple(launches),
+    )
 
 
 def noisy(seconds: float, count: int, seed: int, disturbances: Sequence[float] = ()) -> list[float]:

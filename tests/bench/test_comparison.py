@@ -1,6 +1,7 @@
 """The verdict of a comparison, on seeded noise: equals are equals, and 5 % are 5 %."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -44,6 +45,25 @@ def test_five_percent_are_seen_at_every_size(seed):
 def test_the_faster_one_is_no_regression():
     found = compare(*reversed(both(0.5, 1)), paired=True)
     assert {row.verdict for row in found.rows} == {"faster"} and not found.is_slower
+
+
+def test_launches_that_differ_are_no_difference_between_libraries():
+    """Each launch of a job is a few percent faster or slower than another one, however many rounds it has."""
+    alarms = 0
+    for seed in range(100):
+        draw = random.Random(seed)
+        first, second = [], []
+        for found in (first, second):
+            samples = [
+                sample for _ in range(9) for sample in noisy(1e-5 * draw.gauss(1, 0.03), 40, draw.getrandbits(30))
+            ]
+            found.append(result(samples=samples, launches=[40] * 9))
+        rows = compare(first, second, least=0.0, paired=True).rows
+        assert rows[0].num_launches == 9
+        alarms += rows[0].verdict == "slower"
+        of_one = [replace(each, launches=()) for each in (*first, *second)]
+        assert compare(of_one[:1], of_one[1:], paired=True).rows[0].num_launches == 1
+    assert alarms <= 5
 
 
 def test_less_than_the_least_difference_is_none():

@@ -1,10 +1,13 @@
 """Two ways, or two files, compared point by point: how many times as long, with an interval, and a verdict.
 
 Rounds that both have taken belong together, so ratios are taken round by round: what disturbs the machine for longer
-than a round disturbs both. The interval is that of the median ratio, by order statistics; with many rows, each is held
-to a stricter level, so that all of them together raise a false alarm in 5 % of comparisons of equals at most
-(Bonferroni). Samples of two different runs do not belong together, and are compared by the quotient of two intervals,
-which is wider.
+than a round disturbs both. Launches of the same job differ by some percent, because their memory lies elsewhere, which
+no number of rounds averages out: with 6 launches or more the interval is that of the median over launches of each one's
+median ratio, by order statistics. With many rows, each is held to a stricter level, so that all of them together raise
+a false alarm in 5 % of comparisons of equals at most (Bonferroni). Samples of two different runs do not belong
+together, and are compared by the quotient of two intervals, which is wider.
+
+Reference: Hunold, Carpen-Amarie, Reproducible MPI Benchmarking is Still Not as Easy as You Think (IEEE TPDS 27, 2016).
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ class Row:
         interval: of its median.
         verdict: of the second.
         is_paired: whether it stands on ratios of samples that belong together.
+        num_launches: on how many launches it stands.
     """
 
     case: str
@@ -45,6 +49,7 @@ class Row:
     interval: tuple[float, float] | None
     verdict: Verdict
     is_paired: bool
+    num_launches: int
 
 
 @dataclass(frozen=True)
@@ -93,11 +98,13 @@ def compare(first: Sequence[Result], second: Sequence[Result], *, least: float =
 def _row(first: Result, second: Result, confidence: float, least: float, paired: bool) -> Row:
     if paired:
         ratios = [their / our for our, their in zip(first.samples, second.samples, strict=True)]
-        middle, interval = median(ratios), _interval(ratios, confidence)
+        values = second.over_launches(ratios)
+        middle, interval = median(values), _interval(values, confidence)
     else:
-        middle = median(second.samples) / median(first.samples)
+        ours, theirs = (each.over_launches(each.samples) for each in (first, second))
+        middle = median(theirs) / median(ours)
         # Both medians in their intervals at once: half of what may be wrong to either.
-        own, other = (_interval(each.samples, (1 + confidence) / 2) for each in (first, second))
+        own, other = (_interval(each, (1 + confidence) / 2) for each in (ours, theirs))
         interval = None if own is None or other is None else (other[0] / own[1], other[1] / own[0])
     return Row(
         f"{first.point.benchmark} {format_nbytes(first.point.nbytes)}",
@@ -108,6 +115,7 @@ def _row(first: Result, second: Result, confidence: float, least: float, paired:
         interval,
         _verdict(middle, interval, least),
         paired,
+        min(first.num_launches, second.num_launches),
     )
 
 

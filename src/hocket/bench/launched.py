@@ -53,7 +53,7 @@ def measure_launched(request: Request, on_round: OnRound | None, on_results: OnR
             warnings = []
             if clock.error_s:
                 warnings.append(f"clocks of different hosts are the same to {1e6 * clock.error_s:.1f} us")
-            return Measured(series, left_out, warnings)
+            return Measured(series, left_out=left_out, warnings=warnings)
         finally:
             for driver in drivers.values():
                 driver.finalize()

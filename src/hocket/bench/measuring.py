@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hocket.bench.point import Point
 from hocket.bench.registry import find_benchmark
@@ -28,6 +28,7 @@ class Request:
         synchronised: whether calls are timed one by one where that makes sense.
         validates: whether results are looked at again in the course of the run.
         num_warm_up: how often each is done before anything is timed.
+        num_launches: how often jobs are started, one after the other.
     """
 
     points: Sequence[Point]
@@ -37,6 +38,7 @@ class Request:
     synchronised: bool = True
     validates: bool = True
     num_warm_up: int = 0
+    num_launches: int = 1
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,39 @@ class Measured:
 
     Args:
         series: of all that could be.
+        launches: of each, how many samples every launch of the jobs gave.
         left_out: of what could not: case and way, and why.
         warnings: what a reader has to know.
     """
 
     series: SeriesMeasurement
+    launches: Mapping[Key, Sequence[int]] = field(default_factory=dict)
     left_out: Sequence[tuple[str, str]] = ()
     warnings: Sequence[str] = ()
+
+
+def join(launches: Sequence[Measured]) -> Measured:
+    """Return what several launches of the same jobs gave, together; all of them are held to the longest warnings."""
+    first = launches[0]
+    keys = [key for key in first.series.series if all(key in each.series.series for each in launches)]
+    of_key = {key: [each.series.series[key] for each in launches] for key in keys}
+    series = {
+        key: Series(
+            parts[-1].iterations,
+            [value for part in parts for value in part.samples],
+            [call for part in parts for call in part.calls],
+            sum(part.num_late for part in parts),
+        )
+        for key, parts in of_key.items()
+    }
+    factors = tuple(factor for each in launches for factor in each.series.core_factors)
+    foreign_busy = max(each.series.foreign_busy for each in launches)
+    return Measured(
+        SeriesMeasurement(series, factors, foreign_busy),
+        {key: [len(part.samples) for part in parts] for key, parts in of_key.items()},
+        list(dict.fromkeys(line for each in launches for line in each.left_out)),
+        list(dict.fromkeys(line for each in launches for line in each.warnings)),
+    )
 
 
 def measure_points(

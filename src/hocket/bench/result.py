@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any
 
 from hocket.bench.point import Point
 from hocket.bench.registry import find_benchmark
 from hocket.errors import InvalidArgument
-from hocket.measure import Key, Series
+from hocket.measure import Key, Series, median_interval
+from hocket.measure.statistics import MIN_VALUES
 
 _BUS_FACTORS = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
@@ -38,6 +40,7 @@ class Result:
         num_late: calls that were dropped because a rank began them too late.
         iterations: in a sample.
         parts: seconds of what was timed beside it in the same rounds, by name.
+        launches: how many of the samples each launch of the job gave; in their order.
     """
 
     point: Point
@@ -47,14 +50,26 @@ class Result:
     num_late: int
     iterations: int
     parts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    launches: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, point: Point, num_ranks: int, series: Mapping[Key, Series]) -> Result:
+    def of(
+        cls, point: Point, num_ranks: int, series: Mapping[Key, Series], launches: Sequence[int] | None = None
+    ) -> Result:
         """Make one of what `measure_series` gave."""
         own = series[point.key]
         parts = {name: series[key] for name in PARTS if (key := point.part_key(name)) in series}
         times = {name: tuple(each.samples) for name, each in parts.items()}
-        return cls(point, num_ranks, tuple(own.samples), tuple(own.calls), own.num_late, own.iterations, times)
+        return cls(
+            point,
+            num_ranks,
+            tuple(own.samples),
+            tuple(own.calls),
+            own.num_late,
+            own.iterations,
+            times,
+            tuple(launches or ()),
+        )
 
     @property
     def overlap(self) -> float | None:
@@ -66,6 +81,18 @@ class Result:
         return median(max(0.0, 100 - 100 * (both - product) / alone) for both, product, alone in rounds)
 
     @property
+    def num_launches(self) -> int:
+        """How often the job was started."""
+        return max(1, len(self.launches))
+
+    def over_launches(self, values: Sequence[float]) -> Sequence[float]:
+        """Return the median of each launch of values that were taken with the samples; the values themselves where
+        there are too few launches for an interval."""
+        if self.num_launches < MIN_VALUES:
+            return values
+        return [median(values[first:last]) for first, last in pairwise(accumulate(self.launches, initial=0))]
+
+    @property
     def unit(self) -> str:
         """Of `value`: "us" or "MB/s"."""
         return find_benchmark(self.point.benchmark).unit
@@ -73,15 +100,16 @@ class Result:
     @property
     def value(self) -> float:
         """The median: microseconds of an operation, or 10^6 bytes a second."""
-        return self.value_of(median(self.samples))
+        return self.value_of(median(self.over_launches(self.samples)))
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the median, in `unit`; None where there are too few samples."""
-        seconds = Series(self.iterations, list(self.samples)).interval
-        if seconds is None:
+        """The 95 % interval of the median, in `unit`: over launches, with 6 of them or more, otherwise over samples;
+        None where there are too few of those."""
+        values = self.over_launches(self.samples)
+        if len(values) < MIN_VALUES:
             return None
-        low, high = sorted(map(self.value_of, seconds))
+        low, high = sorted(map(self.value_of, median_interval(values)))
         return low, high
 
     @property
@@ -110,7 +138,7 @@ class Result:
     @property
     def time_us(self) -> float:
         """The median time of one operation in microseconds, whatever the unit."""
-        return 1e6 * median(self.samples) / self._operations
+        return 1e6 * median(self.over_launches(self.samples)) / self._operations
 
     @property
     def algbw(self) -> float:
@@ -143,6 +171,7 @@ class Result:
             "iterations": self.iterations,
             "overlap": self.overlap,
             "samples_s": list(self.samples),
+            "launches": list(self.launches),
             "parts_s": {name: list(each) for name, each in self.parts.items()},
         }
         if raw:
@@ -166,6 +195,7 @@ class Result:
                 given["num_late"],
                 given["iterations"],
                 {name: tuple(each) for name, each in given["parts_s"].items()},
+                tuple(given.get("launches", ())),
             )
         except (KeyError, TypeError) as error:
             raise InvalidArgument(f"that is no result of hocket bench: {error}") from error

@@ -10,13 +10,13 @@ from statistics import median
 
 from hocket.bench.launched import measure_launched
 from hocket.bench.launchers import LAUNCHERS
-from hocket.bench.measuring import Measured, OnResults, Request, measure_points
+from hocket.bench.measuring import Measured, OnResults, Request, join, measure_points
 from hocket.bench.point import Point
 from hocket.bench.rank import specification
 from hocket.bench.registry import find_benchmark
 from hocket.bench.result import Result
 from hocket.bench.startup import measure_startup
-from hocket.bench.targets import Target, by_launcher
+from hocket.bench.targets import Target, by_job
 from hocket.boot.environment import read_world
 from hocket.errors import InvalidArgument
 from hocket.measure import Coordinator, Key, StopRule
@@ -52,6 +52,7 @@ def run_points(
     synchronised: bool = True,
     validates: bool = True,
     num_warm_up: int = 0,
+    num_launches: int = 1,
     on_round: OnRound | None = None,
     on_results: OnResults | None = None,
 ) -> Run:
@@ -68,6 +69,8 @@ def run_points(
         validates: whether results are looked at again in the course of the run, at random moments; before it they are
             in any case.
         num_warm_up: how often each is done before anything is timed, beside a twentieth of each sample.
+        num_launches: how often jobs are started, one after the other; each has its part of the rule's time. Times of
+            two launches differ by some percent, because their memory lies elsewhere.
         on_round: called after each round, as of `measure_series`.
         on_results: called after each round with what was seen so far.
 
@@ -77,7 +80,10 @@ def run_points(
         CommTimeout: one did not answer in time.
     """
     check_points(points, num_ranks)
-    request = Request(points, targets, num_ranks, rule, synchronised, validates, num_warm_up)
+    if num_launches < 1:
+        raise InvalidArgument(f"jobs are started at least once, not {num_launches} times")
+    of_launch = replace(rule, time_limit_s=rule.time_limit_s / num_launches)
+    request = Request(points, targets, num_ranks, of_launch, synchronised, validates, num_warm_up, num_launches)
     starts = [each for each in points if each.benchmark == STARTUP]
     others = replace(request, points=[each for each in points if each.benchmark != STARTUP])
     measured: list[Measured] = []
@@ -89,24 +95,47 @@ def run_points(
         keys = {each.key: by_name[each.target] for each in starts}
         measured.append(Measured(measure_startup(keys, num_ranks, rule, on_round)))
     if others.points:
-        measure = measure_launched if is_launched else _measure_jobs
-        measured.append(measure(others, on_round, on_results))
+        if is_launched and num_launches > 1:
+            raise InvalidArgument(f"ranks that a launcher has started cannot be started {num_launches} times")
+        measured.append(
+            measure_launched(others, on_round, on_results)
+            if is_launched
+            else _measure_launches(others, on_round, on_results)
+        )
     series = {key: each for part in measured for key, each in part.series.series.items()}
     factors = [factor for part in measured for factor in part.series.core_factors]
     foreign_busy = max(part.series.foreign_busy for part in measured)
-    results = tuple(Result.of(each, num_ranks, series) for each in points if each.key in series)
+    launches = {key: each for part in measured for key, each in part.launches.items()}
+    results = tuple(Result.of(each, num_ranks, series, launches.get(each.key)) for each in points if each.key in series)
     warnings = [f"left out {name}: {reason}" for part in measured for name, reason in part.left_out]
     warnings += [each for part in measured for each in part.warnings]
     warnings += _warnings(results, num_ranks, foreign_busy)
     return Run(results, median(factors), foreign_busy, tuple(warnings))
 
 
+def _measure_launches(request: Request, on_round: OnRound | None, on_results: OnResults | None) -> Measured:
+    """Start the jobs as often as is wanted, each time in another order of measurements."""
+    found = []
+    for number in range(request.num_launches):
+
+        def tell(done: int, total: int, state: str, number: int = number) -> None:
+            launch = f"launch {number + 1} of {request.num_launches}, " if request.num_launches > 1 else ""
+            if on_round is not None:
+                on_round(done, total, launch + state)
+
+        rule = replace(request.rule, seed=request.rule.seed + number)
+        found.append(_measure_jobs(replace(request, rule=rule), tell, on_results))
+    return join(found)
+
+
 def _measure_jobs(request: Request, on_round: OnRound | None, on_results: OnResults | None) -> Measured:
     """Start a job for each launcher, and measure the points of all of them, interleaved."""
     argv = [sys.executable, "-m", "hocket.bench.rank"]
     jobs = [
-        LAUNCHERS[name]([*argv, specification(request.points, own, request.num_warm_up)], request.num_ranks, name)
-        for name, own in by_launcher(request.targets).items()
+        LAUNCHERS[own[0].launcher](
+            [*argv, specification(request.points, own, request.num_warm_up)], request.num_ranks, own[0].name
+        )
+        for own in by_job(request.targets)
     ]
     with Coordinator(jobs) as coordinator:
         answers = [coordinator.ask(job.name, {"do": "left_out"})[0]["left_out"] for job in jobs]
@@ -118,7 +147,7 @@ def _measure_jobs(request: Request, on_round: OnRound | None, on_results: OnResu
             message = {"do": "check", "case": key.case, "name": key.name, "turn": turn}
             coordinator.ask(coordinator.job_of(key), message)
 
-        return Measured(measure_points(coordinator, request, check, on_round, on_results), left_out)
+        return Measured(measure_points(coordinator, request, check, on_round, on_results), left_out=left_out)
 
 
 def check_points(points: Sequence[Point], num_ranks: int) -> None:

@@ -15,7 +15,8 @@ from hocket.measure import StopRule
 from hocket.measure.machine import usable_cpus
 
 _DELAY_US = 2000
-_SIZES = (64, 64 << 10)
+_SIZES = (64 << 10, 1 << 20)
+_LAUNCHES = 9
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,12 @@ def _crowded(library: str, rule: StopRule) -> Trial:
 
 
 def _both(first: str, second: str, num_ranks: int, rule: StopRule) -> tuple[Sequence[Result], Sequence[Result]]:
-    results = _run(f"{first},{second}", ["all_reduce"], num_ranks, rule).results
+    results = _run(f"{first},{second}", ["all_reduce"], num_ranks, rule, _LAUNCHES).results
     of_first, of_second = ([each for each in results if each.point.target == name] for name in (first, second))
     return of_first, of_second
 
 
-def _run(libraries: str, names: Sequence[str], num_ranks: int, rule: StopRule) -> Run:
+def _run(libraries: str, names: Sequence[str], num_ranks: int, rule: StopRule, num_launches: int = 1) -> Run:
     targets = parse_targets(libraries)
-    return run_points(choose_points(names, targets, sizes=_SIZES), targets, num_ranks, rule)
+    points = choose_points(names, targets, sizes=_SIZES)
+    return run_points(points, targets, num_ranks, rule, num_launches=num_launches)

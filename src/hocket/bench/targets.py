@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hocket.backends import backends_among, find_backends
-from hocket.bench.drivers.faulty import parse_fault
+from hocket.bench.drivers.faulty import AGAIN, parse_fault
 from hocket.bench.drivers.hocket import MIX
 from hocket.bench.drivers.torch import check_backend
 from hocket.bench.launchers import wheel_file
@@ -116,9 +116,9 @@ def _check_module(module: str, extra: str, name: str) -> None:
         raise BackendUnavailable(f"library {name!r} needs {module}: pip install '{extra}'")
 
 
-def by_launcher(targets: Sequence[Target]) -> dict[str, list[Target]]:
-    """Return targets by the launcher that starts their ranks."""
-    found: dict[str, list[Target]] = {}
+def by_job(targets: Sequence[Target]) -> list[list[Target]]:
+    """Return the targets of each job: those with the same launcher together, but for those that are to be alone."""
+    found: dict[tuple[str, str], list[Target]] = {}
     for each in targets:
-        found.setdefault(each.launcher, []).append(each)
-    return found
+        found.setdefault((each.launcher, each.name if each.name.endswith(AGAIN) else ""), []).append(each)
+    return list(found.values())

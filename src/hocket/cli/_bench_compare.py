@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hocket.boot.environment import read_world
 from hocket.cli._bench_options import (
     DEFAULT_SEED,
     AsJson,
     Budget,
     Buffers,
     Dtype,
+    Launches,
     NumRanks,
     Seed,
     Sizes,
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 HELP = """Say whether one library, or one file of results, is slower than another one. Exit code 1 if it is.
 
 Two libraries are measured in the same rounds, and compared round by round, which shows differences of a few percent on
-a machine that is never quiet. Two files (of hocket bench run --format json) were not, and need larger ones."""
+a machine that is never quiet; and their jobs are started several times, since two launches of the same job differ by
+some percent. Two files (of hocket bench run --format json --launches 9) need larger differences."""
 EXAMPLES = """\b
 Examples:
   hocket bench compare gloo shm
@@ -48,7 +51,8 @@ def compare(
     sizes: Sizes = "8,64KiB,1MiB",
     dtype: Dtype = None,
     least: Annotated[float, typer.Option(metavar="PART", help="A difference that is smaller is none.")] = 0.02,
-    budget: Budget = 60.0,
+    launches: Launches = 9,
+    budget: Budget = 90.0,
     seed: Seed = DEFAULT_SEED,
     as_json: AsJson = False,
 ) -> int:
@@ -65,7 +69,7 @@ def compare(
         found = compare_results(*(load_run(each).results for each in files), least=least, paired=False)
     else:
         found = _of_libraries(
-            first, second, benchmark, number_of_ranks(num_ranks), buffer, sizes, dtype, least, budget, seed
+            first, second, benchmark, number_of_ranks(num_ranks), buffer, sizes, dtype, least, launches, budget, seed
         )
     if as_json:
         print(json.dumps({"first": first, "second": second, **found.to_json()}))
@@ -83,6 +87,7 @@ def _of_libraries(
     sizes: str | None,
     dtype: str | None,
     least: float,
+    launches: int,
     budget: float,
     seed: int,
 ) -> Comparison:
@@ -93,8 +98,9 @@ def _of_libraries(
     points, targets = choose(benchmark.split(","), f"{first},{second}", num_ranks, sizes, buffers=[buffer], dtype=dtype)
     # As many rounds as there is time for: the interval is that of a ratio, which is not known beforehand.
     rule = StopRule(precision=0.002, max_samples=400, time_limit_s=budget, seed=seed)
+    num_launches = 1 if read_world().size > 1 else launches
     with progress(f"{first} and {second}", "points", is_first()) as on_round:
-        ran = run_points(points, targets, num_ranks, rule, on_round=on_round)
+        ran = run_points(points, targets, num_ranks, rule, num_launches=num_launches, on_round=on_round)
     tell(ran.warnings)
     by_library = [[each for each in ran.results if each.point.target == target.name] for target in targets]
     return compare_results(*by_library, least=least, paired=True)
@@ -104,7 +110,7 @@ def _print(first: str, second: str, found: Comparison) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{second}, judged by {first}", title_justify="left")
+    table = Table(title=f"{second}, judged by {first}, {found.rows[0].num_launches} launches", title_justify="left")
     for heading in ("", first, second, "", "times as long", "interval", "verdict"):
         table.add_column(heading, justify="left" if heading in ("", "verdict") else "right")
     for row in found.rows:

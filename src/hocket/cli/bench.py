@@ -22,6 +22,7 @@ from hocket.cli._bench_options import (
     Budget,
     Buffers,
     Dtype,
+    Launches,
     Libraries,
     NumRanks,
     Precision,
@@ -92,6 +93,7 @@ def run(
     symmetric: Annotated[bool, typer.Option("--symmetric", help="Memory that hocket's ranks share.")] = False,
     sync: Annotated[str, typer.Option(metavar="window|loop", help="How calls of collectives are timed.")] = "window",
     precision: Precision = 0.05,
+    launches: Launches = 1,
     budget: Budget = 60.0,
     iterations: Annotated[
         int | None,
@@ -159,6 +161,7 @@ def run(
             synchronised=sync == "window",
             validates=validate,
             num_warm_up=skip,
+            num_launches=launches,
             on_round=on_round,
             on_results=on_results,
         )

@@ -1,5 +1,5 @@
 """Libraries with a fault put into them, by which the suite itself is tested: `shm!corrupt`, `shm!delay=200us`,
-`shm!slow=5%`; and under a second name without any, `shm!again`."""
+`shm!slow=5%`; and without any, but in a job of its own, `shm!again`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from hocket.bench.drivers.base import Binder, Call, Driver
 from hocket.errors import InvalidArgument
 
+AGAIN = "!again"
 _FORMS = "corrupt, delay=200us, slow=5%, and none at all: again"
 Fault = Callable[[Call, tuple[Any, ...], int], Call]
 

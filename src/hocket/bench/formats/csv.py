@@ -17,7 +17,7 @@ def write(run: Run, layout: Layout = _PLAIN) -> str:
     for each in run.results:
         row = each.to_json()
         row["low"], row["high"] = row.pop("interval") or ("", "")
-        del row["samples_s"], row["parts_s"]
+        del row["samples_s"], row["parts_s"], row["launches"]
         rows.append(row)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
