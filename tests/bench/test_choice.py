@@ -22,6 +22,17 @@ def test_omb_py_names_are_understood(name):
     assert len(found) == 1 and found <= set(benchmarks())
 
 
+def test_groups_of_benchmarks():
+    shm = parse_targets("shm")
+    assert {each.benchmark for each in choose_points(["omb-py"], shm, sizes=[8])} == {
+        find_benchmark(each).name for each in OMB_PY
+    }
+    of_pairs = {each.benchmark for each in choose_points(["point-to-point", "latency"], shm, sizes=[8])}
+    assert len(of_pairs) == 5 and "latency" in of_pairs
+    everything = {each.benchmark for each in choose_points(["all"], shm, sizes=[8])}
+    assert everything == set(benchmarks()) - {"startup"}
+
+
 def test_sizes_are_taken_as_they_are():
     shm = parse_targets("shm")
     assert [each.nbytes for each in choose_points(["latency"], shm, sizes=[0, 7, 1000])] == [0, 7, 1000]

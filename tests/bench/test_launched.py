@@ -44,10 +44,11 @@ def results_of(text: str) -> set[tuple[str, str, int, int]]:
 
 
 def test_one_of_the_ranks_tells_what_all_measured() -> None:
-    arguments = ("run", "latency", "all_reduce", "iall_reduce", "--library", "shm,torch:gloo")
+    names = ("latency", "all_reduce", "broadcast", "iall_reduce")
+    arguments = ("run", *names, "--library", "shm,torch:gloo")
     ((code, out, err),) = run((hocket_run("-n", "2", *BENCH, *arguments, *QUICK), {}))
     assert code == 0, err
-    names, libraries = ("latency", "all_reduce", "iall_reduce"), ("shm", "torch:gloo")
+    libraries = ("shm", "torch:gloo")
     assert results_of(out) == {(name, each, nbytes, 2) for name in names for each in libraries for nbytes in (8, 4096)}
 
 

@@ -11,6 +11,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 CASES = {
+    "bench.py": (None, "times the time of MPICH"),
     "all_reduce.py": (4, "ranks of my pair add up to 5"),
     "messages.py": (3, "rank 2: my token came home"),
     "measure.py": (2, "ratio"),

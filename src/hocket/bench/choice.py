@@ -10,7 +10,7 @@ from hocket.bench.drivers.base import APIS
 from hocket.bench.families.collectives import itemsize_of
 from hocket.bench.patterns import check_reduction
 from hocket.bench.point import Point
-from hocket.bench.registry import Benchmark, find_benchmark
+from hocket.bench.registry import Benchmark, find_group
 from hocket.bench.sizes import powers_of_two
 from hocket.bench.targets import Target
 from hocket.errors import InvalidArgument
@@ -33,7 +33,7 @@ def choose_points(
     """Return the points of all combinations.
 
     Args:
-        names: of benchmarks, in hocket's, OMB's or OMB-Py's spelling.
+        names: of benchmarks, in hocket's, OMB's or OMB-Py's spelling, or of groups, see `find_group`.
         targets: libraries.
         buffers, apis: kinds of memory, and how it is handed over.
         sizes: of messages in bytes, taken as they are; None: powers of two from `least` to `most`, or from and to what
@@ -55,7 +55,7 @@ def choose_points(
     if window < 1:
         raise InvalidArgument(f"at least 1 message is in flight, not {window}")
     points = []
-    for benchmark in dict.fromkeys(map(find_benchmark, names)):
+    for benchmark in dict.fromkeys(each for name in names for each in find_group(name)):
         elements = dtype or ("float32" if benchmark.reduces else "uint8")
         for kind in kinds:
             kind.check_dtype(elements)

@@ -129,6 +129,30 @@ def benchmarks() -> Mapping[str, Benchmark]:
     return {each.name: each for each in sorted(found, key=lambda each: (each.family != "point to point", each.family))}
 
 
+OMB_PY = (
+    "latency", "bandwidth", "bidirectional_bandwidth", "multi_latency", "all_gather", "all_gatherv", "all_reduce",
+    "all_to_all", "all_to_allv", "barrier", "broadcast", "gather", "gatherv", "reduce_scatter", "reduce", "scatter",
+    "scatterv",
+)  # fmt: skip
+"""The benchmarks that OMB-Py has (OMB 7.4, python/)."""
+
+
+def find_group(name: str) -> list[Benchmark]:
+    """Return the benchmarks of a group: "all", but for those that start jobs, "omb-py", or a family, with dashes for
+    blanks; otherwise the one of that name.
+
+    Raises:
+        InvalidArgument: there is none; lists those that there are.
+    """
+    found = benchmarks()
+    groups = {each.family.replace(" ", "-"): each.family for each in found.values()}
+    if name in groups:
+        return [each for each in found.values() if each.family == groups[name]]
+    if name == "omb-py":
+        return [found[each] for each in OMB_PY]
+    return [each for each in found.values() if each.family != "whole job"] if name == "all" else [find_benchmark(name)]
+
+
 def find_benchmark(name: str) -> Benchmark:
     """Return a benchmark by its name, or by that of OMB or OMB-Py.
 

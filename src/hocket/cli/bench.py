@@ -49,6 +49,7 @@ Options are understood in the spelling of OMB and OMB-Py too: --benchmark, --min
 _RUN_EXAMPLES = """\b
 Examples:
   hocket bench run latency all_reduce
+  hocket bench run omb-py --max 64KiB --pickle
   hocket bench run all_reduce --library shm,mpi4py:mpich,torch:gloo --sizes 8,64KiB,1MiB
   hocket bench run --benchmark osu_bw --buffer bytearray --pickle
   hocket bench run all_gather -n 4 --api buffer,pickle --format json --output all_gather.json"""

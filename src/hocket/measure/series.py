@@ -141,7 +141,7 @@ def measure_series(
         raise InvalidArgument("there is no contender to measure")
     series = {key: Series(rule.iterations or calibrate(runner, key, rule.min_sample_s)) for key in runner.contenders}
     windows: dict[Key, _Windows] = {}
-    for case in dict.fromkeys(key.case for key in windowed):
+    for case in dict.fromkeys(key.case for key in runner.contenders if key in windowed):  # in one order on all ranks
         of_case = [key for key in runner.contenders if key.case == case and key in windowed]
         counts = {key: series[key].iterations for key in of_case}
         windows |= zip(of_case, _windows_of_case(runner, of_case, counts, rule), strict=True)

@@ -11,14 +11,14 @@ Reproducible MPI Benchmarking is Still Not as Easy as You Think (IEEE TPDS 27, 2
 from __future__ import annotations
 
 import math
-import time
+import os
 from collections.abc import Callable, Sequence
 
 from hocket.errors import InvalidState
 from hocket.measure.contender import Contender, num_warm_up
 
 _LEAD_S = 2e-3  # until the ranks have heard when the first window begins
-_SPIN_S = 200e-6  # before a window begins; until then a rank that waits leaves the core to others
+_SPIN_S = 50e-6  # before a window begins; until then a rank that waits leaves the core to others that need it
 LATE = math.nan
 
 
@@ -62,8 +62,8 @@ def sample_windows(
         if left_s <= 0:
             call()  # the other ranks make it too
             continue
-        if left_s > 2 * _SPIN_S:
-            time.sleep(left_s - _SPIN_S)
+        while begin_s - clock() > _SPIN_S:
+            os.sched_yield()  # a rank that slept would wake on another one's CPU, and stay there for many calls
         while clock() < begin_s:
             pass
         call()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hocket.bench.arrays import Arrays
 from hocket.bench.drivers.base import Call
 from hocket.bench.flows import FLOWS, Sizes
-from hocket.bench.patterns import REDUCTIONS, fold, pattern
+from hocket.bench.patterns import REDUCTIONS, fold, pattern, to_reduce
 from hocket.bench.registry import Benchmark, Prepared, Setting
 from hocket.errors import WrongResult
 
@@ -45,7 +45,7 @@ class OnMemory(_Calls):
     def __init__(
         self, setting: Setting, op: str, with_counts: bool = False, bind: Callable[..., Call] | None = None
     ) -> None:
-        self._setting, self._flow = setting, FLOWS[op]
+        self._setting, self._flow, self._reduces = setting, FLOWS[op], op in REDUCING
         point, driver = setting.point, setting.driver
         self._sizes = sizes_of(setting, op)
         rank = driver.rank
@@ -74,6 +74,8 @@ class OnMemory(_Calls):
         point, rank = self._setting.point, self._setting.driver.rank
         lengths = [self._flow.given(self._sizes, each) for each in range(self._setting.driver.size)]
         xs = [pattern(length, point.dtype, each, turn) for each, length in enumerate(lengths)]
+        if self._reduces:
+            xs = [to_reduce(x, point.reduction, each, len(xs)) for each, x in enumerate(xs)]
         if self._x is not None:
             self._arrays.write(self._x, xs[rank])
         self.once()
@@ -117,7 +119,10 @@ class OnObjects(_Calls):
         lengths = [self._flow.given(self._sizes, each) for each in range(size)]
         if turn is None:
             return [pattern(length, point.dtype, 0, 0) * 0 for length in lengths]
-        return [pattern(length, point.dtype, each, turn) for each, length in enumerate(lengths)]
+        xs = [pattern(length, point.dtype, each, turn) for each, length in enumerate(lengths)]
+        if self._op not in REDUCING:
+            return xs
+        return [to_reduce(x, point.reduction, each, size) for each, x in enumerate(xs)]
 
     def _pack(self, content: NDArray[Any]) -> Any:
         """An array as an object, or as a list of one for each rank."""

@@ -1,0 +1,24 @@
+"""Which library is the faster one here, and is that more than noise?
+
+python examples/bench.py
+"""
+
+from hocket.bench import choose_points, compare, parse_targets, run_points
+from hocket.measure import StopRule, progress
+
+
+def main() -> None:
+    targets = parse_targets("shm,mpi:mpich")
+    points = choose_points(["all_reduce"], targets, sizes=[8, 64 << 10])
+    with progress("shm and MPICH", "points") as on_round:
+        run = run_points(points, targets, 2, StopRule(time_limit_s=7), num_launches=7, on_round=on_round)
+    for each in run.results:
+        p99 = each.percentile(99)
+        print(f"{each.point.way:32} {each.point.nbytes:6} B  {each.value:8.2f} {each.unit}, 99 %: {p99:.2f}")
+    shm, mpich = ([each for each in run.results if each.point.target == target.name] for target in targets)
+    for row in compare(mpich, shm, paired=True).rows:
+        print(f"{row.case}: {row.verdict}: shm takes {row.ratio:.2f} {row.interval} times the time of MPICH")
+
+
+if __name__ == "__main__":
+    main()
