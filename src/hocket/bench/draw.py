@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hocket.bench.point import labels_of
 from hocket.bench.registry import find_benchmark
-from hocket.bench.result import Result
+from hocket.bench.result import Result, format_value
 from hocket.comm.policy import format_nbytes
 from hocket.measure.pictures import load_pyplot
 
@@ -66,7 +66,7 @@ def _draw_line(axes: Axes, results: Sequence[Result], color: str, label: str) ->
 def _draw_bars(axes: Axes, results: Sequence[Result], labels: Mapping[str, str]) -> None:
     values = [each.value for each in results]
     bars = axes.barh([labels[each.point.way] for each in results], values, height=0.6, color=_COLORS[0])
-    axes.bar_label(bars, [f"{each:.4g}" for each in values], padding=3, fontsize=9)
+    axes.bar_label(bars, [format_value(each) for each in values], padding=3, fontsize=9)
     axes.invert_yaxis()
     if max(values) > _MOST_LINEAR * min(values):
         axes.set_xscale("log")

@@ -12,7 +12,7 @@ from pathlib import Path
 from hocket.bench.draw import draw_benchmark
 from hocket.bench.point import labels_of
 from hocket.bench.registry import find_benchmark
-from hocket.bench.result import Result
+from hocket.bench.result import Result, format_value
 from hocket.bench.run import Run
 from hocket.comm.policy import format_nbytes
 
@@ -84,4 +84,4 @@ def _cell(result: Result | None, best: Result) -> str:
     spread = "" if result.precision is None else f" <small>±{100 * result.precision:.0f} %</small>"
     kind = ' class="best"' if result is best else ""
     hidden = "" if result.overlap is None else f", {result.overlap:.0f} % hidden"
-    return f"<td{kind}>{result.value:.4g}{spread}{hidden}</td>"
+    return f"<td{kind}>{format_value(result.value)}{spread}{hidden}</td>"

@@ -205,6 +205,6 @@ class Result:
         return find_benchmark(self.point.benchmark).num_messages(self.point)
 
 
-def best(results: Sequence[Result]) -> Result:
-    """Return the one that took the least time."""
-    return min(results, key=lambda each: each.time_us)
+def format_value(value: float) -> str:
+    """Return a value with four digits, and no power of ten."""
+    return f"{value:,.0f}" if value >= 1e4 else f"{value:.4g}"

@@ -110,6 +110,8 @@ def _print(first: str, second: str, found: Comparison) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from hocket.bench.result import format_value
+
     table = Table(title=f"{second}, judged by {first}, {found.rows[0].num_launches} launches", title_justify="left")
     for heading in ("", first, second, "", "times as long", "interval", "verdict"):
         table.add_column(heading, justify="left" if heading in ("", "verdict") else "right")
@@ -117,6 +119,6 @@ def _print(first: str, second: str, found: Comparison) -> None:
         interval = "-" if row.interval is None else f"{row.interval[0]:.3f} .. {row.interval[1]:.3f}"
         verdict = f"[bold red]{row.verdict}[/]" if row.verdict == "slower" else row.verdict
         table.add_row(
-            row.case, f"{row.first:.4g}", f"{row.second:.4g}", row.unit, f"{row.ratio:.3f}", interval, verdict
+            row.case, format_value(row.first), format_value(row.second), row.unit, f"{row.ratio:.3f}", interval, verdict
         )
     Console(width=None if sys.stdout.isatty() else 140).print(table)

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from hocket.bench.point import labels_of
+from hocket.bench.result import format_value
 from hocket.cli._bench_options import is_first
 from hocket.comm.policy import format_nbytes
 from hocket.measure.progress import progress
@@ -94,5 +95,5 @@ def _cell(result: Result | None, best: Result) -> str:
         return "-"
     spread = "" if result.precision is None else f" ±{result.precision:.0%}"
     hidden = "" if result.overlap is None else f", {result.overlap:.0f}% hidden"
-    text = f"{result.value:.4g}{spread}{hidden}"
+    text = f"{format_value(result.value)}{spread}{hidden}"
     return f"[bold]{text}[/bold]" if result is best else text
