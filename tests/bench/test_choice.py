@@ -58,6 +58,12 @@ def test_all_combinations():
         ({"dtype": "float31"}, r"no type 'float31' of numpy arrays"),
         ({"buffers": ["bytearray"]}, r"bytearrays have bytes, not float32"),
         ({"least": 64, "most": 8}, r"from a smaller to a larger one, not from 64 to 8"),
+        (
+            {"buffers": ["bytearray"], "names": ["bcast"], "apis": ["dlpack"]},
+            "bytearray arrays cannot be handed over by DLP",
+        ),
+        ({"buffers": ["torch"], "symmetric": True}, "is numpy arrays, not torch ones"),
+        ({"apis": ["pickle"], "symmetric": True}, "not as objects"),
         ({"names": ["bw"], "sizes": [0]}, r"none of messages of 0 bytes"),
     ],
 )

@@ -51,6 +51,13 @@ def choose_points(
     unknown = [each for each in apis if each not in APIS]
     if unknown:
         raise InvalidArgument(f"there is no API {unknown[0]!r}; there are {', '.join(APIS)}")
+    for kind in kinds:
+        if "dlpack" in apis and not kind.has_dlpack:
+            raise InvalidArgument(f"{kind.name} arrays cannot be handed over by DLPack")
+        if symmetric and kind.name != "numpy":
+            raise InvalidArgument(f"memory that ranks share is numpy arrays, not {kind.name} ones")
+    if symmetric and not {"buffer", "dlpack"}.issuperset(apis):
+        raise InvalidArgument("memory that ranks share is handed over by buffer or dlpack, not as objects")
     check_reduction(reduction)
     if window < 1:
         raise InvalidArgument(f"at least 1 message is in flight, not {window}")

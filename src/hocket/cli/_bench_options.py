@@ -33,7 +33,7 @@ Dtype = Annotated[str | None, typer.Option("-T", "--dtype", metavar="TYPE", show
 Precision = Annotated[
     float, typer.Option("--ci", metavar="PART", help="Half of the 95 % interval of a median, as a part of it.")
 ]
-Budget = Annotated[float, typer.Option(metavar="S", help="Seconds after which no further round begins.")]
+Budget = Annotated[float, typer.Option(metavar="S", min=0.01, help="Seconds after which no further round begins.")]
 Launches = Annotated[int, typer.Option(metavar="N", help="How often jobs are started.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Of the order of measurements.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

@@ -26,10 +26,12 @@ class BufferKind(ABC):
 
     Attributes:
         name: by which it is chosen.
+        has_dlpack: whether arrays can be handed over by DLPack.
         needs: modules that have to be installed, and what installs them; None: nothing.
     """
 
     name: ClassVar[str]
+    has_dlpack: ClassVar[bool] = True
     needs: ClassVar[tuple[str, str] | None] = None
 
     @abstractmethod

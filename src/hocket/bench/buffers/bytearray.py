@@ -13,6 +13,7 @@ from hocket.errors import InvalidArgument
 
 class BytearrayBuffers(BufferKind):
     name = "bytearray"
+    has_dlpack = False
 
     def make(self, count: int, dtype: str) -> bytearray:
         return bytearray(count * np.dtype(dtype).itemsize)

@@ -12,6 +12,7 @@ from hocket.bench.buffers.base import BufferKind
 
 class NumbaBuffers(BufferKind):
     name = "numba"
+    has_dlpack = False
     needs = "numba", "hocket[numba]"
 
     def make(self, count: int, dtype: str) -> Any:

@@ -12,6 +12,7 @@ from hocket.bench.buffers.base import BufferKind
 
 class PycudaBuffers(BufferKind):
     name = "pycuda"
+    has_dlpack = False
     needs = "pycuda", "hocket[pycuda]"
 
     def make(self, count: int, dtype: str) -> Any:
