@@ -95,6 +95,12 @@ def test_a_keras_model(folder: Path) -> None:
         (["--model", "mine.py:model", "--layers-per-partition", "2,2"], "[2, 2] are 4 layers; the model has 5"),
         (["--model", "mine.py:model", "-n", "0"], "-n is 1 or more, not 0"),
         (["--model", "mine.py:model", "--picture", "step.xyz"], "xyz"),
+        (["--model", "mine.py:model", "--epochs", "0"], "--epochs is 1 or more, not 0"),
+        (["--model", "mine.py:model", "--steps", "-1"], "--steps is 1 or more, not -1"),
+        (["--model", "mine.py:model", "--lr", "-1"], "--lr is a number above zero, not -1.0"),
+        (["--model", "mine.py:model", "--timeout", "0"], "--timeout is a number above zero, not 0.0"),
+        (["--model", "mine.py:model", "--save", "absent/model.pt"], "for the model"),
+        (["--model", "resnet20-v2", "--save", "model.pt"], "Keras saves models as .keras or .h5, not as model.pt"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(

@@ -76,8 +76,12 @@ def train(
     """Check everything, and run the ranks."""
     if picture is not None:
         check_picture_path(picture)
-    if num_ranks < 1:
-        raise InvalidArgument(f"-n is 1 or more, not {num_ranks}")
+    for name, number in (("-n", num_ranks), ("--epochs", epochs), ("--steps", steps)):
+        if number is not None and number < 1:
+            raise InvalidArgument(f"{name} is 1 or more, not {number}")
+    for name, value in (("--lr", learning_rate), ("--timeout", timeout)):
+        if not 0 < value < float("inf"):
+            raise InvalidArgument(f"{name} is a number above zero, not {value}")
     options: dict[str, Any] = {
         "model": model, "data": data, "strategy": strategy, "partitions": partitions, "replicas": replicas,
         "schedule": schedule, "micro_batches": micro_batches, "layers": _read_counts(layers_per_partition),
@@ -100,10 +104,20 @@ def train(
 
 def _check(options: dict[str, Any], num_ranks: int) -> None:
     """Load model and data and settle what each rank does, so that bad input is found before a rank is started."""
-    from hocket.keras.by_name import compile_keras, is_keras, load_data, load_loss, load_model, load_optimizer
+    from hocket.keras.by_name import (
+        check_save_path,
+        compile_keras,
+        is_keras,
+        load_data,
+        load_loss,
+        load_model,
+        load_optimizer,
+    )
     from hocket.train import Wanted, graph_of, settle_without_measuring
 
     made = load_model(options["model"])
+    if options["save"]:
+        check_save_path(made, Path(options["save"]))
     load_data(options["data"])
     if is_keras(made):
         from hocket.keras import graph_of_keras

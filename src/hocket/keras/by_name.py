@@ -144,6 +144,20 @@ def save_model(model: Any, path: Path) -> None:
         torch.save(model.state_dict(), path)
 
 
+def check_save_path(model: Any, path: Path) -> None:
+    """Check that a model can be saved there, before it is trained.
+
+    Raises:
+        InvalidArgument: the path is a folder, its folder is not there, or Keras knows no format of that ending.
+    """
+    if path.is_dir():
+        raise InvalidArgument(f"{path} is a folder; name a file for the model")
+    if not path.parent.is_dir():
+        raise InvalidArgument(f"there is no folder {path.parent} for the model")
+    if is_keras(model) and path.suffix not in (".keras", ".h5"):
+        raise InvalidArgument(f"Keras saves models as .keras or .h5, not as {path.name}")
+
+
 def is_keras(model: Any) -> bool:
     """Return whether it is a Keras model."""
     return "keras" in sys.modules and isinstance(model, sys.modules["keras"].Model)
