@@ -56,7 +56,7 @@ def test_all_combinations():
         ({"reduction": "avg"}, r"no reduction 'avg'; there are sum, prod, min, max"),
         ({"sizes": [6]}, r"6 bytes are no whole number of float32 elements, which have 4"),
         ({"dtype": "float31"}, r"no type 'float31' of numpy arrays"),
-        ({"buffers": ["bytearray"]}, r"bytearrays have bytes, not float32"),
+        ({"buffers": ["bytearray"], "dtype": "float32"}, r"bytearrays have bytes, not float32"),
         ({"least": 64, "most": 8}, r"from a smaller to a larger one, not from 64 to 8"),
         (
             {"buffers": ["bytearray"], "names": ["bcast"], "apis": ["dlpack"]},

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hocket.bench.comparison import compare
+from hocket.bench.comparison import compare, launches_needed
 from hocket.errors import InvalidArgument
 
 from .results import noisy, result
@@ -70,13 +70,37 @@ def test_less_than_the_least_difference_is_none():
     assert not compare(*both(0.05, 3), least=0.1, paired=True).is_slower
 
 
-def test_unpaired_samples_need_a_larger_difference():
+def test_unpaired_samples_need_a_larger_difference_and_launches():
     first, second = both(0.05, 5)
-    rows = compare(first, second, paired=False).rows
-    assert all(not row.is_paired for row in rows)
-    assert {row.verdict for row in rows} <= {"as fast", "slower"}
+    assert {row.verdict for row in compare(first, second, paired=False).rows} == {"too few launches"}
+    assert not compare(first, second, paired=False).is_judged
+    count = launches_needed(len(SIZES), paired=False)
+    first, second = ([replace(each, launches=(len(each.samples) // count,) * count) for each in both(
+        slowdown, 5, 40 * count)[place]] for place, slowdown in enumerate((0.0, 0.3)))  # fmt: skip
+    found = compare(first, second, paired=False)
+    assert found.is_judged and {row.verdict for row in found.rows} == {"slower"}
+    paired = compare(first, second, paired=True).rows
     assert all(wide.interval[1] / wide.interval[0] > row.interval[1] / row.interval[0] for wide, row in zip(
-        rows, compare(first, second, paired=True).rows, strict=True))  # fmt: skip
+        found.rows, paired, strict=True))  # fmt: skip
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 12, 13, 19, 100])
+def test_as_many_launches_as_are_needed_judge_every_row(num_rows):
+    for paired in (True, False):
+        count = launches_needed(num_rows, paired=paired)
+        sides = []
+        for seconds in (1e-6, 2e-6):
+            samples = noisy(seconds, 8 * count, 3)
+            sides.append(
+                [result(nbytes=8 * (row + 1), samples=samples, launches=[8] * count) for row in range(num_rows)]
+            )
+        assert {row.verdict for row in compare(*sides, paired=paired).rows} == {"slower"}
+
+
+def test_files_with_several_libraries_are_compared_library_by_library():
+    both_libraries = [result(samples=[1e-6] * 9), result(samples=[5e-5] * 9, target="gloo")]
+    rows = compare(both_libraries, both_libraries[::-1], paired=True).rows
+    assert [row.ratio for row in rows] == [1.0, 1.0]
 
 
 def test_few_samples_are_called_few():

@@ -31,7 +31,7 @@ def test_osu_text_has_the_columns_that_parsers_read():
     # as ReFrame's osu_benchmarks read it: the size at the beginning of a line, and the figure after blanks
     assert re.search(r"^4\s+(\S+)", text, re.MULTILINE)[1] == "2.50"
     assert re.search(r"^1048576\s+(?P<bw>\S+)", text[text.index("Bandwidth") :], re.MULTILINE)["bw"] == "1048.58"
-    assert "# OSU MPI Allreduce Test" in text and "# OSU MPI Barrier Test" in text
+    assert "# OSU MPI Allreduce Latency Test" in text and "# OSU MPI Barrier Latency Test" in text
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert [len(line) for line in lines] == [28, 28, 28, 18, 46]
     assert lines[-1].split() == ["1024", "2048.00", "2000000.00"]  # two pairs: MB/s and messages a second

@@ -25,7 +25,9 @@ def test_percentiles_are_numpys_nearest_ranks():
     ("benchmark", "algbw", "busbw"),
     # nccl-tests, doc/PERFORMANCE.md, with 4 ranks and 1 MiB in 1 ms; an all_gather's size is that of all ranks' parts
     [("all_reduce", 1.048576, 1.5), ("reduce_scatter", 1.048576, 0.75), ("all_gather", 4 * 1.048576, 0.75),
-     ("all_to_all", 4 * 1.048576, 0.75), ("broadcast", 1.048576, 1.0), ("reduce", 1.048576, 1.0)],
+     ("all_to_all", 4 * 1.048576, 0.75), ("gather", 4 * 1.048576, 0.75), ("persistent_all_reduce", 1.048576, 1.5),
+     ("iall_gather", 4 * 1.048576, 0.75), ("all_gatherv", 4 * 1.048576, 0.75),
+     ("broadcast", 1.048576, 1.0), ("reduce", 1.048576, 1.0)],
 )  # fmt: skip
 def test_bandwidths_are_those_of_nccl_tests(benchmark, algbw, busbw):
     found = result(benchmark, 1 << 20, [1e-3] * 9, num_ranks=4)
@@ -45,3 +47,13 @@ def test_results_come_back_from_json():
     assert Result.from_json(json.loads(json.dumps(found.to_json(raw=True)))) == found
     with pytest.raises(InvalidArgument, match="no result"):
         Result.from_json({"benchmark": "all_reduce"})
+    whole = found.to_json(raw=True)
+    for damage in (
+        {"samples_s": []},
+        {"samples_s": ["x"]},
+        {"parts_s": []},
+        {"launches": [4, 4]},
+        {"benchmark": "none"},
+    ):
+        with pytest.raises(InvalidArgument):
+            Result.from_json({**whole, **damage})

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from hocket.bench.buffers.registry import find_kind
 from hocket.bench.choice import choose_points
+from hocket.bench.drivers.base import Driver
+from hocket.bench.point import Point
+from hocket.bench.registry import Setting, find_benchmark
 from hocket.bench.run import Run, run_points
 from hocket.bench.targets import parse_targets
-from hocket.errors import InvalidArgument, LaunchError
+from hocket.errors import InvalidArgument, LaunchError, WrongResult
 from hocket.measure import StopRule
 
 from .test_choice import OMB_PY
@@ -69,3 +73,47 @@ def test_more_ranks_than_cpus_are_said():
     num_ranks = len(os.sched_getaffinity(0)) + 1
     ran = measured(["barrier"], "shm", num_ranks)
     assert any(f"{num_ranks} ranks share" in each for each in ran.warnings)
+
+
+def test_parts_without_elements():
+    ran = measured(
+        ["reduce_scatter", "ireduce_scatter", "all_gather", "scatter", "scan"], "shm,mpi4py:mpich", 3, sizes=[0, 4, 8]
+    )
+    assert len(ran.results) == 2 * 5 * 3 and not any("left out" in each for each in ran.warnings)
+
+
+def test_what_a_library_refuses_leaves_the_others_be():
+    ran = measured(["all_reduce"], "shm,torch:gloo,mpi4py:mpich", dtype="bfloat16", buffers=["torch"], sizes=[8])
+    left_out = [each for each in ran.warnings if "left out" in each]
+    assert {each.point.target for each in ran.results} >= {"shm"} and len(ran.results) + len(left_out) == 3
+    assert any("mpi4py:mpich" in each for each in left_out)
+
+
+def test_large_objects_that_are_begun():
+    ran = measured(["bandwidth"], "mpi4py:mpich,shm", apis=["pickle"], sizes=[256 << 10], window=2)
+    assert len(ran.results) == 2
+
+
+def test_messages_that_do_not_come_are_found():
+    """Another library has filled the same arrays before with what is wanted."""
+
+    class Silent(Driver):
+        name, rank, size = "silent", 0, 2
+
+        def binders(self, api):
+            return dict.fromkeys(("send", "recv", "isend", "irecv"), lambda *arguments: lambda: None)
+
+        def barrier(self):
+            return None
+
+        def wait(self, requests):
+            return None
+
+        def largest(self, value):
+            return value
+
+    for name in ("latency", "bandwidth", "bidirectional_bandwidth"):
+        setting = Setting(Point(name, "silent", 8), Silent(), find_kind("numpy"))
+        prepared = find_benchmark(name).make(setting)
+        with pytest.raises(WrongResult, match="silent numpy buffer gave"):
+            prepared.check(0)

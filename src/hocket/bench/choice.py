@@ -38,7 +38,7 @@ def choose_points(
         buffers, apis: kinds of memory, and how it is handed over.
         sizes: of messages in bytes, taken as they are; None: powers of two from `least` to `most`, or from and to what
             each benchmark has by default.
-        dtype: of elements; None: float32 for reductions, bytes elsewhere.
+        dtype: of elements; None: float32 for reductions, but for those of bytearrays; bytes elsewhere.
         reduction: of operations that reduce.
         window: messages in flight, of bandwidths.
         symmetric: memory that hocket's ranks share.
@@ -63,7 +63,8 @@ def choose_points(
         raise InvalidArgument(f"at least 1 message is in flight, not {window}")
     points = []
     for benchmark in dict.fromkeys(each for name in names for each in find_group(name)):
-        elements = dtype or ("float32" if benchmark.reduces else "uint8")
+        has_bytes = any(kind.name == "bytearray" for kind in kinds)
+        elements = dtype or ("float32" if benchmark.reduces and not has_bytes else "uint8")
         for kind in kinds:
             kind.check_dtype(elements)
         for nbytes in _sizes(benchmark, elements, sizes, least, most):
@@ -91,7 +92,8 @@ def _sizes(
         return [0]
     itemsize = itemsize_of(dtype)
     if sizes is None:
-        first = max(benchmark.least_nbytes, itemsize if benchmark.least_nbytes else 0) if least is None else least
+        first = benchmark.least_nbytes if least is None else least
+        first = max(first, itemsize) if benchmark.reduces or first else first  # as OMB begins with an element
         sizes = powers_of_two(first, max(first, benchmark.most_nbytes) if most is None else most)
     for each in sizes:
         if each < 0:

@@ -3,15 +3,17 @@
 Rounds that both have taken belong together, so ratios are taken round by round: what disturbs the machine for longer
 than a round disturbs both. Launches of the same job differ by some percent, because their memory lies elsewhere, which
 no number of rounds averages out: with 6 launches or more the interval is that of the median over launches of each one's
-median ratio, by order statistics. With many rows, each is held to a stricter level, so that all of them together raise
-a false alarm in 5 % of comparisons of equals at most (Bonferroni). Samples of two different runs do not belong
-together, and are compared by the quotient of two intervals, which is wider.
+median ratio, by order statistics. With many rows, each is held to a stricter level, so that all of them together call
+equals slower in 5 % of comparisons at most (Bonferroni), which `launches_needed` says what it needs for. Samples of two
+different runs do not belong together, and are compared by the quotient of two intervals, which is wider; of few
+launches they say nothing.
 
 Reference: Hunold, Carpen-Amarie, Reproducible MPI Benchmarking is Still Not as Easy as You Think (IEEE TPDS 27, 2016).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -20,10 +22,10 @@ from typing import Any, Literal
 from hocket.bench.result import Result
 from hocket.comm.policy import format_nbytes
 from hocket.errors import InvalidArgument
-from hocket.measure.statistics import interval_rank, median_interval
+from hocket.measure.statistics import MIN_VALUES, interval_rank, median_interval
 
-Verdict = Literal["faster", "slower", "as fast", "too few samples"]
-_FALSE_ALARMS = 0.05  # in all rows together
+Verdict = Literal["faster", "slower", "as fast", "too few samples", "too few launches"]
+_FALSE_ALARMS = 0.05  # in all rows together: equals that are called slower
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,19 @@ class Comparison:
         """Whether the second is slower anywhere."""
         return any(row.verdict == "slower" for row in self.rows)
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether there was enough to judge every row."""
+        return not any(row.verdict.startswith("too few") for row in self.rows)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"rows": [asdict(row) for row in self.rows], "least": self.least, "is_slower": self.is_slower}
+        return {
+            "is_judged": self.is_judged,
+            "rows": [asdict(row) for row in self.rows],
+            "least": self.least,
+            "is_slower": self.is_slower,
+        }
 
 
 def compare(first: Sequence[Result], second: Sequence[Result], *, least: float = 0.02, paired: bool) -> Comparison:
@@ -86,26 +98,40 @@ def compare(first: Sequence[Result], second: Sequence[Result], *, least: float =
     Raises:
         InvalidArgument: they have no point in common.
     """
-    by_case = {_case_of(each): each for each in first}
-    pairs = [(by_case[case], each) for each in second if (case := _case_of(each)) in by_case]
+    has_ways = any(len({_way_of(each) for each in side}) > 1 for side in (first, second))
+    by_case = {_case_of(each, has_ways): each for each in first}
+    pairs = [(by_case[case], each) for each in second if (case := _case_of(each, has_ways)) in by_case]
     if not pairs:
         raise InvalidArgument("the two have measured nothing alike")
-    confidence = 1 - _FALSE_ALARMS / len(pairs)
+    confidence = row_confidence(len(pairs))
     rows = tuple(_row(one, other, confidence, least, paired) for one, other in pairs)
     return Comparison(rows, least)
+
+
+def launches_needed(num_rows: int, *, paired: bool) -> int:
+    """Return how many launches it takes to judge so many rows."""
+    confidence = row_confidence(num_rows) if paired else (1 + row_confidence(num_rows)) / 2
+    return max(MIN_VALUES, math.ceil(1 - math.log2(1 - confidence)))
+
+
+def row_confidence(num_rows: int) -> float:
+    """Of each row's interval: what is beyond one of its ends is a false alarm."""
+    return max(0.95, 1 - 2 * _FALSE_ALARMS / num_rows)
 
 
 def _row(first: Result, second: Result, confidence: float, least: float, paired: bool) -> Row:
     if paired:
         ratios = [their / our for our, their in zip(first.samples, second.samples, strict=True)]
         values = second.over_launches(ratios)
-        middle, interval = median(values), _interval(values, confidence)
+        middle, interval = median(values), interval_of(values, confidence)
     else:
         ours, theirs = (each.over_launches(each.samples) for each in (first, second))
         middle = median(theirs) / median(ours)
         # Both medians in their intervals at once: half of what may be wrong to either.
-        own, other = (_interval(each, (1 + confidence) / 2) for each in (ours, theirs))
+        own, other = (interval_of(each, (1 + confidence) / 2) for each in (ours, theirs))
         interval = None if own is None or other is None else (other[0] / own[1], other[1] / own[0])
+    num_launches = min(first.num_launches, second.num_launches)
+    verdict = _verdict(middle, interval, least)
     return Row(
         f"{first.point.benchmark} {format_nbytes(first.point.nbytes)}",
         first.value,
@@ -113,13 +139,14 @@ def _row(first: Result, second: Result, confidence: float, least: float, paired:
         first.unit,
         middle,
         interval,
-        _verdict(middle, interval, least),
+        verdict if paired or num_launches >= MIN_VALUES else "too few launches",
         paired,
-        min(first.num_launches, second.num_launches),
+        num_launches,
     )
 
 
-def _interval(values: Sequence[float], confidence: float) -> tuple[float, float] | None:
+def interval_of(values: Sequence[float], confidence: float) -> tuple[float, float] | None:
+    """Return the interval of the median, or None where there are too few values for it."""
     try:
         interval_rank(len(values), confidence)
     except InvalidArgument:
@@ -137,6 +164,12 @@ def _verdict(ratio: float, interval: tuple[float, float] | None, least: float) -
     return "as fast"
 
 
-def _case_of(result: Result) -> tuple[object, ...]:
+def _case_of(result: Result, has_ways: bool) -> tuple[object, ...]:
     point = result.point
-    return point.benchmark, point.nbytes, point.dtype, point.reduction, result.num_ranks
+    case = point.benchmark, point.nbytes, point.dtype, point.reduction, result.num_ranks
+    return (*case, *_way_of(result)) if has_ways else case
+
+
+def _way_of(result: Result) -> tuple[object, ...]:
+    point = result.point
+    return point.target, point.buffer, point.api, point.window, point.symmetric

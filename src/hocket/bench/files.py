@@ -28,6 +28,7 @@ def load_run(path: Path) -> Run:
         raise InvalidArgument(f"{path} is no result of hocket bench run --format json (version {VERSION})")
     try:
         results = tuple(map(Result.from_json, given["results"]))
-        return Run(results, given["core_factor"], given["foreign_busy"], tuple(given["warnings"]))
-    except (KeyError, InvalidArgument) as error:
+        factors = float(given["core_factor"]), float(given["foreign_busy"])
+        return Run(results, *factors, tuple(map(str, given["warnings"])))
+    except (KeyError, TypeError, ValueError) as error:  # InvalidArgument is a ValueError
         raise InvalidArgument(f"{path} is damaged: {error}") from error

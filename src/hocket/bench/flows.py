@@ -36,13 +36,13 @@ class Flow:
     """What goes where.
 
     Args:
-        given: elements of x, on a rank; 0: it has none.
-        gets: elements of out, on a rank; None: results stand in x.
+        given: elements of x, on a rank; None: it has no x.
+        gets: elements of out, on a rank, None where it has none; None for all: results stand in x.
         result: what stands there afterwards, of the x of all ranks; None: nothing that counts.
     """
 
-    given: Callable[[Sizes, int], int]
-    gets: Callable[[Sizes, int], int] | None
+    given: Callable[[Sizes, int], int | None]
+    gets: Callable[[Sizes, int], int | None] | None
     result: Callable[[Sizes, Arrays, int, Fold], NDArray[np.generic] | None]
 
 
@@ -54,8 +54,8 @@ def _all(sizes: Sizes, rank: int) -> int:
     return sum(sizes.counts)
 
 
-def _all_on_root(sizes: Sizes, rank: int) -> int:
-    return 0 if rank else sum(sizes.counts)
+def _all_on_root(sizes: Sizes, rank: int) -> int | None:
+    return None if rank else sum(sizes.counts)
 
 
 def _own(sizes: Sizes, rank: int) -> int:
@@ -67,9 +67,10 @@ def _own_of_all(sizes: Sizes, rank: int) -> int:
 
 
 FLOWS: Mapping[str, Flow] = {
-    "barrier": Flow(lambda sizes, rank: 0, None, lambda sizes, xs, rank, fold: None),
+    "barrier": Flow(lambda sizes, rank: None, None, lambda sizes, xs, rank, fold: None),
     "broadcast": Flow(_message, None, lambda sizes, xs, rank, fold: xs[0]),
     "reduce": Flow(_message, None, lambda sizes, xs, rank, fold: None if rank else fold(xs)),
+    "scan": Flow(_message, None, lambda sizes, xs, rank, fold: fold(xs[: rank + 1])),
     "all_reduce": Flow(_message, None, lambda sizes, xs, rank, fold: fold(xs)),
     "gather": Flow(_own, _all_on_root, lambda sizes, xs, rank, fold: None if rank else np.concatenate(xs)),
     "scatter": Flow(_all_on_root, _own, lambda sizes, xs, rank, fold: sizes.part(xs[0], rank)),

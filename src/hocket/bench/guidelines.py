@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
+from hocket.bench.comparison import interval_of, row_confidence
 from hocket.bench.result import Result
 
 
@@ -99,24 +101,32 @@ def check(results: Sequence[Result], sizes: Sequence[int], *, least: float = 0.0
         sizes: at which they are judged.
         least: an excess that is smaller is none.
     """
-    from statistics import median
-
-    from hocket.measure.statistics import MIN_VALUES, median_interval
-
     by_name = {(each.point.way, each.point.benchmark, each.point.nbytes): each for each in results}
-    findings = []
+    judged = []
     for way in dict.fromkeys(each.point.way for each in results):
         for nbytes in sizes:
             for guideline in GUIDELINES:
+                if guideline.operation == "barrier" and nbytes != sizes[0]:
+                    continue  # it has no size
                 own = by_name.get((way, guideline.operation, 0 if guideline.operation == "barrier" else nbytes))
                 others = [
-                    by_name.get((way, name, size(nbytes, results[0].num_ranks))) for name, size in guideline.instead
+                    each
+                    for name, size in guideline.instead
+                    if (each := by_name.get((way, name, size(nbytes, results[0].num_ranks)))) is not None
                 ]
-                if own is None or any(each is None for each in others):
+                if own is None or len(others) < len(guideline.instead):
                     continue
-                sums = [sum(each) for each in zip(*(each.samples for each in others if each is not None), strict=True)]
+                sums = [sum(each) for each in zip(*(each.samples for each in others), strict=True)]
                 ratios = [mine / theirs for mine, theirs in zip(own.samples, sums, strict=False)]
-                interval = median_interval(ratios) if len(ratios) >= MIN_VALUES else None
-                is_broken = interval is not None and interval[0] > 1 and median(ratios) > 1 + least
-                findings.append(Finding(guideline, way, nbytes, median(ratios), interval, is_broken))
-    return findings
+                judged.append((guideline, way, nbytes, ratios))
+    return [_finding(*each, least, len(judged)) for each in judged]
+
+
+def _finding(
+    guideline: Guideline, way: str, nbytes: int, ratios: Sequence[float], least: float, num_findings: int
+) -> Finding:
+    """Judge one; with many, each is held to a stricter level (Bonferroni)."""
+    interval = interval_of(ratios, row_confidence(num_findings))
+    middle = median(ratios)
+    is_broken = interval is not None and interval[0] > 1 and middle > 1 + least
+    return Finding(guideline, way, nbytes, middle, interval, is_broken)

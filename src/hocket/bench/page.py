@@ -46,7 +46,8 @@ def make_page(runs: Mapping[str, Run], picture_folder: Path | None = None) -> st
         parts += [f'<p class="warning">{escape(each)}</p>' for each in ran.warnings]
         ordered = sorted(ran.results, key=lambda each: each.point.benchmark)
         for benchmark, results in groupby(ordered, key=lambda each: each.point.benchmark):
-            parts.append(_section(benchmark, list(results), picture_folder))
+            stem = benchmark if len(runs) == 1 else f"{name}-{benchmark}"
+            parts.append(_section(benchmark, list(results), picture_folder, stem))
     title = escape(f"hocket bench: {', '.join(runs)}")
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -56,7 +57,7 @@ def make_page(runs: Mapping[str, Run], picture_folder: Path | None = None) -> st
     )
 
 
-def _section(name: str, results: Sequence[Result], picture_folder: Path | None) -> str:
+def _section(name: str, results: Sequence[Result], picture_folder: Path | None, stem: str) -> str:
     benchmark = find_benchmark(name)
     labels, common = labels_of(each.point for each in results)
     heads = "".join(f"<th>{escape(label)}</th>" for label in labels.values())
@@ -67,7 +68,7 @@ def _section(name: str, results: Sequence[Result], picture_folder: Path | None) 
         cells = "".join(_cell(of_row.get(way), best) for way in labels)
         rows.append(f"<tr><th>{format_nbytes(nbytes) if benchmark.has_sizes else ''}</th>{cells}</tr>")
     with tempfile.TemporaryDirectory() as folder:
-        path = (picture_folder or Path(folder)) / f"{name}.png"
+        path = (picture_folder or Path(folder)) / f"{stem}.png"
         draw_benchmark(results, path)
         picture = base64.b64encode(path.read_bytes()).decode()
     return (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hocket.comm.policy import format_nbytes
 from hocket.measure import Key
 
 
@@ -39,7 +38,7 @@ class Point:
     @property
     def key(self) -> Key:
         """Points with the same case are compared with each other."""
-        return Key(f"{self.benchmark} {format_nbytes(self.nbytes)}", self.way)
+        return Key(f"{self.benchmark} {self.nbytes} B", self.way)
 
     def part_key(self, part: str) -> Key:
         """The name of what is timed beside it in the same rounds."""

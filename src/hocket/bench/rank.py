@@ -16,7 +16,7 @@ from hocket.bench.point import Point
 from hocket.bench.registry import Prepared, Setting, find_benchmark
 from hocket.bench.targets import Target
 from hocket.comm import Communicator
-from hocket.errors import InvalidArgument, UnsupportedDtype
+from hocket.errors import WrongResult
 from hocket.measure import Contender, Key, serve
 from hocket.session import init
 
@@ -111,11 +111,16 @@ def prepare_all(
     arrays: dict[tuple[object, ...], Any] = {}
     for point in points:
         driver = drivers[point.target]
+        refusal = ""
         try:
             each = find_benchmark(point.benchmark).make(Setting(point, driver, find_kind(point.buffer), arrays))
             each.check(turn=0)
-        except (InvalidArgument, UnsupportedDtype) as error:
-            left_out.append((" ".join(point.key), str(error)))
+        except WrongResult:
+            raise
+        except driver.refusals as error:
+            refusal = " ".join(str(error).split()) or type(error).__name__
+        if driver.largest(bool(refusal)):
+            left_out.append((" ".join(point.key), refusal or "another rank has not got it"))
         else:
             prepared[point] = each
     return prepared, left_out

@@ -74,6 +74,7 @@ class Benchmark:
         summary: what is measured, in a line.
         aliases: names in OMB and OMB-Py, without "osu_".
         family: for lists.
+        op: the collective that it is about.
         reduces: whether it has a reduction, and elements with a type.
         has_sizes: whether there are messages.
         least_nbytes, most_nbytes: sizes by default.
@@ -91,6 +92,7 @@ class Benchmark:
     summary: str
     aliases: tuple[str, ...] = ()
     family: str = "collective"
+    op: str = ""
     reduces: bool = False
     has_sizes: bool = True
     least_nbytes: int = 1

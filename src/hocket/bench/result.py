@@ -20,6 +20,8 @@ _BUS_FACTORS = {
     "all_gather": lambda n: (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,
     "all_to_all": lambda n: (n - 1) / n,
+    "gather": lambda n: (n - 1) / n,
+    "scatter": lambda n: (n - 1) / n,
 }
 """Of a bandwidth, what the busiest link carries: nccl-tests, doc/PERFORMANCE.md."""
 ALONE, PRODUCT = PARTS = ("alone", "product")
@@ -133,23 +135,29 @@ class Result:
             raise InvalidArgument(f"a percentile is between 0 and 100, not {percent}")
         seconds = sorted(map(max, self.calls)) if self.calls else sorted(self.samples)
         rank = max(1, math.ceil(percent / 100 * len(seconds)))  # nearest rank
-        return 1e6 * seconds[rank - 1] / self._operations
+        return 1e6 * seconds[rank - 1] / self.operations
 
     @property
     def time_us(self) -> float:
         """The median time of one operation in microseconds, whatever the unit."""
-        return 1e6 * median(self.over_launches(self.samples)) / self._operations
+        return 1e6 * median(self.over_launches(self.samples)) / self.operations
+
+    @property
+    def total_nbytes(self) -> int:
+        """Bytes of the larger array of a rank, which nccl-tests counts."""
+        return (self.num_ranks if self._op in _OF_ALL else 1) * self.point.nbytes
 
     @property
     def algbw(self) -> float:
-        """Algorithm bandwidth in 10^9 bytes a second, as nccl-tests has it: the larger array of a rank by the time."""
-        factor = self.num_ranks if self.point.benchmark.removesuffix("v") in _OF_ALL else 1
-        return factor * self.point.nbytes / self.time_us / 1e3
+        """Algorithm bandwidth in 10^9 bytes a second, as nccl-tests has it: the larger array of a rank by the time; of
+        a non-blocking operation by its time alone."""
+        seconds = median(self.parts[ALONE]) if self.parts else median(self.over_launches(self.samples))
+        return self.total_nbytes * self.operations / seconds / 1e9
 
     @property
     def busbw(self) -> float:
         """Bus bandwidth in 10^9 bytes a second: `algbw` by what the busiest link carries."""
-        factor = _BUS_FACTORS.get(self.point.benchmark.removesuffix("v"))
+        factor = _BUS_FACTORS.get(self._op)
         return self.algbw * (factor(self.num_ranks) if factor else 1.0)
 
     def to_json(self, raw: bool = False) -> dict[str, Any]:
@@ -187,22 +195,33 @@ class Result:
         """
         try:
             point = Point(**{name: given[name] for name in Point.__dataclass_fields__})
-            return cls(
+            found = cls(
                 point,
                 given["num_ranks"],
-                tuple(given["samples_s"]),
-                tuple(tuple(each) for each in given.get("calls_s", ())),
+                tuple(map(float, given["samples_s"])),
+                tuple(tuple(map(float, each)) for each in given.get("calls_s", ())),
                 given["num_late"],
                 given["iterations"],
-                {name: tuple(each) for name, each in given["parts_s"].items()},
-                tuple(given.get("launches", ())),
+                {name: tuple(map(float, each)) for name, each in given["parts_s"].items()},
+                tuple(map(int, given.get("launches", ()))),
             )
-        except (KeyError, TypeError) as error:
-            raise InvalidArgument(f"that is no result of hocket bench: {error}") from error
+            find_benchmark(point.benchmark)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidArgument(f"that is no result of hocket bench: {error!r}") from error
+        if not found.samples or (found.launches and sum(found.launches) != len(found.samples)):
+            raise InvalidArgument(
+                f"{' '.join(point.key)} has {len(found.samples)} samples of launches {found.launches}"
+            )
+        return found
 
     @property
-    def _operations(self) -> int:
+    def operations(self) -> int:
+        """Messages, or operations, of an iteration."""
         return find_benchmark(self.point.benchmark).num_messages(self.point)
+
+    @property
+    def _op(self) -> str:
+        return find_benchmark(self.point.benchmark).op
 
 
 def format_value(value: float) -> str:

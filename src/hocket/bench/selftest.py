@@ -57,8 +57,12 @@ def _corrupted(library: str, num_ranks: int, rule: StopRule) -> Trial:
     try:
         _run(f"{library}!corrupt", ["all_gather"], num_ranks, rule)
     except LaunchError as error:
-        found = [line for line in str(error).splitlines() if "WrongResult" in line]
-        return Trial(fault, bool(found), found[0].strip() if found else "the job failed for another reason")
+        found = [line for line in str(error).splitlines() if "WrongResult:" in line]
+        return Trial(
+            fault,
+            bool(found),
+            found[0].partition("WrongResult:")[2].strip() if found else "the job failed for another reason",
+        )
     return Trial(fault, False, "it was timed")
 
 

@@ -17,6 +17,7 @@ from hocket.cli._bench_options import (
     NumRanks,
     Seed,
     Sizes,
+    check_least,
     choose,
     is_first,
     jobs_of,
@@ -60,6 +61,7 @@ def check(
     from hocket.bench.run import run_points
     from hocket.measure import StopRule, progress
 
+    check_least(least)
     size = number_of_ranks(num_ranks)
     of_all = 4 * size  # bytes: a float32 for each
     given = (
@@ -128,6 +130,8 @@ def selftest(
     from hocket.bench.selftest import run_trials
 
     size = jobs_of(num_ranks, "selftest")
+    if "," in library or "*" in library or "!" in library:
+        raise InvalidArgument(f"faults are put into one library, not into {library}")
     if size < 2:
         raise InvalidArgument(f"faults are seen between 2 ranks or more, not {size}")
     trials = []

@@ -14,12 +14,11 @@ from hocket.cli._bench_options import (
     DEFAULT_SEED,
     AsJson,
     Budget,
-    Buffers,
     Dtype,
-    Launches,
     NumRanks,
     Seed,
     Sizes,
+    check_least,
     choose,
     is_first,
     number_of_ranks,
@@ -30,7 +29,9 @@ from hocket.errors import InvalidArgument
 if TYPE_CHECKING:
     from hocket.bench.comparison import Comparison
 
-HELP = """Say whether one library, or one file of results, is slower than another one. Exit code 1 if it is.
+EXIT_UNJUDGED = 3
+HELP = """Say whether one library, or one file of results, is slower than another one. Exit code 1 if it is, 3 if there
+was too little to judge every row.
 
 Two libraries are measured in the same rounds, and compared round by round, which shows differences of a few percent on
 a machine that is never quiet; and their jobs are started several times, since two launches of the same job differ by
@@ -39,7 +40,8 @@ EXAMPLES = """\b
 Examples:
   hocket bench compare gloo shm
   hocket bench compare mpi4py:mpich shm --benchmark latency,all_gather --sizes 8,1MiB
-  hocket bench compare before.json after.json --least 0.1"""
+  hocket bench compare before.json after.json --least 0.1
+  hocket bench compare shm mix --sizes 8 --launches 1"""
 
 
 def compare(
@@ -47,11 +49,14 @@ def compare(
     second: Annotated[str, typer.Argument(metavar="B", show_default=False, help="That is judged by it.")],
     benchmark: Annotated[str, typer.Option(metavar="A,B", help="Of libraries.")] = "latency,all_reduce",
     num_ranks: NumRanks = None,
-    buffer: Buffers = "numpy",
+    buffer: Annotated[str, typer.Option(metavar="NAME", help="Kind of memory.")] = "numpy",
     sizes: Sizes = "8,64KiB,1MiB",
     dtype: Dtype = None,
     least: Annotated[float, typer.Option(metavar="PART", help="A difference that is smaller is none.")] = 0.02,
-    launches: Launches = 9,
+    launches: Annotated[
+        int | None,
+        typer.Option(metavar="N", show_default=False, help="Of the jobs; default: as many as it takes, 9 or more."),
+    ] = None,
     budget: Budget = 90.0,
     seed: Seed = DEFAULT_SEED,
     as_json: AsJson = False,
@@ -60,8 +65,7 @@ def compare(
     from hocket.bench.comparison import compare as compare_results
     from hocket.bench.files import load_run
 
-    if not 0 <= least < 1:
-        raise InvalidArgument(f"--least is a part of the time, from 0 to 1, not {least}")
+    check_least(least)
     files = [Path(each) for each in (first, second) if Path(each).suffix == ".json"]
     if len(files) == 1:
         raise InvalidArgument(f"{first} and {second} are a file and a library: compare two of one kind")
@@ -75,7 +79,9 @@ def compare(
         print(json.dumps({"first": first, "second": second, **found.to_json()}))
     else:
         _print(first, second, found)
-    return 1 if found.is_slower else 0
+    if found.is_slower:
+        return 1
+    return 0 if found.is_judged else EXIT_UNJUDGED
 
 
 def _of_libraries(
@@ -87,18 +93,24 @@ def _of_libraries(
     sizes: str | None,
     dtype: str | None,
     least: float,
-    launches: int,
+    launches: int | None,
     budget: float,
     seed: int,
 ) -> Comparison:
     from hocket.bench.comparison import compare as compare_results
+    from hocket.bench.comparison import launches_needed
     from hocket.bench.run import run_points
     from hocket.measure import StopRule, progress
 
     points, targets = choose(benchmark.split(","), f"{first},{second}", num_ranks, sizes, buffers=[buffer], dtype=dtype)
     # As many rounds as there is time for: the interval is that of a ratio, which is not known beforehand.
     rule = StopRule(precision=0.002, max_samples=400, time_limit_s=budget, seed=seed)
-    num_launches = 1 if read_world().size > 1 else launches
+    if len(targets) != 2:
+        raise InvalidArgument(f"two libraries are compared, not {len(targets)}: {first} and {second}")
+    needed = max(9, launches_needed(len(points) // 2, paired=True))
+    if launches is not None and 1 < launches < needed:
+        raise InvalidArgument(f"{len(points) // 2} rows take {needed} launches to be judged, not {launches}")
+    num_launches = 1 if read_world().size > 1 else launches or needed
     with progress(f"{first} and {second}", "points", is_first()) as on_round:
         ran = run_points(points, targets, num_ranks, rule, num_launches=num_launches, on_round=on_round)
     tell(ran.warnings)

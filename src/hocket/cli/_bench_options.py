@@ -74,6 +74,8 @@ def number_of_ranks(given: int | None) -> int:
     Raises:
         InvalidArgument: something else is said, under a launcher.
     """
+    if given is not None and given < 1:
+        raise InvalidArgument(f"-n is 1 or more, not {given}")
     size = read_world().size
     if size == 1:
         return 2 if given is None else given
@@ -105,6 +107,12 @@ def tell(warnings: Iterable[str]) -> None:
             print(f"hocket bench: {each}", file=sys.stderr)
 
 
+def check_least(least: float) -> None:
+    """Raise InvalidArgument where a least difference is no part of the time."""
+    if not 0 <= least < 1:
+        raise InvalidArgument(f"--least is a part of the time, from 0 to 1, not {least}")
+
+
 def check_output(path: Path) -> None:
     """Check that a file can be written, before anything is measured for it.
 
@@ -115,3 +123,10 @@ def check_output(path: Path) -> None:
         raise InvalidArgument(f"{path} is a folder; name a file")
     if not path.absolute().parent.is_dir():
         raise InvalidArgument(f"there is no folder {path.absolute().parent}")
+    is_new = not path.exists()
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be written: {error.strerror}") from None
+    if is_new:
+        path.unlink()

@@ -51,6 +51,8 @@ def report(
     if len(runs) < len(files):
         raise InvalidArgument("two files have the same name")
     check_output(output)
+    if pictures is not None and pictures.is_file():
+        raise InvalidArgument(f"{pictures} is a file; name a folder for the pictures")
     if pictures is not None:
         pictures.mkdir(parents=True, exist_ok=True)
     output.write_text(make_page(runs, pictures))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -61,7 +62,7 @@ _TYPES = {"mpi_char": "uint8", "mpi_int": "int32", "mpi_float": "float32"}  # of
 
 def register(application: typer.Typer) -> None:
     """Add the verb to the command."""
-    bench = typer.Typer(help=_HELP, no_args_is_help=True, callback=_let_first_rank_speak)
+    bench = typer.Typer(help=_HELP, no_args_is_help=True, callback=_prepare)
     bench.command("run", help=_RUN_HELP, epilog=_RUN_EXAMPLES)(run)
     bench.command("compare", help=COMPARE_HELP, epilog=COMPARE_EXAMPLES)(compare)
     bench.command("check", help=CHECK_HELP, epilog=CHECK_EXAMPLES)(check)
@@ -143,8 +144,9 @@ def run(
     )
     name = "json" if as_json else form
     write = None if name is None else find_writer(name)
-    if output is not None:
+    if output is not None and is_first():
         check_output(output)
+    if output is not None:
         write = write or find_writer("json")
     rule = StopRule(precision=precision, max_samples=_MOST_SAMPLES, time_limit_s=budget, seed=seed)
     if iterations is not None:  # so many in all, as OMB has it
@@ -218,10 +220,16 @@ def _print_available(what: str, names: Iterable[str], look: Callable[[str], obje
             print(f"  {name}")
 
 
-def _let_first_rank_speak() -> None:
-    """Under a launcher every rank has the results; one prints them."""
+def _prepare() -> None:
+    """Under a launcher every rank has the results; one prints them. Who is told to end ends what it started."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
     if not is_first():
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
+
+
+def _end(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def _ends(least: str | None, most: str | None, message_size: str | None) -> tuple[int | None, int | None]:

@@ -16,6 +16,7 @@ from hocket.errors import CommTimeout
 from hocket.measure.wire import ADDRESS_VARIABLE, JOB_VARIABLE
 
 _KILL_TIMEOUT_S = 10.0
+_GRACE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -142,11 +143,20 @@ class RunningJob:
             time.sleep(0.01)  # until the kernel has taken those away whose parent is not us
 
     def close(self) -> None:
-        """Kills what is left and releases the output."""
+        """Ends what is left and releases the output."""
+        self._ask_to_end()
         self.kill()
         for process in self._processes:
             process.wait(_KILL_TIMEOUT_S)
         self._output.close()
+
+    def _ask_to_end(self) -> None:
+        """Give launchers a moment to end their ranks themselves: they take shared memory and files away with them."""
+        running = [process for process in self._processes if process.poll() is None]
+        for process in running:
+            process.terminate()
+        if running:
+            self.settle(_GRACE_S)
 
     def _pids(self) -> list[int]:
         """The job's live processes, by the marks in their environment."""

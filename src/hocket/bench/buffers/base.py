@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from hocket.errors import InvalidArgument
 
 _PAGE = 4096
+DTYPES = (
+    "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
+)  # fmt: skip
 
 
 def page_aligned(nbytes: int) -> NDArray[np.uint8]:
@@ -53,7 +56,5 @@ class BufferKind(ABC):
 
     def check_dtype(self, dtype: str) -> None:
         """Raise InvalidArgument where there are no arrays of a type."""
-        try:
-            np.dtype(dtype)
-        except TypeError:
-            raise InvalidArgument(f"there is no type {dtype!r} of {self.name} arrays") from None
+        if dtype not in DTYPES:
+            raise InvalidArgument(f"there is no type {dtype!r} of {self.name} arrays; there are {', '.join(DTYPES)}")

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hocket.errors import InvalidArgument
+from hocket.errors import InvalidArgument, InvalidType, UnsupportedDtype
 
 Call = Callable[[], Any]
 Binder = Callable[..., Call]
@@ -23,14 +23,17 @@ class Driver(ABC):
     x)``, ``reduce(x, root, op)``, ``gatherv(out, x, counts, root)``; ``isend`` and ``irecv`` return what `wait` takes.
 
     Operations on objects take what this rank gives, and return what it gets: ``send(obj, peer)``, ``recv(peer)``,
-    ``broadcast(obj)``, ``gather(obj)`` and ``scatter(objs)`` of root 0, ``all_reduce(obj, add)``.
+    ``irecv(nbytes, peer)`` of so many at most when pickled, ``broadcast(obj)``, ``gather(obj)`` and ``scatter(objs)``
+    of root 0, ``all_reduce(obj, add)``.
 
     Attributes:
         name: by which it is chosen.
         rank, size: of the job.
+        refusals: errors by which the library says that it has not got something.
     """
 
     name: str
+    refusals: tuple[type[Exception], ...] = (InvalidArgument, UnsupportedDtype, InvalidType)
     rank: int
     size: int
 
@@ -44,7 +47,11 @@ class Driver(ABC):
 
     @abstractmethod
     def wait(self, requests: Sequence[Any]) -> object:
-        """Wait for operations that were begun."""
+        """Wait for operations on memory that were begun."""
+
+    def wait_objects(self, requests: Sequence[Any]) -> list[Any]:
+        """Wait for messages of objects that were begun; return those that were received, and None for the others."""
+        return [each.wait() for each in requests]
 
     @abstractmethod
     def largest(self, value: float) -> float:

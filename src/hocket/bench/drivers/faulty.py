@@ -28,6 +28,7 @@ class FaultyDriver(Driver):
         self._driver, self._fault = driver, parse_fault(fault)
         self.name = f"{driver.name}!{fault}"
         self.rank, self.size = driver.rank, driver.size
+        self.refusals = driver.refusals
 
     def binders(self, api: str) -> Mapping[str, Binder]:
         return {op: self._spoil(bind) for op, bind in self._driver.binders(api).items()}
@@ -37,6 +38,9 @@ class FaultyDriver(Driver):
 
     def wait(self, requests: Sequence[Any]) -> object:
         return self._driver.wait(requests)
+
+    def wait_objects(self, requests: Sequence[Any]) -> list[Any]:
+        return self._driver.wait_objects(requests)
 
     def largest(self, value: float) -> float:
         return self._driver.largest(value)

@@ -78,7 +78,7 @@ class HocketDriver(Driver):
             "send": lambda obj, peer: partial(comm.send_object, obj, peer),
             "recv": lambda peer: partial(comm.recv_object, peer),
             "isend": lambda obj, peer: partial(comm.isend_object, obj, peer),
-            "irecv": lambda peer: partial(_Later, partial(comm.recv_object, peer)),
+            "irecv": lambda nbytes, peer: partial(_Later, partial(comm.recv_object, peer)),
             "barrier": lambda: comm.barrier,
             "broadcast": lambda obj: partial(comm.broadcast_object, obj, 0),
             "gather": lambda obj: partial(gather, obj),

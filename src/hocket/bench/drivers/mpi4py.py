@@ -27,6 +27,7 @@ class Mpi4pyDriver(Driver):
 
         self.name = name
         self._mpi, self._comm = MPI, MPI.COMM_WORLD
+        self.refusals = (*Driver.refusals, MPI.Exception, TypeError, ValueError, KeyError)
         self.rank, self.size = self._comm.rank, self._comm.size
         memory = self._memory()
         objects = _objects(self._comm)
@@ -44,7 +45,11 @@ class Mpi4pyDriver(Driver):
         return float(self._comm.allreduce(value, self._mpi.MAX))
 
     def wait(self, requests: Sequence[Any]) -> object:
-        return type(requests[0]).waitall(list(requests))
+        return requests[0].Wait() if len(requests) == 1 else self._mpi.Request.Waitall(requests)
+
+    def wait_objects(self, requests: Sequence[Any]) -> list[Any]:
+        found: list[Any] = type(requests[0]).waitall(list(requests))
+        return found
 
     def begin(self, op: str, *arguments: Any) -> Call:
         bound = self._bound(op, *arguments)
@@ -120,7 +125,7 @@ def _objects(comm: Any) -> Mapping[str, Binder]:
         "send": lambda obj, peer: partial(comm.send, obj, peer),
         "recv": lambda peer: partial(comm.recv, None, peer),
         "isend": lambda obj, peer: partial(comm.isend, obj, peer),
-        "irecv": lambda peer: partial(comm.irecv, None, peer),
+        "irecv": lambda nbytes, peer: partial(comm.irecv, nbytes, peer),
         "barrier": lambda: comm.barrier,
         "broadcast": lambda obj: partial(comm.bcast, obj, 0),
         "gather": lambda obj: partial(comm.gather, obj, 0),

@@ -34,6 +34,7 @@ class TorchDriver(Driver):
             self._group = None
         else:
             self._group = dist.new_group(backend=name.partition(":")[2], timeout=_TIMEOUT)
+        self.refusals = (*Driver.refusals, TypeError, ValueError, RuntimeError)
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         memory = _memory(dist, self._group, self.size)
         self._binders: dict[str, Mapping[str, Binder]] = {

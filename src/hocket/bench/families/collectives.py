@@ -17,8 +17,14 @@ from hocket.bench.patterns import REDUCTIONS, fold, pattern, to_reduce
 from hocket.bench.registry import Benchmark, Prepared, Setting
 from hocket.errors import WrongResult
 
+OMB_NAMES = {
+    "all_gather": "allgather", "all_reduce": "allreduce", "all_to_all": "alltoall", "barrier": "barrier",
+    "broadcast": "bcast", "gather": "gather", "reduce": "reduce", "reduce_scatter": "reduce_scatter",
+    "scatter": "scatter",
+}  # fmt: skip
+"""In OMB's spelling: of its non-blocking benchmarks behind an i, of its persistent ones before _persistent."""
 _WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")
-REDUCING = ("reduce", "all_reduce", "reduce_scatter")
+REDUCING = ("reduce", "all_reduce", "reduce_scatter", "scan")
 
 
 class _Calls(Prepared):
@@ -51,9 +57,9 @@ class OnMemory(_Calls):
         rank = driver.rank
         arrays = Arrays(setting)
         given = self._flow.given(self._sizes, rank)
-        self._x = arrays.make(given, "x") if given else None
+        self._x = None if given is None else arrays.make(given, "x")
         gets = None if self._flow.gets is None else self._flow.gets(self._sizes, rank)
-        self._out = arrays.make(gets, "out") if gets else None
+        self._out = None if gets is None else arrays.make(gets, "out")
         self._arrays = arrays
         arguments: list[Any] = [self._x] if self._flow.gets is None else [self._out, self._x]
         if op == "barrier":
@@ -72,7 +78,7 @@ class OnMemory(_Calls):
 
     def check(self, turn: int) -> None:
         point, rank = self._setting.point, self._setting.driver.rank
-        lengths = [self._flow.given(self._sizes, each) for each in range(self._setting.driver.size)]
+        lengths = [self._flow.given(self._sizes, each) or 0 for each in range(self._setting.driver.size)]
         xs = [pattern(length, point.dtype, each, turn) for each, length in enumerate(lengths)]
         if self._reduces:
             xs = [to_reduce(x, point.reduction, each, len(xs)) for each, x in enumerate(xs)]
@@ -116,7 +122,7 @@ class OnObjects(_Calls):
     def _contents(self, turn: int | None) -> list[NDArray[Any]]:
         """What each rank gives; zeros without a turn."""
         point, size = self._setting.point, self._setting.driver.size
-        lengths = [self._flow.given(self._sizes, each) for each in range(size)]
+        lengths = [self._flow.given(self._sizes, each) or 0 for each in range(size)]
         if turn is None:
             return [pattern(length, point.dtype, 0, 0) * 0 for length in lengths]
         xs = [pattern(length, point.dtype, each, turn) for each, length in enumerate(lengths)]
@@ -130,7 +136,7 @@ class OnObjects(_Calls):
         if self._op not in ("scatter", "all_to_all", "reduce_scatter"):
             return whole
         size = self._setting.driver.size
-        if not len(content) and self._op == "scatter":
+        if self._op == "scatter" and self._setting.driver.rank:
             return None
         return [self._arrays.of(self._sizes.part(content, each)) for each in range(size)]
 
@@ -177,6 +183,7 @@ def _collective(op: str, title: str, aliases: Sequence[str], summary: str, with_
         summary,
         tuple(aliases),
         "collective",
+        op=op,
         reduces=op in REDUCING,
         least_nbytes=4 if op in REDUCING else 1,
         is_windowed=True,
@@ -195,6 +202,7 @@ BENCHMARKS = (
         "us",
         partial(_make, "barrier", False),
         "nobody goes on before all have come",
+        op="barrier",
         has_sizes=False,
         is_windowed=True,
     ),
@@ -203,6 +211,7 @@ BENCHMARKS = (
     _collective("gather", "Gatherv", ["gatherv"], "the same, with a count for each rank", True),
     _collective("reduce", "Reduce", ["reduce"], "the root gets the reduction of all messages"),
     _collective("reduce_scatter", "Reduce_scatter", [], "every rank gets its part of the reduction of all messages"),
+    _collective("scan", "Scan", ["scan"], "every rank gets the reduction of its message and those of lower ranks"),
     _collective("scatter", "Scatter", ["scatter"], "every rank gets its message of the root's"),
     _collective("scatter", "Scatterv", ["scatterv"], "the same, with a count for each rank", True),
 )

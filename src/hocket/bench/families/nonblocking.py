@@ -17,23 +17,12 @@ from typing import Any
 import numpy as np
 
 from hocket.bench.drivers.base import Call, Driver
-from hocket.bench.families.collectives import REDUCING, OnMemory
+from hocket.bench.families.collectives import OMB_NAMES, REDUCING, OnMemory
 from hocket.bench.registry import Benchmark, Prepared, Setting
 from hocket.bench.result import ALONE, PRODUCT
 from hocket.errors import InvalidArgument
 from hocket.measure.contender import Contender, sample
 
-_OPS = (
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "barrier",
-    "broadcast",
-    "gather",
-    "reduce",
-    "reduce_scatter",
-    "scatter",
-)
 _ROWS = 48  # of the matrices: a product takes some ten microseconds
 _LOOKS = 5
 
@@ -44,6 +33,8 @@ class Overlapped(Prepared):
     def __init__(self, setting: Setting, op: str) -> None:
         if setting.point.api not in ("buffer", "dlpack"):
             raise InvalidArgument(f"non-blocking operations are on memory, not on objects (API {setting.point.api})")
+        if op not in setting.driver.binders(setting.point.api):
+            raise InvalidArgument(f"{setting.driver.name} has no {op} by {setting.point.api}")
         self._wait = setting.driver.wait
         self._operation = OnMemory(setting, op, bind=partial(self._bind, setting.driver))
         self._a, self._b = np.random.default_rng(0).standard_normal((2, _ROWS, _ROWS))
@@ -84,15 +75,16 @@ class Overlapped(Prepared):
 BENCHMARKS = tuple(
     Benchmark(
         f"i{op}",
-        f"Non-blocking {op.replace('_', ' ').title()}",
+        f"Non-blocking {OMB_NAMES[op].capitalize()}",
         "us",
         partial(Overlapped, op=op),
         f"{op} beside a matrix product: the time of both, and how much of the operation it hides",
-        (f"i{op.replace('_', '')}",),
+        (f"i{OMB_NAMES[op]}",),
         "non-blocking collective",
+        op=op,
         reduces=op in REDUCING,
         has_sizes=op != "barrier",
         least_nbytes=4 if op in REDUCING else 1,
     )
-    for op in _OPS
+    for op in OMB_NAMES
 )

@@ -4,42 +4,33 @@ from __future__ import annotations
 
 from functools import partial
 
-from hocket.bench.families.collectives import REDUCING, OnMemory
+from hocket.bench.families.collectives import OMB_NAMES, REDUCING, OnMemory
 from hocket.bench.registry import Benchmark, Setting
 from hocket.errors import InvalidArgument
-
-_OPS = (
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "barrier",
-    "broadcast",
-    "gather",
-    "reduce",
-    "reduce_scatter",
-    "scatter",
-)
 
 
 def _make(op: str, setting: Setting) -> OnMemory:
     if setting.point.api not in ("buffer", "dlpack"):
         raise InvalidArgument(f"persistent operations are on memory, not on objects (API {setting.point.api})")
+    if op not in setting.driver.binders(setting.point.api):
+        raise InvalidArgument(f"{setting.driver.name} has no {op} by {setting.point.api}")
     return OnMemory(setting, op, bind=setting.driver.prepare)
 
 
 BENCHMARKS = tuple(
     Benchmark(
         f"persistent_{op}",
-        f"Persistent {op.replace('_', ' ').title()}",
+        f"Persistent {OMB_NAMES[op].capitalize()}",
         "us",
         partial(_make, op),
         f"{op}, its arguments read once",
-        (f"{op.replace('_', '')}_persistent",),
+        (f"{OMB_NAMES[op]}_persistent",),
         "persistent collective",
+        op=op,
         reduces=op in REDUCING,
         has_sizes=op != "barrier",
         least_nbytes=4 if op in REDUCING else 1,
         is_windowed=True,
     )
-    for op in _OPS
+    for op in OMB_NAMES
 )

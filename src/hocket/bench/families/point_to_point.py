@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -12,6 +13,8 @@ from hocket.bench.drivers.base import Call
 from hocket.bench.families.collectives import compare, itemsize_of
 from hocket.bench.patterns import pattern
 from hocket.bench.registry import Benchmark, Prepared, Setting
+
+_MARGIN = 1024  # bytes of a pickle beside those of the object that it is like
 
 
 class Ends:
@@ -24,6 +27,7 @@ class Ends:
     Attributes:
         partner: of this rank; None: it takes no part.
         is_first: whether it begins.
+        has_objects: whether messages are objects.
     """
 
     def __init__(self, setting: Setting, all_pairs: bool) -> None:
@@ -33,48 +37,70 @@ class Ends:
         has_part = driver.rank < 2 * half
         self.partner = (driver.rank + half if self.is_first else driver.rank - half) if has_part else None
         self._setting = setting
-        self._has_objects = point.api in ("pickle", "pickle5")
+        self.has_objects = point.api in ("pickle", "pickle5")
         self._count = point.nbytes // itemsize_of(point.dtype)
         self._arrays = Arrays(setting)
-        if self._has_objects:
+        if self.has_objects:
             self._x = self._out = self._arrays.of(pattern(self._count, point.dtype, 0, 0) * 0)
         else:
             self._x, self._out = (self._arrays.make(self._count, role) for role in ("x", "out"))
 
     def bind(self, op: str) -> Call:
         """Bind one of send, isend, recv and irecv."""
-        is_recv = op.endswith("recv")
-        given = [] if is_recv and self._has_objects else [self._out if is_recv else self._x]
+        given: list[Any] = [self._out if op.endswith("recv") else self._x]
+        if self.has_objects and op.endswith("recv"):
+            given = [len(pickle.dumps(self._x)) + _MARGIN] if op == "irecv" else []
         return self._setting.driver.bind(self._setting.point.api, op, *given, self.partner)
+
+    def wait(self, requests: Sequence[Any]) -> object:
+        """Wait for messages that were begun."""
+        driver = self._setting.driver
+        return driver.wait_objects(requests) if self.has_objects else driver.wait(requests)
 
     def acknowledgement(self) -> tuple[Call, Call]:
         """Bind sending and receiving a message of four bytes."""
         driver, point = self._setting.driver, self._setting.point
-        if self._has_objects:
+        if self.has_objects:
             return driver.bind(point.api, "send", b"ack.", self.partner), driver.bind(point.api, "recv", self.partner)
         ack = self._setting.kind.make(4, "uint8")
         return driver.bind("buffer", "send", ack, self.partner), driver.bind("buffer", "recv", ack, self.partner)
 
-    def check(self, turn: int) -> None:
-        """Exchange a message each way, and look."""
+    def check(self, turn: int, begins: bool = False) -> None:
+        """Exchange a message each way, and look.
+
+        Args:
+            turn: of the check.
+            begins: by isend and irecv.
+        """
         if self.partner is None:
             return
         point, rank = self._setting.point, self._setting.driver.rank
         own, wanted = (pattern(self._count, point.dtype, each, turn) for each in (rank, self.partner))
         kept = self._x
-        if self._has_objects:
+        if self.has_objects:
             self._x = self._arrays.of(own)
         else:
             self._arrays.write(self._x, own)
+            self._arrays.write(self._out, (wanted + 1).astype(wanted.dtype))  # right only if a message comes
+        found = self._exchange_begun() if begins else self._exchange()
+        self._x = kept
+        compare(self._arrays.read(found if self.has_objects else self._out), wanted, point.key.name)
+        if not self.has_objects:
+            self._arrays.clear(self._x)
+            self._arrays.clear(self._out)
+
+    def _exchange(self) -> Any:
         send, recv = self.bind("send"), self.bind("recv")
         if self.is_first:
             send()
-            found = recv()
-        else:
-            found = recv()
-            send()
-        self._x = kept
-        compare(self._arrays.read(found if self._has_objects else self._out), wanted, point.key.name)
+            return recv()
+        found = recv()
+        send()
+        return found
+
+    def _exchange_begun(self) -> Any:
+        found = self.wait([call() for call in (self.bind("irecv"), self.bind("isend"))])
+        return found[0] if isinstance(found, list) else None
 
 
 class PingPong(Prepared):
@@ -103,7 +129,8 @@ class Streams(Prepared):
 
     def __init__(self, setting: Setting, all_pairs: bool, both_ways: bool) -> None:
         ends = self._ends = Ends(setting, all_pairs)
-        self._wait, self._window = setting.driver.wait, setting.point.window
+        self._window = setting.point.window
+        self._wait = setting.driver.wait_objects if ends.has_objects else setting.driver.wait
         self._run: Callable[[int], None] = self._nothing
         if ends.partner is not None:
             begin = [ends.bind(op) for op in (("irecv", "isend") if both_ways else self._one_way())]
@@ -115,7 +142,7 @@ class Streams(Prepared):
         self._run(iterations)
 
     def check(self, turn: int) -> None:
-        self._ends.check(turn)
+        self._ends.check(turn, begins=True)
 
     def _one_way(self) -> tuple[str, ...]:
         return ("isend",) if self._ends.is_first else ("irecv",)

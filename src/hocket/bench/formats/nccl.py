@@ -27,7 +27,7 @@ _PLAIN = Layout()
 
 def write(run: Run, layout: Layout = _PLAIN) -> str:
     """Return one JSON object; times of single calls by process where they were taken."""
-    sizes = [each.point.nbytes for each in run.results]
+    sizes = [each.total_nbytes for each in run.results]
     num_ranks = run.results[0].num_ranks
     devices = [
         {"rank": rank, "group": 0, "pid": 0, "hostname": platform.node(), "device": rank, "device_hex": "",
@@ -72,8 +72,8 @@ def write(run: Run, layout: Layout = _PLAIN) -> str:
 def _result(result: Result) -> dict[str, Any]:
     point = result.point
     return {
-        "size": point.nbytes,
-        "count": point.nbytes // itemsize_of(point.dtype),
+        "size": result.total_nbytes,
+        "count": result.total_nbytes // itemsize_of(point.dtype),
         "type": point.dtype,
         "redop": point.reduction if find_benchmark(point.benchmark).reduces else "none",
         "root": "-1",
@@ -85,8 +85,9 @@ def _result(result: Result) -> dict[str, Any]:
 
 
 def _per_iteration(result: Result) -> dict[str, Any]:
-    by_process = [[1e6 * each for each in times] for times in zip(*result.calls, strict=True)]
-    times = [max(each) for each in zip(*by_process, strict=True)] or [1e6 * each for each in result.samples]
+    factor = 1e6 / result.operations
+    by_process = [[factor * each for each in times] for times in zip(*result.calls, strict=True)]
+    times = [max(each) for each in zip(*by_process, strict=True)] or [factor * each for each in result.samples]
     mean, spread = fmean(times), pstdev(times)
     return {
         "min_us": min(times),

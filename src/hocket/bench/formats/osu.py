@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from statistics import median
 
 from hocket.bench.formats.layout import Layout
 from hocket.bench.registry import find_benchmark
-from hocket.bench.result import Result
+from hocket.bench.result import ALONE, PRODUCT, Result
 from hocket.bench.run import Run
 
 _COLUMNS = {"us": "Latency (us)", "MB/s": "Bandwidth (MB/s)"}
@@ -24,27 +25,31 @@ def _table(name: str, way: str, results: Sequence[Result], layout: Layout) -> st
     benchmark = find_benchmark(name)
     headings = ["# Size (B)"] if benchmark.has_sizes else []
     counts_messages = benchmark.unit != "us" and benchmark.needs_pairs
-    headings += ["MB/s", "Messages/s"] if counts_messages else [_COLUMNS[benchmark.unit]]
+    overlaps = any(each.overlap is not None for each in results)
+    if overlaps:
+        headings += ["Overall(us)", "Compute(us)", "Pure Comm.(us)", "Overlap(%)"]
+    elif counts_messages:
+        headings += ["MB/s", "Messages/s"]
+    else:
+        headings.append("Avg Latency(us)" if benchmark.op else _COLUMNS[benchmark.unit])
     if layout.full:
         headings += ["Min Latency(us)", "Max Latency(us)", "Iterations"]
     headings += [f"P{percent:g} Tail Lat(us)" for percent in layout.percentiles]
-    overlaps = any(each.overlap is not None for each in results)
-    if overlaps:
-        headings.append("Overlap(%)")
-    lines = [f"# OSU MPI {benchmark.title} Test (hocket bench, {way})", _line(headings, benchmark.has_sizes)]
+    title = f"{benchmark.title} Latency" if benchmark.op else benchmark.title
+    lines = [f"# OSU MPI {title} Test (hocket bench, {way})", _line(headings, benchmark.has_sizes)]
     if not benchmark.has_sizes:
         lines[1] = f"#{lines[1][1:]}"
     for each in results:
         cells = [str(each.point.nbytes)] if benchmark.has_sizes else []
         cells.append(f"{each.value:.2f}")
+        if overlaps:
+            cells += [f"{1e6 * median(each.parts[part]):.2f}" for part in (PRODUCT, ALONE)] + [f"{each.overlap:.2f}"]
         if counts_messages:
             cells.append(f"{1e6 * each.value / each.point.nbytes:.2f}")
         if layout.full:
             num_operations = len(each.calls) or len(each.samples) * each.iterations
             cells += [f"{each.percentile(0):.2f}", f"{each.percentile(100):.2f}", str(num_operations)]
         cells += [f"{each.percentile(percent):.2f}" for percent in layout.percentiles]
-        if overlaps:
-            cells.append(f"{each.overlap:.2f}")
         lines.append(_line(cells, benchmark.has_sizes))
     return "\n".join(lines) + "\n"
 
