@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,27 @@ def test_overlap_of_what_is_begun() -> None:
     done = hocket("run", "iall_reduce", "--sizes", "256KiB", *QUICK, "--json")
     (result,) = json.loads(done.stdout)["results"]
     assert 0 <= result["overlap"] <= 100 and len(result["parts_s"]["product"]) == len(result["samples_s"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_ends_it_leaves_nothing_behind(number: int) -> None:
+    before = left_over()
+    command = [sys.executable, "-m", "hocket.cli", "bench", "run", "latency", "--sizes", "8"]
+    with subprocess.Popen(
+        [*command, "--library", "mpi4py:mpich,shm", "--ci", "0.0001", "--budget", "90"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None and "points" in process.stderr.readline()  # the first round is over
+        process.send_signal(number)
+        process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert left_over() <= before
+
+
+def left_over() -> set[Path]:
+    return {*Path("/dev/shm").glob("mpich_shm_*"), *Path("/tmp").glob("hocket-measure-*")}
 
 
 def test_list_names_everything() -> None:

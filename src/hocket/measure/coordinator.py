@@ -11,6 +11,7 @@ The ranks of each job connect, say which contenders they hold, and then answer o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -28,6 +29,7 @@ from hocket.measure.machine import usable_cpus
 from hocket.measure.windows import first_window_s
 from hocket.measure.wire import Line, Message
 
+_DISMISSAL_S = 2.0  # for a rank that is in the middle of a sample
 _LOOK_EVERY_S = 0.2  # how often a wait looks whether the job still lives
 _SETTLE_S = 2.0  # that a launcher gets to hand on what a rank wrote before it failed
 _Source = TypeVar("_Source", socket.socket, Line)
@@ -127,6 +129,15 @@ class Coordinator:
                 print(f"job {name} {how} after all was measured\n{running.output()}", file=sys.stderr)
         self.close()
 
+    def _dismiss(self) -> None:
+        """Tells all ranks to exit where somebody has ended the measurement: they take away what they have made."""
+        for lines in self._lines.values():
+            for line in lines.values():
+                with contextlib.suppress(OSError):
+                    line.send({"do": "exit"})
+        for running in self._running.values():
+            running.settle(_DISMISSAL_S)
+
     def close(self) -> None:
         """Kills all jobs and closes all connections."""
         for running in self._running.values():
@@ -146,8 +157,10 @@ class Coordinator:
     ) -> None:
         if kind is None:
             self.finish()
-        else:
-            self.close()
+            return
+        if not issubclass(kind, Exception):
+            self._dismiss()
+        self.close()
 
     def _start(self, job: Job, address: str, deadline: float) -> None:
         try:
