@@ -101,6 +101,7 @@ def test_files_with_several_libraries_are_compared_library_by_library():
     both_libraries = [result(samples=[1e-6] * 9), result(samples=[5e-5] * 9, target="gloo")]
     rows = compare(both_libraries, both_libraries[::-1], paired=True).rows
     assert [row.ratio for row in rows] == [1.0, 1.0]
+    assert "gloo" in rows[0].case and "shm" in rows[1].case
 
 
 def test_few_samples_are_called_few():

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any, Literal
 
@@ -105,6 +105,10 @@ def compare(first: Sequence[Result], second: Sequence[Result], *, least: float =
         raise InvalidArgument("the two have measured nothing alike")
     confidence = row_confidence(len(pairs))
     rows = tuple(_row(one, other, confidence, least, paired) for one, other in pairs)
+    if has_ways:
+        rows = tuple(
+            replace(row, case=f"{row.case} {each.point.way}") for row, (_, each) in zip(rows, pairs, strict=True)
+        )
     return Comparison(rows, least)
 
 
