@@ -37,7 +37,7 @@ from hocket.measure.statistics import MIN_VALUES
 RANK_SCRIPT = Path(__file__).with_name("suite_rank.py")
 MOST_OVER_US = 0.35
 LEAST_SHARE = 0.9
-NUM_COMPARISONS = 20
+NUM_EQUAL, NUM_SLOWER = 20, 10
 NUM_LAUNCHES = 9  # of the jobs of each, as hocket bench compare has them
 MOST_ALARMS = 1
 JOBS = {"openmpi": "mpi4py:openmpi", "mpich": "mpi4py:mpich", "hocket": "shm"}
@@ -83,16 +83,16 @@ def application_rows(rule: StopRule) -> list[Row]:
 def comparison_rows(rule: StopRule) -> list[Row]:
     """Verdicts on equals, and on what takes 5 % longer."""
     rows = []
-    for pair, wanted in (("shm,shm!again", False), ("shm!slow=0%,shm!slow=5%", True)):
+    for pair, total, wanted in (("shm,shm!again", NUM_EQUAL, False), ("shm!slow=0%,shm!slow=5%", NUM_SLOWER, True)):
         alarms, ratios = 0, []
         with progress(f"comparisons of {pair}", "comparisons") as update:
-            for number in range(NUM_COMPARISONS):
+            for number in range(total):
                 found = compared(pair, replace(rule, seed=rule.seed + number))
                 alarms += found.is_slower
                 ratios += [row.ratio for row in found.rows]
-                update(number + 1, NUM_COMPARISONS, f"{alarms} slower")
-        label = f"{pair}: the second slower in {alarms} of {NUM_COMPARISONS}"
-        holds = alarms == NUM_COMPARISONS if wanted else alarms <= MOST_ALARMS
+                update(number + 1, total, f"{alarms} slower")
+        label = f"{pair}: the second slower in {alarms} of {total}"
+        holds = alarms == total if wanted else alarms <= MOST_ALARMS
         rows.append(
             Row(label, "shm", median(ratios), 1.0, "times", median(ratios), median_interval(ratios), None, holds)
         )
