@@ -65,12 +65,20 @@ def test_all_combinations():
         ({"buffers": ["torch"], "symmetric": True}, "is numpy arrays, not torch ones"),
         ({"apis": ["pickle"], "symmetric": True}, "not as objects"),
         ({"names": ["bw"], "sizes": [0]}, r"none of messages of 0 bytes"),
+        ({"apis": ["pickle5"]}, r"shm has no pickle5, as mpi4py has"),
+        ({"names": ["iallreduce"], "apis": ["pickle"]}, r"iall_reduce is on memory, not on objects \(API pickle\)"),
     ],
 )
 def test_what_there_is_not(options, words):
     names = options.pop("names", ["allreduce"])
     with pytest.raises(InvalidArgument, match=words):
         choose_points(names, parse_targets("shm"), **options)
+
+
+def test_memory_that_ranks_share_is_hockets():
+    with pytest.raises(InvalidArgument, match=r"mpi4py:mpich has no symmetric memory; hocket's backends have"):
+        choose_points(["bcast"], parse_targets("mpi4py:mpich"), symmetric=True)
+    assert len(choose_points(["bcast"], parse_targets("mpi4py:mpich,shm"), symmetric=True, sizes=[8])) == 2
 
 
 @pytest.mark.parametrize("name", ["cupy", "numba", "pycuda"])

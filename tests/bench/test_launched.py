@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -77,6 +78,14 @@ def test_between_hosts_with_one_clock() -> None:
     assert (code, other_code) == (0, 0), err
     assert results_of(out) == {("all_reduce", "gloo", nbytes, 2) for nbytes in (8, 4096)}
     assert "clocks of different hosts are the same to" in err and not other_out
+
+
+def test_a_wrong_result_of_one_rank_ends_all_of_them() -> None:
+    argv = hocket_run("-n", "2", *BENCH, "run", "all_gather", "--library", "shm!corrupt", *QUICK)
+    began = time.monotonic()
+    ((code, out, err),) = run((argv, {}))
+    assert code == 1 and not out and time.monotonic() - began < 60  # no rank waits for one that is gone
+    assert err.count("shm!corrupt numpy buffer gave") == 1 and "of 16; 1 are wrong, on rank 1" in err
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hocket.bench.drivers.base import APIS
 from hocket.bench.families.collectives import itemsize_of
 from hocket.bench.patterns import check_reduction
 from hocket.bench.point import Point
-from hocket.bench.registry import Benchmark, find_group
+from hocket.bench.registry import Benchmark, find_benchmark, find_group
 from hocket.bench.sizes import powers_of_two
 from hocket.bench.targets import Target
 from hocket.errors import InvalidArgument
@@ -44,7 +44,8 @@ def choose_points(
         symmetric: memory that hocket's ranks share.
 
     Raises:
-        InvalidArgument: there is no such thing, or a size is no whole number of elements; names it.
+        InvalidArgument: there is no such thing, or a size is no whole number of elements, or none of the points can be
+            measured; names it. Points that cannot be beside others that can are left out when they run.
         BackendUnavailable: what a kind of memory needs is not installed.
     """
     kinds = [find_kind(each) for each in buffers]
@@ -82,7 +83,22 @@ def choose_points(
                 )
                 for target, kind, api in product(targets, kinds, apis)
             ]
+    through = {each.name: each.through for each in targets}
+    obstacles = [_obstacle(each, through[each.target]) for each in points]
+    if all(obstacles):
+        raise InvalidArgument("; ".join(dict.fromkeys(obstacles)))
     return points
+
+
+def _obstacle(point: Point, through: str) -> str:
+    """Why a point cannot be measured, as far as that is known before a library is opened."""
+    if point.api == "pickle5" and through != "mpi4py":
+        return f"{point.target} has no {point.api}, as mpi4py has: choose --api pickle, or --library mpi4py:mpich"
+    if point.has_objects and not find_benchmark(point.benchmark).takes_objects:
+        return f"{point.benchmark} is on memory, not on objects (API {point.api})"
+    if point.symmetric and through != "hocket":
+        return f"{point.target} has no symmetric memory; hocket's backends have, such as shm"
+    return ""
 
 
 def _sizes(

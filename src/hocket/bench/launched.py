@@ -8,7 +8,7 @@ import socket
 import numpy as np
 
 from hocket.bench.measuring import Measured, OnResults, Request, measure_points
-from hocket.bench.rank import contenders_of, open_drivers, open_world, prepare_all
+from hocket.bench.rank import contenders_of, look, open_drivers, open_world, prepare_all, raise_wrong
 from hocket.boot.control import host_identity
 from hocket.comm import Communicator, Policy
 from hocket.errors import InvalidArgument
@@ -27,7 +27,7 @@ def measure_launched(request: Request, on_round: OnRound | None, on_results: OnR
 
     Raises:
         InvalidArgument: none of the points can be measured here.
-        WrongResult: an operation gives a wrong result.
+        WrongResult: an operation gives a wrong result on some rank; on all ranks.
     """
     world = open_world(request.targets) or init(timeout=_TIMEOUT_S)
     try:
@@ -41,13 +41,14 @@ def measure_launched(request: Request, on_round: OnRound | None, on_results: OnR
                 each.run(request.num_warm_up)
             by_key = {point.key: each for point, each in prepared.items()}
 
-            def check(key: Key, turn: int) -> None:
-                by_key[key].check(turn)
-
             clock, control = _clock_of(world)
+            gather = _gather_over(control)
+
+            def check(key: Key, turn: int) -> None:
+                raise_wrong(control.all_gather_object(look(by_key[key], turn)))
+
             team = Team(
-                contenders_of(prepared), world.rank, control.barrier, _gather_over(control), clock=clock,
-                settle=clock.settle,
+                contenders_of(prepared), world.rank, control.barrier, gather, clock=clock, settle=clock.settle
             )  # fmt: skip
             series = measure_points(team, request, check, on_round, on_results)
             warnings = []

@@ -40,6 +40,11 @@ class Point:
         """Points with the same case are compared with each other."""
         return Key(f"{self.benchmark} {self.nbytes} B", self.way)
 
+    @property
+    def has_objects(self) -> bool:
+        """Whether messages are pickled objects."""
+        return self.api in ("pickle", "pickle5")
+
     def part_key(self, part: str) -> Key:
         """The name of what is timed beside it in the same rounds."""
         return Key(self.key.case, f"{self.way} [{part}]")

@@ -105,25 +105,45 @@ def prepare_all(
     Returns:
         Benchmarks by point, and of those that their libraries have not got (case and way): why; the same on all
         ranks.
+
+    Raises:
+        WrongResult: an operation gives a wrong result on some rank; on all ranks.
     """
     prepared: dict[Point, Prepared] = {}
     left_out = []
     arrays: dict[tuple[object, ...], Any] = {}
     for point in points:
         driver = drivers[point.target]
-        refusal = ""
+        refusal = wrong = ""
         try:
             each = find_benchmark(point.benchmark).make(Setting(point, driver, find_kind(point.buffer), arrays))
-            each.check(turn=0)
-        except WrongResult:
-            raise
+            wrong = look(each, 0)
         except driver.refusals as error:
             refusal = " ".join(str(error).split()) or type(error).__name__
-        if driver.largest(bool(refusal)):
-            left_out.append((" ".join(point.key), refusal or "another rank has not got it"))
+        refusals, wrongs = zip(*driver.share((refusal, wrong)), strict=True)
+        raise_wrong(wrongs)
+        if any(refusals):
+            left_out.append((" ".join(point.key), next(filter(None, refusals))))
         else:
             prepared[point] = each
     return prepared, left_out
+
+
+def look(prepared: Prepared, turn: int) -> str:
+    """Return what is wrong with a result on this rank; "" if nothing is. All ranks are told before any raises it: they
+    would wait for one that is gone."""
+    try:
+        prepared.check(turn)
+    except WrongResult as error:
+        return str(error)
+    return ""
+
+
+def raise_wrong(wrongs: Sequence[str]) -> None:
+    """Raise what is wrong on the first rank where something is, of what all ranks found."""
+    for rank, wrong in enumerate(wrongs):
+        if wrong:
+            raise WrongResult(f"{wrong}, on rank {rank}")
 
 
 def _of_hocket(targets: Sequence[Target]) -> list[str]:

@@ -83,6 +83,7 @@ class Benchmark:
         messages: that one iteration's time is divided by; of bandwidths, for each that is in flight.
         has_window: whether so many messages are in flight as a point says.
         is_windowed: whether its calls are timed one by one, each begun by all ranks at the same instant.
+        takes_objects: whether it can be about objects, not memory alone.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Benchmark:
     messages: int = 1
     has_window: bool = False
     is_windowed: bool = False
+    takes_objects: bool = True
 
     def num_messages(self, point: Point) -> int:
         """Return how many messages, or operations, an iteration is."""

@@ -21,6 +21,7 @@ from hocket.errors import (
     InvalidType,
     LaunchError,
     TableError,
+    WrongResult,
 )
 
 EXIT_FAILED = 1
@@ -54,7 +55,8 @@ def run_command_line(arguments: list[str]) -> int:
             print(f"hocket {arguments[0]}: {error}", file=sys.stderr)
             return EXIT_FAILED
         name = "" if isinstance(error, HocketError) else f"{type(error).__name__}: "
-        return _complain(f"hocket {arguments[0]}", f"{name}{error}", EXIT_FAILED)
+        of_all = isinstance(error, WrongResult)
+        return _complain(f"hocket {arguments[0]}", f"{name}{error}", EXIT_FAILED, of_all)
     return code if isinstance(code, int) else 0
 
 
@@ -101,8 +103,9 @@ def _explain_usage(error: Any) -> int:
     return _complain(command, f"{error.format_message().rstrip('.')}; see: {command} --help", EXIT_BAD_INPUT)
 
 
-def _complain(command: str, message: str, exit_code: int) -> int:
-    if exit_code == EXIT_BAD_INPUT and _is_later_rank():  # of the same command: one says what is wrong with it
+def _complain(command: str, message: str, exit_code: int, of_all: bool = False) -> int:
+    """Print what is wrong, on one rank of the same command where all of them know: with the input, or with a result."""
+    if (of_all or exit_code == EXIT_BAD_INPUT) and _is_later_rank():
         return exit_code
     print(f"{command}: {' '.join(message.split())}", file=sys.stderr)
     return exit_code

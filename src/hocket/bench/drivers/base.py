@@ -54,8 +54,8 @@ class Driver(ABC):
         return [each.wait() for each in requests]
 
     @abstractmethod
-    def largest(self, value: float) -> float:
-        """Return the largest of all ranks' values."""
+    def share(self, obj: Any) -> list[Any]:
+        """Return every rank's object, by rank."""
 
     def begin(self, op: str, *arguments: Any) -> Call:
         """Return what begins a collective on memory, and returns what `wait` takes.

@@ -42,8 +42,8 @@ class FaultyDriver(Driver):
     def wait_objects(self, requests: Sequence[Any]) -> list[Any]:
         return self._driver.wait_objects(requests)
 
-    def largest(self, value: float) -> float:
-        return self._driver.largest(value)
+    def share(self, obj: Any) -> list[Any]:
+        return self._driver.share(obj)
 
     def shared(self, count: int, dtype: str) -> Any:
         return self._driver.shared(count, dtype)

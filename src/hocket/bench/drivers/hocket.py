@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
 
-import numpy as np
-
 from hocket.bench.drivers.base import Binder, Call, Driver
 from hocket.comm import Communicator, Policy
 
@@ -52,10 +50,8 @@ class HocketDriver(Driver):
         self._comm.barrier()
         return None
 
-    def largest(self, value: float) -> float:
-        found = np.array([value])
-        self._comm.all_reduce(found, "max")
-        return float(found[0])
+    def share(self, obj: Any) -> list[Any]:
+        return self._comm.all_gather_object(obj)
 
     def wait(self, requests: Sequence[Any]) -> object:
         for each in requests:

@@ -41,8 +41,8 @@ class Mpi4pyDriver(Driver):
         self._comm.Barrier()
         return None
 
-    def largest(self, value: float) -> float:
-        return float(self._comm.allreduce(value, self._mpi.MAX))
+    def share(self, obj: Any) -> list[Any]:
+        return list(self._comm.allgather(obj))
 
     def wait(self, requests: Sequence[Any]) -> object:
         return requests[0].Wait() if len(requests) == 1 else self._mpi.Request.Waitall(requests)

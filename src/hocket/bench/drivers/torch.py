@@ -53,13 +53,12 @@ class TorchDriver(Driver):
         dist.barrier(group=self._group)
         return None
 
-    def largest(self, value: float) -> float:
-        import torch
+    def share(self, obj: Any) -> list[Any]:
         import torch.distributed as dist
 
-        found = torch.tensor([value], dtype=torch.float64)
-        dist.all_reduce(found, dist.ReduceOp.MAX, self._group)
-        return float(found[0])
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, obj, self._group)
+        return found
 
     def wait(self, requests: Sequence[Any]) -> object:
         for each in requests:

@@ -169,7 +169,7 @@ def compare(found: NDArray[Any], wanted: NDArray[Any], who: str) -> None:
 
 
 def _make(op: str, with_counts: bool, setting: Setting) -> Prepared:
-    if setting.point.api in ("pickle", "pickle5") and op != "barrier":
+    if setting.point.has_objects and op != "barrier":
         return OnObjects(setting, op)
     return OnMemory(setting, op, with_counts)
 

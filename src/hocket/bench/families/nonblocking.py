@@ -31,7 +31,7 @@ class Overlapped(Prepared):
     """An operation beside a product."""
 
     def __init__(self, setting: Setting, op: str) -> None:
-        if setting.point.api not in ("buffer", "dlpack"):
+        if setting.point.has_objects:
             raise InvalidArgument(f"non-blocking operations are on memory, not on objects (API {setting.point.api})")
         if op not in setting.driver.binders(setting.point.api):
             raise InvalidArgument(f"{setting.driver.name} has no {op} by {setting.point.api}")
@@ -44,7 +44,7 @@ class Overlapped(Prepared):
         alone_s, product_s = (
             min(sample(each, 1, setting.driver.barrier, time.perf_counter) for _ in range(_LOOKS)) for each in times
         )
-        self._num_products = round(setting.driver.largest(max(1, round(alone_s / product_s))))
+        self._num_products = max(setting.driver.share(max(1, round(alone_s / product_s))))
 
     def run(self, iterations: int) -> None:
         begin, wait, multiply = self._begin, self._wait, self._multiply
@@ -85,6 +85,7 @@ BENCHMARKS = tuple(
         reduces=op in REDUCING,
         has_sizes=op != "barrier",
         least_nbytes=4 if op in REDUCING else 1,
+        takes_objects=False,
     )
     for op in OMB_NAMES
 )

@@ -10,7 +10,7 @@ from hocket.errors import InvalidArgument
 
 
 def _make(op: str, setting: Setting) -> OnMemory:
-    if setting.point.api not in ("buffer", "dlpack"):
+    if setting.point.has_objects:
         raise InvalidArgument(f"persistent operations are on memory, not on objects (API {setting.point.api})")
     if op not in setting.driver.binders(setting.point.api):
         raise InvalidArgument(f"{setting.driver.name} has no {op} by {setting.point.api}")
@@ -31,6 +31,7 @@ BENCHMARKS = tuple(
         has_sizes=op != "barrier",
         least_nbytes=4 if op in REDUCING else 1,
         is_windowed=True,
+        takes_objects=False,
     )
     for op in OMB_NAMES
 )

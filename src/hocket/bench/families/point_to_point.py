@@ -37,7 +37,7 @@ class Ends:
         has_part = driver.rank < 2 * half
         self.partner = (driver.rank + half if self.is_first else driver.rank - half) if has_part else None
         self._setting = setting
-        self.has_objects = point.api in ("pickle", "pickle5")
+        self.has_objects = point.has_objects
         self._count = point.nbytes // itemsize_of(point.dtype)
         self._arrays = Arrays(setting)
         if self.has_objects:
