@@ -164,6 +164,7 @@ void issue(PyObject* self, Communicator& core, const WorkPtr& work, const Commun
   }
   engine.attend();
   if (is_async && engine.has_thread()) engine.wake_own_process();
+  if (is_async && raise_interruption()) throw PythonError();  // otherwise a wait follows, which does
 }
 
 void note_written(const Arrays& arrays) {

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 
+#include "bind/interruption.hpp"
 #include "core/engine.hpp"
 
 namespace hocket {
@@ -55,7 +56,7 @@ class ReleasedGil final : public WaitHooks {
   bool interrupted() override {
     if (!is_main_thread_) return false;
     PyEval_RestoreThread(state_);
-    const bool raised = PyErr_CheckSignals() != 0;
+    const bool raised = is_interrupted() && raise_interruption();
     state_ = PyEval_SaveThread();
     return raised;
   }

@@ -11,6 +11,7 @@
 
 #include "bind/driven_in_python.hpp"
 #include "bind/errors.hpp"
+#include "bind/interruption.hpp"
 #include "bind/lanes.hpp"
 #include "core/engine.hpp"
 #include "core/process.hpp"
@@ -42,6 +43,12 @@ uint32_t key_of(const Operation& op) {
 }
 
 }  // namespace
+
+static Polling read_polling(const std::string& text) {
+  if (text == "eager") return Polling::eager;
+  if (text == "patient") return Polling::patient;
+  return text == "blocking" ? Polling::blocking : Polling::none;
+}
 
 // State: queued -> posted -> over, or dropped; error is written before over.
 struct PythonLane::Slot {
@@ -126,7 +133,8 @@ bool PythonLane::Adapter::post_next(const std::shared_ptr<Adapter>& self) {
     slot->state.store(Slot::State::posted, std::memory_order_release);
     posted.push_back(slot);
   } catch (nb::python_error& error) {
-    slot->error = error_of(*slot, error);
+    slot->error = error_of(*slot, error);  // also if interrupted: whether it was begun is not known
+    take_interruption(error);
     finish(*slot);
   }
   return true;
@@ -145,6 +153,7 @@ bool PythonLane::Adapter::test(Slot& slot) {
   try {
     if (!nb::cast<bool>(object.attr("test")(slot.token))) return false;
   } catch (nb::python_error& error) {
+    if (take_interruption(error)) return false;
     slot.error = error_of(slot, error);
   }
   finish(slot);
@@ -158,6 +167,7 @@ bool PythonLane::Adapter::give_up(Slot& slot) {
   try {
     if (!nb::cast<bool>(object.attr("give_up")(slot.token))) return false;
   } catch (nb::python_error& error) {
+    if (take_interruption(error)) return false;
     slot.error = error_of(slot, error);
   }
   finish(slot);
@@ -182,12 +192,18 @@ bool PythonLane::Adapter::drive(const std::shared_ptr<Adapter>& self, bool all) 
   return moved;
 }
 
+static std::atomic<bool> g_busy{false};  // some thread is in the pump, or looks at what is the pump's own
+
 bool pump_python_lanes(bool all) {
-  static std::atomic<bool> busy{false};
-  if (g_forked_child.load(std::memory_order_relaxed) || busy.exchange(true, std::memory_order_acquire)) return false;
+  if (g_forked_child.load(std::memory_order_relaxed) || g_busy.exchange(true, std::memory_order_acquire)) return false;
   bool moved = false;
   {
     const nb::gil_scoped_acquire gil;
+    // First, so that handlers do not run, and raise, within a library's calls.
+    if (is_interrupted()) {
+      g_busy.store(false, std::memory_order_release);
+      return false;
+    }
     attend_driven_in_python();
     std::vector<std::shared_ptr<PythonLane::Adapter>> adapters;
     {
@@ -208,9 +224,45 @@ bool pump_python_lanes(bool all) {
     adapters.clear();  // both here, with the GIL
     orphans.clear();
   }
-  busy.store(false, std::memory_order_release);
+  g_busy.store(false, std::memory_order_release);
   if (moved) Engine::instance().wake_own_process();
   return moved;
+}
+
+// The first operation of the first lane that can: of one lane it is the first to be over.
+static nb::object blocking_call(int64_t timeout_ns) {
+  if (g_busy.exchange(true, std::memory_order_acquire)) return {};
+  std::shared_ptr<PythonLane::Adapter> adapter;
+  nb::object token;
+  {
+    const std::lock_guard guard(registry().mutex);
+    for (const auto& each : registry().adapters) {
+      if (each->polling != Polling::blocking || each->posted.empty()) continue;
+      adapter = each;
+      token = each->posted.front()->token;
+      break;
+    }
+  }
+  g_busy.store(false, std::memory_order_release);
+  if (!token.is_valid()) return {};
+  try {
+    return adapter->object.attr("blocking_call")(token, static_cast<double>(timeout_ns) * 1e-9);
+  } catch (nb::python_error& error) {
+    if (!take_interruption(error)) error.discard_as_unraisable("hocket waits for a library");
+    return {};
+  }
+}
+
+bool block_in_python_lanes(int64_t timeout_ns) {
+  if (g_forked_child.load(std::memory_order_relaxed)) return false;
+  const nb::gil_scoped_acquire gil;
+  if (is_interrupted()) return true;
+  const nb::object call = blocking_call(timeout_ns);
+  if (!call.is_valid()) return false;
+  PyObject* result = PyObject_CallNoArgs(call.ptr());
+  if (!result) PyErr_Clear();  // its time is over; what is wrong with the operation is found by test()
+  Py_XDECREF(result);
+  return true;
 }
 
 PythonLane::PythonLane(nb::object adapter, std::string backend, std::shared_ptr<DrivenLibrary> library)
@@ -218,8 +270,7 @@ PythonLane::PythonLane(nb::object adapter, std::string backend, std::shared_ptr<
   depth_ = nb::cast<size_t>(adapter.attr("depth"));
   device_ = nb::cast<std::optional<int>>(adapter.attr("device"));
   adapter_->size = nb::cast<int>(adapter.attr("size"));
-  const auto polling = nb::cast<std::string>(adapter.attr("polling"));
-  adapter_->polling = polling == "eager" ? Polling::eager : polling == "patient" ? Polling::patient : Polling::none;
+  adapter_->polling = read_polling(nb::cast<std::string>(adapter.attr("polling")));
   adapter_->backend = backend_;
   adapter_->library = std::move(library);
   nb::object refuses = adapter.attr("refuses");
@@ -235,7 +286,7 @@ PythonLane::PythonLane(nb::object adapter, std::string backend, std::shared_ptr<
         if (!reason.is_none()) refusals_[key_of(op)] = nb::cast<std::string>(reason);
       }
   adapter_->object = std::move(adapter);
-  Engine::instance().set_pump(&pump_python_lanes);
+  Engine::instance().set_pump(&pump_python_lanes, &block_in_python_lanes);
   const std::lock_guard guard(registry().mutex);
   registry().adapters.push_back(adapter_);
 }

@@ -50,6 +50,7 @@ class PythonLane final : public Lane {
 
 // For Engine::set_pump.
 bool pump_python_lanes(bool all);
+bool block_in_python_lanes(int64_t timeout_ns);
 
 void bind_python_lane(nb::module_& module);
 

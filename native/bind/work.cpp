@@ -77,7 +77,9 @@ bool test(nb::handle self) {
       Engine::instance().poll();
       lock.unlock();
     }
-    if (Engine::instance().attend() && lock.try_lock()) {
+    const bool moved = Engine::instance().attend();
+    if (raise_interruption()) throw PythonError();
+    if (moved && lock.try_lock()) {
       Engine::instance().poll();
       lock.unlock();
     }

@@ -239,11 +239,9 @@ bool Communicator::idle_but_background() const {
   });
 }
 
-Polling Communicator::polling() const {
-  Polling polling = Polling::none;
+void Communicator::add_in_flight(InFlight& all) const {
   for (const LaneQueue& queue : queues_)
-    if (queue.num_posted > 0) polling = std::max(polling, queue.lane->polling());
-  return polling;
+    if (queue.num_posted > 0) all.add(queue.lane->polling());
 }
 
 void Communicator::finish(Work& work) {

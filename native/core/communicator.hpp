@@ -87,7 +87,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Gives up what is in flight here, and tells nobody.
   void drop();
   // Of the operations in flight, the most eager.
-  Polling polling() const;
+  void add_in_flight(InFlight& all) const;
   // Looks at the lanes' health; breaks the communicator if one is ill.
   void check_health();
   // A wait for `work` ran out of time.

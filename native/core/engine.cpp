@@ -27,6 +27,9 @@ constexpr int64_t kPausePart = 64;
 constexpr int64_t kShortestPauseNs = 50'000;
 constexpr int64_t kLongestEagerPauseNs = 100'000;
 constexpr int64_t kLongestPatientPauseNs = 1'000'000;
+// In a call that ends early only if its own operation is over: longer and longer, so that it costs next to nothing.
+constexpr int64_t kShortestBlockNs = 1'000'000;
+constexpr int64_t kLongestBlockNs = 4'000'000;
 
 void pause_after(int64_t idle_ns, Polling polling) {
   const int64_t longest = polling == Polling::eager ? kLongestEagerPauseNs : kLongestPatientPauseNs;
@@ -49,7 +52,11 @@ class Backoff {
   void reset() {
     idle_since_ns_ = 0;
     spins_ = 0;
+    rests_ = false;
   }
+  // Sleep at once until the next reset: who ends the wait is a thread that needs the processor.
+  void rest() { rests_ = true; }
+  int64_t idle_ns() const { return now_ns() - idle_since_ns_; }
   // Instead of a sleep, where the end of what is waited for has to be looked for.
   void pause(Polling polling) const {
     const int64_t now = now_ns();
@@ -59,14 +66,19 @@ class Backoff {
     else
       pause_after(idle, polling);
   }
-  enum class Next { again, sleep };
+  // look: once after each reset, when it takes longer than a moment, at who is going to end the wait.
+  enum class Next { again, look, sleep };
   Next step() {
+    if (rests_) return Next::sleep;
     if (!oversubscribed_ && ++spins_ % 32 != 0) {
       cpu_pause();
       return Next::again;
     }
     const int64_t now = now_ns();
-    if (idle_since_ns_ == 0) idle_since_ns_ = now;
+    if (idle_since_ns_ == 0) {
+      idle_since_ns_ = now;
+      return Next::look;
+    }
     const int64_t idle = now - idle_since_ns_;
     if (!oversubscribed_ && idle < kSpinNs) return Next::again;
     if (now < sleep_until_ns_.load(std::memory_order_relaxed)) return Next::sleep;
@@ -84,6 +96,7 @@ class Backoff {
   std::atomic<int64_t>& sleep_until_ns_;
   int64_t idle_since_ns_ = 0;
   uint32_t spins_ = 0;
+  bool rests_ = false;
 };
 
 struct WaiterCount {
@@ -125,10 +138,17 @@ bool Engine::progress() {
   return moved;
 }
 
-Polling Engine::polling() const {
-  Polling polling = Polling::none;
-  for (const auto& communicator : communicators_) polling = std::max(polling, communicator->polling());
-  return polling;
+InFlight Engine::in_flight() const {
+  InFlight all;
+  for (const auto& communicator : communicators_) communicator->add_in_flight(all);
+  return all;
+}
+
+// False if there is nothing to block in, or no time for it.
+bool Engine::block(int64_t idle_ns, int64_t longest_ns) const {
+  const BlockingCall call = block_.load(std::memory_order_acquire);
+  if (!call || longest_ns < kShortestBlockNs) return false;
+  return call(std::min(longest_ns, std::clamp(idle_ns / 16, kShortestBlockNs, kLongestBlockNs)));
 }
 
 bool Engine::attend(bool all) {
@@ -236,17 +256,24 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
     if (moved) backoff.reset();
     bool slept = false;
     bool signalled = false;
-    if (!moved && backoff.step() == Backoff::Next::sleep) {
+    const Backoff::Next next = moved ? Backoff::Next::again : backoff.step();
+    if (next == Backoff::Next::look) {
+      const std::lock_guard guard(lock_);
+      if (in_flight().is_to_block()) backoff.rest();
+    }
+    if (next == Backoff::Next::sleep) {
       Bell& bell = Bell::mine();
       sleepers_.fetch_add(1, std::memory_order_seq_cst);
       const uint32_t word = bell.prepare_sleep();
       // Not try_lock: whoever holds it may have looked before the word was up, and nobody would look again.
       lock_.lock();
       moved = progress();
-      const Polling polling = this->polling();
+      const InFlight in_flight = this->in_flight();
       lock_.unlock();
-      if (!moved && !work.finished() && polling != Polling::none) {
-        backoff.pause(polling);
+      if (!moved && !work.finished() && in_flight.most != Polling::none) {
+        const int64_t now = now_ns();
+        const int64_t longest = std::min(deadline - now, until_look_ns(now));
+        if (!in_flight.is_to_block() || !block(backoff.idle_ns(), longest)) backoff.pause(in_flight.most);
         slept = true;
       } else if (!moved && !work.finished() && attention_.load(std::memory_order_seq_cst) == 0) {
         const int64_t now = now_ns();
@@ -255,7 +282,8 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
       }
       sleepers_.fetch_sub(1, std::memory_order_relaxed);
     }
-    if (!slept && pass % 256 != 0) continue;
+    signalled |= is_interrupted_.load(std::memory_order_relaxed);
+    if (!slept && !signalled && pass % 256 != 0) continue;
     const int64_t now = now_ns();
     const double waited_s = static_cast<double>(now - begin) * 1e-9;
     if (is_look_due(now)) {
@@ -327,7 +355,7 @@ bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, Wait
     }
     moved |= attend(tick);
     if (!report.empty()) hooks.stalled(report);
-    if (tick) {
+    if (tick || is_interrupted_.load(std::memory_order_relaxed)) {
       next_tick = now + kTickNs;
       if (hooks.interrupted()) throw Failure(ErrorCode::interrupted, "interrupted by a signal");
     }
@@ -393,7 +421,7 @@ void Engine::run_thread() {
     const int64_t now = now_ns();
     tend(now);
     look_at_libraries(now);
-    const Polling polling = this->polling();
+    const InFlight in_flight = this->in_flight();
     const bool idle =
         std::all_of(communicators_.begin(), communicators_.end(), [](const auto& c) { return c->idle(); });
     std::vector<std::function<void()>> calls;
@@ -409,8 +437,10 @@ void Engine::run_thread() {
     if (stop && calls.empty()) break;
     if (moved) idle_since_ns = now_ns();
     if (stop || moved || !calls.empty()) continue;
-    if (polling != Polling::none) {
-      pause_after(now_ns() - idle_since_ns, polling);
+    if (in_flight.most != Polling::none) {
+      // For the shortest time: what is issued meanwhile needs this thread, and does not end the call.
+      if (!in_flight.is_to_block() || !block(0, until_look_ns(now)))
+        pause_after(now_ns() - idle_since_ns, in_flight.most);
       continue;
     }
     if (!word) {

@@ -41,6 +41,9 @@ enum class WaitResult : uint8_t { finished, interrupted };
 
 // Drives what needs the interpreter; true if anything moved. `all`: also what asked for no attention.
 using Pump = bool (*)(bool all);
+// Waits in the interpreter until something that is in flight there may be over, and no longer; false at once if there
+// is nothing to wait for in that way.
+using BlockingCall = bool (*)(int64_t timeout_ns);
 
 class Engine {
  public:
@@ -83,7 +86,12 @@ class Engine {
 
   // Lanes that are driven by calls into Python cannot be driven under the lock: they ask for attention, and who waits
   // calls the pump, without the lock. Set once, before the first such lane.
-  void set_pump(Pump pump) { pump_.store(pump, std::memory_order_release); }
+  void set_pump(Pump pump, BlockingCall block) {
+    block_.store(block, std::memory_order_release);
+    pump_.store(pump, std::memory_order_release);
+  }
+  // A signal handler has raised while the pump was in Python: the main thread's wait ends.
+  void note_interruption(bool is_there) { is_interrupted_.store(is_there, std::memory_order_release); }
   void want_attention(int count) { attention_.fetch_add(count, std::memory_order_seq_cst); }
   // Without the lock; runs the pump if a lane asked for it.
   bool attend(bool all = false);
@@ -118,7 +126,8 @@ class Engine {
   void stop_thread(bool for_good);
   void tend(int64_t now);
   void check_health();
-  Polling polling() const;
+  InFlight in_flight() const;
+  bool block(int64_t idle_ns, int64_t longest_ns) const;
   bool is_look_due(int64_t now) const { return now >= next_look_ns_.load(std::memory_order_relaxed); }
   // How long to sleep at most before a library is due.
   int64_t until_look_ns(int64_t now) const { return next_look_ns_.load(std::memory_order_relaxed) - now; }
@@ -133,6 +142,8 @@ class Engine {
   std::atomic<bool> oversubscribed_{false};
   std::atomic<int> sleepers_{0};
   std::atomic<Pump> pump_{nullptr};
+  std::atomic<BlockingCall> block_{nullptr};
+  std::atomic<bool> is_interrupted_{false};
   std::atomic<int> attention_{0};           // lanes that want the pump to be called
   std::atomic<int64_t> sleep_until_ns_{0};  // waits do not yield before that time
   double stall_report_s_ = 10.0;

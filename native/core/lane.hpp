@@ -1,6 +1,7 @@
 // The seam between the core and a backend. A lane carries operations of one communicator over one library.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,9 +12,27 @@
 namespace hocket {
 
 enum class Progress : uint8_t { waiting, moved, done };
-// How a wait looks for the end of what nobody rings for: eagerly where looking is what drives the library, patiently
-// where the library works on threads of its own, which need the processor.
-enum class Polling : uint8_t { none, patient, eager };
+// How a wait finds the end of what a library carries:
+//  - none: who ends it rings.
+//  - blocking: a call returns when something may be over (Engine::set_pump); the library works on threads of its own.
+//  - patient: by looking now and then; the library works on threads of its own, which need the processor.
+//  - eager: by looking again and again, which is what drives the library.
+enum class Polling : uint8_t { none, blocking, patient, eager };
+
+// Of the lanes that carry something.
+struct InFlight {
+  Polling most = Polling::none;
+  bool is_alike = true;
+  bool is_any = false;
+
+  void add(Polling polling) {
+    is_alike = is_alike && (!is_any || polling == most);
+    most = is_any ? std::max(most, polling) : polling;
+    is_any = true;
+  }
+  // Nothing else can end meanwhile, and nobody rings.
+  bool is_to_block() const { return is_alike && most == Polling::blocking; }
+};
 
 // Contract. Every call is made under the engine's progress lock, and none may block or call back into the engine.
 //  - note_issue() is called when an operation gets its place in the issue order, before it is posted.

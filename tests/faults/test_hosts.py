@@ -238,3 +238,29 @@ note("over")
 """
     job = run_on_hosts(START + script, 2, "gloo")
     assert len(job.notes("over")) == 3, job.stderr
+
+
+@BOTH
+@pytest.mark.parametrize("progress", ["caller", "thread"])
+def test_interrupts_belong_to_the_program(run_on_hosts: Callable[..., Any], backend: str, progress: str) -> None:
+    """Whoever of hocket is in Python when a signal comes: the operation goes on, and the program gets the exception."""
+    script = """
+if RANK == 0:
+    work = comm.all_reduce(x, async_op=True, **how)
+    for i in range(10):
+        watcher = threading.Timer(0.02 * (i + 1), os.kill, (os.getpid(), signal.SIGINT))
+        error = caught(lambda: (watcher.start(), work.wait()))
+        assert isinstance(error, KeyboardInterrupt), error
+        watcher.join()
+    tell("interrupted")
+    work.wait()
+else:
+    await_told("interrupted")
+    comm.all_reduce(x, **how)
+assert (x == SIZE * SIZE).all()
+comm.barrier()
+"""
+    start = START.replace("timeout=30", f"timeout=30, progress={progress!r}")
+    job = run_on_hosts(start + script, 1, backend, "native")
+    assert job.return_codes == [0, 0], job.stderr
+    assert len(job.notes("error")) == 10

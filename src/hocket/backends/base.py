@@ -178,9 +178,10 @@ class Lane(ABC):
     """Number of the device whose arrays it takes, and no others; None: it takes arrays on the host, and copies there of
     those on devices."""
 
-    polling: Literal["none", "patient", "eager"] = "eager"
+    polling: Literal["none", "blocking", "patient", "eager"] = "eager"
     """How `test` is called while something is in flight: again and again ("eager"), with pauses, where the library has
-    threads of its own that need the processor ("patient"), or only after `wake` was called ("none")."""
+    threads of its own that need the processor ("patient"), after what `blocking_call` returned has returned
+    ("blocking"), or only after `wake` was called ("none")."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -203,6 +204,11 @@ class Lane(ABC):
     @abstractmethod
     def test(self, token: object) -> bool:
         """Drive a posted operation; True when its result is in place. What it raises fails the operation."""
+
+    def blocking_call(self, token: object, seconds: float) -> Callable[[], object]:
+        """Return what waits for an operation, about so long at most, and may raise: a function of C alone, within which
+        no signal handler runs. For lanes whose `polling` is "blocking"; other methods may be called meanwhile."""
+        raise NotImplementedError
 
     def give_up(self, token: object) -> bool:
         """Forget a posted operation that nobody waits for any more, if that can be done.

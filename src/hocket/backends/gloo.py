@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+from functools import partial
 from queue import SimpleQueue
 from threading import Semaphore, Thread
 from typing import Any, ClassVar, cast
@@ -101,8 +103,7 @@ class GlooCollectiveLane(GroupCollectives):
     that would run on a thread of gloo's, which ends the process if it comes when the interpreter is about to end.
     """
 
-    polling = "patient"
-
+    polling = "blocking"
     depth = 4
 
     def post(self, operation: _native.LaneOperation, wake: Callable[[], None]) -> object:
@@ -117,6 +118,10 @@ class GlooCollectiveLane(GroupCollectives):
         if finish is not None:
             finish()
         return True
+
+    def blocking_call(self, token: object, seconds: float) -> Callable[[], object]:
+        work, *_ = cast(tuple[Any, ...], token)
+        return partial(work.wait, timedelta(milliseconds=max(1, round(1000 * seconds))))  # to torch 0 is for ever
 
     def _tensor(self, operation: _native.LaneOperation, address: int, nbytes: int, dtype: str = "uint8") -> Any:
         return host_tensor(address, nbytes, dtype)
