@@ -39,7 +39,7 @@ bool take_interruption(nb::python_error& error) {
 }
 
 bool raise_interruption() {
-  if (!is_main_thread() || !interruption()) return false;
+  if (!interruption() || !is_main_thread()) return false;
   interruption()->restore();
   interruption().reset();
   Engine::instance().note_interruption(false);

@@ -55,6 +55,7 @@ void wait_for_work(nb::handle communicator, const WorkPtr& work, double timeout_
     raise_operation_error(communicator, *work->error);
     throw PythonError();
   }
+  if (raise_interruption()) throw PythonError();  // of a handler that ran while the operation was begun
 }
 
 namespace {
