@@ -55,6 +55,9 @@ _CALLS = {
         f"tag {tag!r}": bad(lambda c, tag=tag: c.isend(_x(), 0, tag), InvalidArgument, "tag", "0 to 2147483647")
         for tag in (-1, 2**31, 2**70, "a", 1.5, None)
     },
+    "operation to explain": bad(lambda c: c.explain("all_reducee", 8), InvalidArgument, "'all_reducee'", "all_reduce"),
+    "array to explain": bad(lambda c: c.explain("all_reduce", _x()), InvalidArgument, "not ndarray", "x.nbytes"),
+    "size to explain": bad(lambda c: c.explain("all_reduce", -8), InvalidArgument, "0 or more, not -8"),
     "tag of recv": bad(lambda c: c.recv(_x(), 0, -5), InvalidArgument, "tag"),
     **{f"timeout {value!r}": _timeout(value) for value in (0, -1.0, float("nan"), "soon")},
     "timeout of recv": bad(lambda c: c.recv(_x(), 0, timeout=0), InvalidArgument, "timeout"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from hocket import _native
@@ -122,11 +123,14 @@ class ChoosingOperations(ObjectOperations):
             reduction: for operations that reduce.
 
         Raises:
-            InvalidArgument: there is no such operation or type.
+            InvalidArgument: there is no such operation, type or size.
             UnsupportedDtype: no backend can carry it.
         """
         if op not in CHOOSABLE:
             raise InvalidArgument(f"there is no operation {op!r}; there are {', '.join(CHOOSABLE)}")
+        if not isinstance(nbytes, Integral) or nbytes < 0:
+            what = nbytes if isinstance(nbytes, Real) else f"{type(nbytes).__name__}; of an array that is x.nbytes"
+            raise InvalidArgument(f"nbytes is a number of bytes, 0 or more, not {what}")
         dtypes = dtype_class(op, dtype)
         reduced = reduction if dtypes != "moved" else None
         backend, algorithm = self._choose(op, dtype, reduced, nbytes)
