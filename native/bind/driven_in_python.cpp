@@ -41,10 +41,9 @@ void DrivenInPython::close() {
 
 PyDrivenLibrary::PyDrivenLibrary(nb::object call) : library(std::make_shared<DrivenInPython>(std::move(call))) {
   all_driven().push_back(library);
-  Engine& engine = Engine::instance();
-  engine.set_pump(&pump_python_lanes, &block_in_python_lanes);
+  set_python_pump();
   const ProgressGuard guard;
-  engine.add(library);
+  Engine::instance().add(library);
 }
 
 PyDrivenLibrary::~PyDrivenLibrary() {

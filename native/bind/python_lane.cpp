@@ -47,7 +47,9 @@ uint32_t key_of(const Operation& op) {
 static Polling read_polling(const std::string& text) {
   if (text == "eager") return Polling::eager;
   if (text == "patient") return Polling::patient;
-  return text == "blocking" ? Polling::blocking : Polling::none;
+  if (text == "blocking") return Polling::blocking;
+  if (text == "none") return Polling::none;
+  throw Failure(ErrorCode::invalid_argument, "polling is none, blocking, patient or eager, not " + text);
 }
 
 // State: queued -> posted -> over, or dropped; error is written before over.
@@ -194,7 +196,7 @@ bool PythonLane::Adapter::drive(const std::shared_ptr<Adapter>& self, bool all) 
 
 static std::atomic<bool> g_busy{false};  // some thread is in the pump, or looks at what is the pump's own
 
-bool pump_python_lanes(bool all) {
+static bool pump_python_lanes(bool all) {
   if (g_forked_child.load(std::memory_order_relaxed) || g_busy.exchange(true, std::memory_order_acquire)) return false;
   bool moved = false;
   {
@@ -253,7 +255,7 @@ static nb::object blocking_call(int64_t timeout_ns) {
   }
 }
 
-bool block_in_python_lanes(int64_t timeout_ns) {
+static bool block_in_python_lanes(int64_t timeout_ns) {
   if (g_forked_child.load(std::memory_order_relaxed)) return false;
   const nb::gil_scoped_acquire gil;
   if (is_interrupted()) return true;
@@ -264,6 +266,8 @@ bool block_in_python_lanes(int64_t timeout_ns) {
   Py_XDECREF(result);
   return true;
 }
+
+void set_python_pump() { Engine::instance().set_pump(&pump_python_lanes, &block_in_python_lanes); }
 
 PythonLane::PythonLane(nb::object adapter, std::string backend, std::shared_ptr<DrivenLibrary> library)
     : backend_(std::move(backend)), adapter_(std::make_shared<Adapter>()) {
@@ -286,7 +290,7 @@ PythonLane::PythonLane(nb::object adapter, std::string backend, std::shared_ptr<
         if (!reason.is_none()) refusals_[key_of(op)] = nb::cast<std::string>(reason);
       }
   adapter_->object = std::move(adapter);
-  Engine::instance().set_pump(&pump_python_lanes, &block_in_python_lanes);
+  set_python_pump();
   const std::lock_guard guard(registry().mutex);
   registry().adapters.push_back(adapter_);
 }

@@ -48,9 +48,8 @@ class PythonLane final : public Lane {
   std::map<uint32_t, std::string> refusals_;
 };
 
-// For Engine::set_pump.
-bool pump_python_lanes(bool all);
-bool block_in_python_lanes(int64_t timeout_ns);
+// Before the first thing that is driven by calls into Python.
+void set_python_pump();
 
 void bind_python_lane(nb::module_& module);
 

@@ -205,11 +205,6 @@ class Lane(ABC):
     def test(self, token: object) -> bool:
         """Drive a posted operation; True when its result is in place. What it raises fails the operation."""
 
-    def blocking_call(self, token: object, seconds: float) -> Callable[[], object]:
-        """Return what waits for an operation, about so long at most, and may raise: a function of C alone, within which
-        no signal handler runs. For lanes whose `polling` is "blocking"; other methods may be called meanwhile."""
-        raise NotImplementedError
-
     def give_up(self, token: object) -> bool:
         """Forget a posted operation that nobody waits for any more, if that can be done.
 
@@ -217,6 +212,17 @@ class Lane(ABC):
             Whether the library will not touch its memory any more; otherwise it is tested until it is over.
         """
         return False
+
+
+class BlockingLane(Lane):
+    """A lane of a library that works on threads of its own, and has a call that waits for an operation."""
+
+    polling: Literal["none", "blocking", "patient", "eager"] = "blocking"
+
+    @abstractmethod
+    def blocking_call(self, token: object, seconds: float) -> Callable[[], object]:
+        """Return what waits for an operation, about so long at most, and may raise: a function of C alone, within which
+        no signal handler runs. Other methods may be called meanwhile."""
 
 
 def call_driving(what: str, call: Callable[[], T], timeout: float) -> T:

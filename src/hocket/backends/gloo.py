@@ -22,7 +22,7 @@ from hocket.backends._torch import (
     reduction_options,
     timedelta_of,
 )
-from hocket.backends.base import Backend, Job, Lanes, call_driving
+from hocket.backends.base import Backend, BlockingLane, Job, Lanes, call_driving
 from hocket.errors import Aborted
 
 _REDUCED_TYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool")
@@ -96,14 +96,13 @@ class GlooBackend(Backend):
             raise Aborted(f"gloo could not connect the ranks of a new communicator: {reason}") from error
 
 
-class GlooCollectiveLane(GroupCollectives):
+class GlooCollectiveLane(GroupCollectives, BlockingLane):
     """Collectives; where gloo's own differ from what hocket promises, they are made of others.
 
     Tokens are (work, its future, what is left to do when it is over). The future is asked rather than given a callback:
     that would run on a thread of gloo's, which ends the process if it comes when the interpreter is about to end.
     """
 
-    polling = "blocking"
     depth = 4
 
     def post(self, operation: _native.LaneOperation, wake: Callable[[], None]) -> object:

@@ -94,11 +94,9 @@ def _obstacle(point: Point, through: str) -> str:
     """Why a point cannot be measured, as far as that is known before a library is opened."""
     if point.api == "pickle5" and through != "mpi4py":
         return f"{point.target} has no {point.api}, as mpi4py has: choose --api pickle, or --library mpi4py:mpich"
-    if point.has_objects and not find_benchmark(point.benchmark).takes_objects:
-        return f"{point.benchmark} is on memory, not on objects (API {point.api})"
     if point.symmetric and through != "hocket":
         return f"{point.target} has no symmetric memory; hocket's backends have, such as shm"
-    return ""
+    return find_benchmark(point.benchmark).obstacle(point)
 
 
 def _sizes(

@@ -114,10 +114,12 @@ def prepare_all(
     arrays: dict[tuple[object, ...], Any] = {}
     for point in points:
         driver = drivers[point.target]
-        refusal = wrong = ""
+        benchmark, wrong = find_benchmark(point.benchmark), ""
+        refusal = benchmark.obstacle(point)
         try:
-            each = find_benchmark(point.benchmark).make(Setting(point, driver, find_kind(point.buffer), arrays))
-            wrong = look(each, 0)
+            if not refusal:
+                each = benchmark.make(Setting(point, driver, find_kind(point.buffer), arrays))
+                wrong = look(each, 0)
         except driver.refusals as error:
             refusal = " ".join(str(error).split()) or type(error).__name__
         refusals, wrongs = zip(*driver.share((refusal, wrong)), strict=True)

@@ -105,6 +105,12 @@ class Benchmark:
     is_windowed: bool = False
     takes_objects: bool = True
 
+    def obstacle(self, point: Point) -> str:
+        """Return why no library can do it, or ""."""
+        if point.has_objects and not self.takes_objects:
+            return f"{self.name} is on memory, not on objects (API {point.api})"
+        return ""
+
     def num_messages(self, point: Point) -> int:
         """Return how many messages, or operations, an iteration is."""
         return self.messages * (point.window if self.has_window else 1)

@@ -31,8 +31,6 @@ class Overlapped(Prepared):
     """An operation beside a product."""
 
     def __init__(self, setting: Setting, op: str) -> None:
-        if setting.point.has_objects:
-            raise InvalidArgument(f"non-blocking operations are on memory, not on objects (API {setting.point.api})")
         if op not in setting.driver.binders(setting.point.api):
             raise InvalidArgument(f"{setting.driver.name} has no {op} by {setting.point.api}")
         self._wait = setting.driver.wait

@@ -10,8 +10,6 @@ from hocket.errors import InvalidArgument
 
 
 def _make(op: str, setting: Setting) -> OnMemory:
-    if setting.point.has_objects:
-        raise InvalidArgument(f"persistent operations are on memory, not on objects (API {setting.point.api})")
     if op not in setting.driver.binders(setting.point.api):
         raise InvalidArgument(f"{setting.driver.name} has no {op} by {setting.point.api}")
     return OnMemory(setting, op, bind=setting.driver.prepare)
