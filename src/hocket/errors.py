@@ -128,3 +128,8 @@ class RemoteError(HocketError, RuntimeError):
 
 class LaunchError(HocketError, RuntimeError):
     """A job could not be started, or one of its ranks failed."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error of another library says; its type, where it says nothing."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -88,3 +88,23 @@ def _facts(comm: hk.Communicator) -> tuple[Any, ...]:
 def test_facts_of_the_world() -> None:
     facts = hk.spawn(_facts, 3, timeout=30)
     assert facts == [(r, 3, r, 3, ["shm", "mpi"], f"<hocket.Communicator world: rank {r} of 3>") for r in range(3)]
+
+
+def _run_without_interface(comm: hk.Communicator) -> tuple[str, BaseException | None]:
+    rank = comm.rank
+    comm.finalize()
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 1:
+            patch.setenv("GLOO_SOCKET_IFNAME", "no-such-link")
+        error = attempt(lambda: hk.init(backends=["shm", "gloo"], timeout=20))
+        comm = hk.init(timeout=20)
+    works(comm)
+    return str(comm.explain("all_reduce", 1 << 20)), error
+
+
+@pytest.mark.timeout(40)
+def test_gloo_has_no_network_interface() -> None:
+    for explained, error in hk.spawn(_run_without_interface, 2, timeout=30):
+        assert type(error) is BackendUnavailable
+        assert "rank 1 has no network interface for gloo (GLOO_SOCKET_IFNAME is 'no-such-link')" in str(error)
+        assert "gloo" not in explained

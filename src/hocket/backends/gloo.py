@@ -23,7 +23,7 @@ from hocket.backends._torch import (
     timedelta_of,
 )
 from hocket.backends.base import Backend, BlockingLane, Job, Lanes, call_driving
-from hocket.errors import Aborted
+from hocket.errors import Aborted, BackendUnavailable, first_line
 
 _REDUCED_TYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool")
 
@@ -33,7 +33,9 @@ class GlooBackend(Backend):
 
     name: ClassVar[str] = "gloo"
 
-    def __init__(self, store: Any, job: Job) -> None:
+    def __init__(self, device: Any, store: Any, job: Job) -> None:
+        # One for all groups: a device has a thread that wakes up a hundred times a second whether there is work or not.
+        self._device = device
         self._store = store
         self._job = job
 
@@ -52,7 +54,8 @@ class GlooBackend(Backend):
 
     @classmethod
     def start(cls, job: Job) -> GlooBackend:
-        return cls(connect_store(job, cls.name), job)
+        device = _open_device(job)
+        return cls(device, connect_store(job, cls.name), job)
 
     @property
     def description(self) -> str:
@@ -81,9 +84,7 @@ class GlooBackend(Backend):
         from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
 
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        device = os.environ.get("GLOO_SOCKET_IFNAME")  # as torch has it
-        place = {"interface": device.split(",")[0]} if device else {"hostname": self._job.address}
-        options._devices = [ProcessGroupGloo.create_device(**place)]
+        options._devices = [self._device]
         # hocket watches the deadlines; gloo's own only has to come after them.
         options._timeout = timedelta_of(2 * timeout + 60)
         options._threads = 1
@@ -92,8 +93,25 @@ class GlooBackend(Backend):
                 "gloo's group", lambda: ProcessGroupGloo(PrefixStore(prefix, self._store), rank, size, options), timeout
             )
         except RuntimeError as error:  # torch's own, where a rank has died meanwhile
-            reason = str(error).partition("\n")[0]
-            raise Aborted(f"gloo could not connect the ranks of a new communicator: {reason}") from error
+            raise Aborted(f"gloo could not connect the ranks of a new communicator: {first_line(error)}") from error
+
+
+def _open_device(job: Job) -> Any:
+    """Return what gloo reaches the network by; raise on all ranks where one has none."""
+    from torch._C._distributed_c10d import ProcessGroupGloo
+
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]  # as torch has it
+    place = {"interface": interface} if interface else {"hostname": job.address}
+    device, reason = None, ""
+    try:
+        device = ProcessGroupGloo.create_device(**place)
+    except RuntimeError as error:
+        wanted = f"GLOO_SOCKET_IFNAME is {interface!r}" if interface else f"its host's address is {job.address}"
+        reason = f"has no network interface for gloo ({wanted}): {first_line(error)}"
+    for rank, of_rank in enumerate(job.exchange(reason)):
+        if of_rank:
+            raise BackendUnavailable(f"rank {rank} {of_rank}")
+    return device
 
 
 class GlooCollectiveLane(GroupCollectives, BlockingLane):

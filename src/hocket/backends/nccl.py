@@ -24,7 +24,7 @@ from hocket.backends._torch import (
     timedelta_of,
 )
 from hocket.backends.base import Backend, Job, Lanes, call_driving
-from hocket.errors import Aborted, BackendUnavailable, CommTimeout
+from hocket.errors import Aborted, BackendUnavailable, CommTimeout, first_line
 from hocket.trace.log import logger
 
 _MOVING = ("broadcast", "all_gather", "gather", "scatter", "all_to_all", "all_gatherv", "gatherv", "scatterv",
@@ -96,8 +96,7 @@ class NcclBackend(Backend):
         try:
             group = call_driving("NCCL's group", connect, timeout)
         except RuntimeError as error:  # torch's own, where a rank has died meanwhile
-            reason = str(error).partition("\n")[0]
-            raise Aborted(f"NCCL could not connect the ranks of a new communicator: {reason}") from error
+            raise Aborted(f"NCCL could not connect the ranks of a new communicator: {first_line(error)}") from error
         collective = self._lanes[key] = NcclCollectiveLane(group, self._gpu)
         messages = (RefusingLane(len(members), _NO_MESSAGES, self._gpu.number) for _ in range(2))
         return Lanes(*(_native.python_lane(lane, self.name) for lane in (collective, *messages)))

@@ -15,7 +15,7 @@ from keras.src.models.functional import operation_fn
 from keras.src.ops.node import Node
 from torch import nn
 
-from hocket.errors import InvalidModel
+from hocket.errors import InvalidModel, first_line
 from hocket.train import Stage
 from hocket.train.specs import Inferred, LeafSpec, ValueSpec, spec_of
 
@@ -145,8 +145,9 @@ class KerasStage(Stage):
             with torch.no_grad():
                 found = backend.compute_output_spec(lambda *values: self(list(values)), *given)
         except Exception as error:  # whatever a layer raises
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise InvalidModel(f"{what} cannot be part of a pipeline ({type(error).__name__}: {reason})") from error
+            raise InvalidModel(
+                f"{what} cannot be part of a pipeline ({type(error).__name__}: {first_line(error)})"
+            ) from error
         pairs = zip(self.outputs, found, strict=True)
         return Inferred(tuple(self._spec(name, value) for name, value in pairs), updated=self._updated())
 

@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from hocket.errors import InvalidModel
+from hocket.errors import InvalidModel, first_line
 from hocket.train.layer_graph import LayerGraph
 from hocket.train.modes import in_mode
 from hocket.train.specs import ValueSpec, blank
@@ -89,10 +89,9 @@ def _export(model: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, An
             program = torch.export.export(model, arguments, keywords, dynamic_shapes=shapes, strict=False)
             found: fx.GraphModule = program.module(check_guards=True)
     except Exception as error:  # whatever the code of the model raises
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise InvalidModel(
             f"{type(model).__name__} cannot be exported, as what it does depends on the content of its inputs "
-            f"({reason})"
+            f"({first_line(error)})"
         ) from error
     return found
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hocket.errors import InvalidArgument
+from hocket.errors import InvalidArgument, first_line
 from hocket.train.on_rank_0 import on_rank_0
 
 if TYPE_CHECKING:
@@ -69,8 +69,9 @@ def _read(trainer: Trainer, path: Path) -> dict[str, Any]:
     except OSError:
         raise
     except Exception as error:  # whatever torch makes of other files
-        reason = str(error).strip().partition("\n")[0]
-        raise InvalidArgument(f"{path} is no training that was saved: {type(error).__name__}: {reason}") from error
+        raise InvalidArgument(
+            f"{path} is no training that was saved: {type(error).__name__}: {first_line(error)}"
+        ) from error
     absent = [name for name in _PARTS if not isinstance(content, dict) or name not in content]
     if absent:
         raise InvalidArgument(f"{path} is no training that was saved: it has no {absent[0]!r}")

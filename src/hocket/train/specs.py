@@ -11,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from hocket.errors import HocketError, InvalidModel
+from hocket.errors import HocketError, InvalidModel, first_line
 
 # What travels as a tensor without being one; None travels as a number that says nothing.
 NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, type(None): torch.bool}
@@ -206,8 +206,7 @@ def _versions(value: Any) -> list[int]:
 
 
 def _refusal(what: str, error: Exception) -> InvalidModel:
-    reason = str(error).strip().partition("\n")[0] or type(error).__name__
     return InvalidModel(
         f"{what} cannot be part of a pipeline: what it gives has to follow from the shapes of what it takes alone "
-        f"({type(error).__name__}: {reason})"
+        f"({type(error).__name__}: {first_line(error)})"
     )

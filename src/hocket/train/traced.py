@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from hocket.errors import InvalidModel
+from hocket.errors import InvalidModel, first_line
 from hocket.train.layer_graph import Layer, LayerGraph
 from hocket.train.modes import frozen_modules, in_mode
 from hocket.train.module_stage import ModuleStage
@@ -96,9 +96,8 @@ def _trace(model: nn.Module) -> fx.Graph:
     try:
         graph = fx.Tracer().trace(model)
     except Exception as error:  # whatever the code of the model raises
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise InvalidModel(
-            f"{type(model).__name__} cannot be traced, as what it does depends on its inputs ({reason}). A "
+            f"{type(model).__name__} cannot be traced, as what it does depends on its inputs ({first_line(error)}). A "
             "torch.nn.Sequential of its parts needs no tracing; graph_of_exported traces with torch.export what "
             "depends on no more than the shapes of its inputs"
         ) from error
