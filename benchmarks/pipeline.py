@@ -51,6 +51,7 @@ from hocket.measure import (
     settings_of,
 )
 from hocket.measure.judge import LOW_END, MAX_FOREIGN_BUSY, MIN_ROUNDS
+from hocket.measure.rounds import AGAIN
 from hocket.measure.statistics import MIN_VALUES
 from hocket.pipeline import CostModel, PipelineTimeline, simulate
 from hocket.sim import Link
@@ -101,6 +102,8 @@ def real_rows(settings: Settings, folder: Path) -> tuple[list[Row], list[Measure
         ]
     cases = [case_of(each, REAL_RANKS) for each in REAL]
     rows = [agreement(measured, case, simulated[case], REAL_TARGET) for case in cases]
+    # What no simulator could do better: the same step a second time in the same round.
+    rows += [agreement(measured, case, step_seconds(measured, case, STEP + AGAIN), None, "itself") for case in cases]
     for number in sorted({number for _, number, _ in REAL}):
         rows += chimera_rows(measured, simulated, [case_of(each, REAL_RANKS) for each in REAL if each[1] == number])
     rows += [
@@ -111,13 +114,20 @@ def real_rows(settings: Settings, folder: Path) -> tuple[list[Row], list[Measure
     return [*rows, *null_rows(measured, "ms")], [measured]
 
 
-def agreement(measurement: Measurement, case: str, simulated: list[float], target: float) -> Row:
-    """The shorter by the longer one of the time simulated and the time measured, round by round."""
+def agreement(
+    measurement: Measurement, case: str, other: list[float], target: float | None, rival: str = "simulated"
+) -> Row:
+    """The shorter by the longer one of the time measured and another one, such as the simulated, round by round."""
     measured = step_seconds(measurement, case)
-    row = row_of(f"{case}: step", "simulated", measured, simulated)
-    shares = [min(a, b) / max(a, b) for a, b in zip(measured, simulated, strict=True)]
+    row = row_of(f"{case}: step", rival, measured, other)
+    shares = [min(a, b) / max(a, b) for a, b in zip(measured, other, strict=True)]
     row = replace(row, ratio=median(shares), interval=interval_of(shares), target=target)
-    if len(shares) < MIN_ROUNDS or measurement.foreign_busy > MAX_FOREIGN_BUSY or row.interval is None:
+    if (
+        target is None
+        or len(shares) < MIN_ROUNDS
+        or measurement.foreign_busy > MAX_FOREIGN_BUSY
+        or row.interval is None
+    ):
         return row
     return replace(row, holds=row.ratio >= target and row.interval[0] >= LOW_END * target)
 
@@ -145,8 +155,8 @@ def interval_of(values: list[float]) -> tuple[float, float] | None:
     return median_interval(values) if len(values) >= MIN_VALUES else None
 
 
-def step_seconds(measurement: Measurement, case: str) -> list[float]:
-    return [each.seconds[Key(case, STEP)] for each in measurement.rounds]
+def step_seconds(measurement: Measurement, case: str, name: str = STEP) -> list[float]:
+    return [each.seconds[Key(case, name)] for each in measurement.rounds]
 
 
 def costs_of_rounds(measurement: Measurement, link: Link) -> list[CostModel]:
