@@ -135,8 +135,8 @@ def test_foreign_process_at_the_meeting(jobs: Any, words: list[bytes], hangs: bo
     for word in words:
         try:
             foreign.send(word)
-        except BrokenPipeError:
-            break  # it was shown the door
+        except ConnectionError:
+            break  # it was shown the door: a reset, where rank 0 closed with a word of it unread
     if not hangs:
         foreign.close()
     (job.folder / "told-foreign").touch()
