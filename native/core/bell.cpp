@@ -13,6 +13,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/units.hpp"
 
 namespace hocket {
 
@@ -24,8 +25,8 @@ Bell& Bell::mine() {
 Bell::Bell() {
   fd_ = memfd_create("hocket-bell", MFD_CLOEXEC);
   void* page = MAP_FAILED;
-  if (fd_ >= 0 && ftruncate(fd_, 4096) == 0 && fallocate(fd_, 0, 0, 4096) == 0)
-    page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  if (fd_ >= 0 && ftruncate(fd_, kPageBytes) == 0 && fallocate(fd_, 0, 0, kPageBytes) == 0)
+    page = mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (page == MAP_FAILED) {
     const std::string why = std::strerror(errno);
     if (fd_ >= 0) close(fd_);

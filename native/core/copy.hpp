@@ -8,6 +8,8 @@
 #include <emmintrin.h>
 #endif
 
+#include "core/units.hpp"
+
 namespace hocket {
 
 inline void copy_bytes(std::byte* to, const std::byte* from, size_t nbytes) {
@@ -20,12 +22,11 @@ inline constexpr uint64_t kStreamedBytes = 4 << 20;
 // Past the caches: the destination is not read before it is written, and what the caches hold stays there.
 inline void copy_past_caches(std::byte* to, const std::byte* from, size_t nbytes) {
 #ifdef __SSE2__
-  constexpr size_t kLine = 64;
-  const size_t head = (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine;
-  if (nbytes > head + kLine) {
+  const size_t head = (kLineBytes - reinterpret_cast<uintptr_t>(to) % kLineBytes) % kLineBytes;
+  if (nbytes > head + kLineBytes) {
     std::memcpy(to, from, head);
     size_t i = head;
-    for (; i + kLine <= nbytes; i += kLine) {
+    for (; i + kLineBytes <= nbytes; i += kLineBytes) {
       const auto* source = reinterpret_cast<const __m128i*>(from + i);
       auto* target = reinterpret_cast<__m128i*>(to + i);
       const __m128i a = _mm_loadu_si128(source);

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 
+#include "core/units.hpp"
+
 namespace hocket {
 
 namespace {
 
-constexpr uint64_t kLine = 64;
 // What moves or reduces one array as a whole; blocks of several ranks would have to be cut each.
 constexpr uint32_t kSplittable = kinds(OpKind::all_reduce, OpKind::reduce, OpKind::scan, OpKind::broadcast);
 
@@ -25,7 +26,7 @@ uint64_t Shares::first_nbytes(const Operation& op) const {
         if (op.nbytes <= most_nbytes) break;
       }
   }
-  const uint64_t unit = std::max<uint64_t>(kLine, itemsize(op.dtype));
+  const uint64_t unit = std::max<uint64_t>(kLineBytes, itemsize(op.dtype));
   const auto first = static_cast<uint64_t>(static_cast<double>(op.nbytes) * share + 0.5);
   return first >= op.nbytes ? op.nbytes : first / unit * unit;
 }

@@ -11,14 +11,9 @@
 #include "core/copy.hpp"
 #include "shm/collective_lane.hpp"
 #include "shm/peer_memory.hpp"
+#include "shm/slices.hpp"
 
 namespace hocket {
-
-namespace {
-
-constexpr uint64_t kPieceBytes = 256 << 10;  // read in one step: other lanes want their turn
-
-}  // namespace
 
 bool CollectiveLane::is_direct(const Operation& op, uint64_t largest) const {
   const OpKind kind = without_counts(op.kind);

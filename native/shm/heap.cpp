@@ -9,17 +9,15 @@
 
 #include "core/error.hpp"
 #include "core/process.hpp"
+#include "core/units.hpp"
 #include "shm/host.hpp"
 
 namespace hocket {
 
 namespace {
 
-constexpr uint64_t kPage = 4096;
 constexpr uint64_t kHugePage = 2 << 20;
 constexpr uint64_t kMostKeptBytes = 256 << 20;
-
-constexpr uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
 }  // namespace
 
@@ -36,7 +34,7 @@ Heap::Heap(int segment, int rank, int size, uint64_t nbytes)
 Heap::~Heap() = default;
 
 uint64_t Heap::take(uint64_t nbytes) {
-  const uint64_t unit = nbytes >= kHugePage ? kHugePage : kPage;
+  const uint64_t unit = nbytes >= kHugePage ? kHugePage : kPageBytes;
   for (const auto& [place, room] : free_) {
     const uint64_t begin = round_up(place, unit);
     if (begin + nbytes > place + room) continue;
@@ -54,7 +52,7 @@ uint64_t Heap::take(uint64_t nbytes) {
 }
 
 std::byte* Heap::allocate(uint64_t nbytes) {
-  nbytes = round_up(std::max<uint64_t>(nbytes, 1), kPage);
+  nbytes = round_up(std::max<uint64_t>(nbytes, 1), kPageBytes);
   const std::lock_guard guard(mutex_);
   if (const auto kept = kept_.find(nbytes); kept != kept_.end()) {
     const uint64_t place = kept->second;

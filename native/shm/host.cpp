@@ -5,14 +5,13 @@
 #include <new>
 
 #include "core/clock.hpp"
+#include "core/units.hpp"
 
 namespace hocket {
 
 namespace {
-constexpr uint64_t kPage = 4096;
 constexpr int kNumRanges = 4096;
 constexpr int kMaxRanks = 4096;
-constexpr uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 }  // namespace
 
 // key: 0 = free, 1 = being made, else published (release) after offset and nbytes.
@@ -31,7 +30,7 @@ struct Host::Header {
 
 Host::Host(int rank_, int size_, Meeting meeting)
     : rank(rank_), size(size_), meeting_(std::move(meeting)), lives_(static_cast<size_t>(size_)) {
-  const uint64_t nbytes = round_up(sizeof(Header), kPage);
+  const uint64_t nbytes = round_up(sizeof(Header), kPageBytes);
   // Fresh pages of a memfd are zero, which is the initial state of every field.
   allocate_pages(segment(), 0, nbytes);
   mapping_ = Mapping(segment(), 0, nbytes);
@@ -56,8 +55,9 @@ Host::Range Host::make_range(uint64_t key, uint64_t nbytes, uint64_t nbytes_allo
   for (RangeEntry& entry : header().ranges) {
     uint64_t free = 0;
     if (!entry.key.compare_exchange_strong(free, 1, std::memory_order_acq_rel)) continue;
-    nbytes = round_up(nbytes, kPage);
-    entry.offset = round_up(sizeof(Header), kPage) + header().next_offset.fetch_add(nbytes, std::memory_order_relaxed);
+    nbytes = round_up(nbytes, kPageBytes);
+    entry.offset =
+        round_up(sizeof(Header), kPageBytes) + header().next_offset.fetch_add(nbytes, std::memory_order_relaxed);
     entry.nbytes = nbytes;
     entry.members_left.store(num_members, std::memory_order_relaxed);
     try {

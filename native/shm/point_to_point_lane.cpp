@@ -11,8 +11,6 @@ namespace hocket {
 
 namespace {
 
-constexpr uint64_t kLine = 64;
-constexpr uint64_t round_up(uint64_t value) { return (value + kLine - 1) / kLine * kLine; }
 // Longer payloads are read while they are written, in pieces that begin and end small: the receiver begins early, and
 // has little left to read at the end. Between, larger ones cost less where the processors share no cache.
 constexpr uint64_t kLeastPieceBytes = 2 << 10;
@@ -156,7 +154,7 @@ bool PointToPointLane::drive_out(int peer) {
 
 uint64_t PointToPointLane::bytes_in_ring(const Envelope& envelope) {
   const bool has_more = !envelope.id && envelope.nbytes > Head::kPayloadBytes;
-  return kPrefixBytes + (has_more ? round_up(envelope.nbytes) : 0);
+  return kPrefixBytes + (has_more ? round_up(envelope.nbytes, kLineBytes) : 0);
 }
 
 PointToPointLane::Head& PointToPointLane::head_at(int sender, int receiver, uint64_t position) const {

@@ -55,7 +55,7 @@ class PointToPointLane final : public Lane {
     DType dtype;
   };
   // A message in the ring: this line, its call site as text, and what of the payload this line does not hold.
-  struct alignas(64) Head {
+  struct alignas(kLineBytes) Head {
     static constexpr size_t kPayloadBytes = 32;
     Envelope envelope;
     std::byte payload[kPayloadBytes];

@@ -23,14 +23,12 @@ struct Region::Abort {
 
 namespace {
 
-constexpr uint64_t kPage = 4096;
-
 // Hands out consecutive parts of a region.
 class Layout {
  public:
   template <typename T>
   uint64_t take(size_t count, uint64_t alignment = alignof(T)) {
-    const uint64_t begin = (used_ + alignment - 1) / alignment * alignment;
+    const uint64_t begin = round_up(used_, alignment);
     used_ = begin + count * sizeof(T);
     return begin;
   }
@@ -51,11 +49,11 @@ struct Offsets {
     issued = layout.take<Issued>(num_lanes > 1 ? n : 0, 64);
     eager = layout.take<std::byte>(2 * n * kEagerBytes, 64);
     controls = layout.take<PipeControl>(n * n);
-    stages = layout.take<std::byte>(n * 2 * area_bytes_for(static_cast<int>(n)), kPage);
-    schedule_controls = layout.take<PipeControl>(n * n, kPage);
+    stages = layout.take<std::byte>(n * 2 * area_bytes_for(static_cast<int>(n)), kPageBytes);
+    schedule_controls = layout.take<PipeControl>(n * n, kPageBytes);
     pipes = layout.take<std::byte>(
         kNumChannels * n * n * (ring_bytes_for(static_cast<int>(n)) + bulk_slots_for(static_cast<int>(n)) * kBulkBytes),
-        kPage);
+        kPageBytes);
     end = layout.used();
   }
 };

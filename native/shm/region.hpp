@@ -21,6 +21,7 @@
 
 #include "core/operation.hpp"
 #include "core/peers.hpp"
+#include "core/units.hpp"
 #include "shm/host.hpp"
 
 namespace hocket {
@@ -46,14 +47,14 @@ constexpr size_t area_bytes_for(int size) { return size <= 2 ? 2 << 20 : size <=
 constexpr size_t chunk_bytes_for(int size) { return area_bytes_for(size) / 16; }
 
 // Written by its rank: payload and fingerprint first, then seq with release.
-struct alignas(64) HeaderLine {
+struct alignas(kLineBytes) HeaderLine {
   std::byte payload[kInlineBytes];
   std::atomic<uint64_t> fingerprint;
   std::atomic<uint64_t> seq;
 };
 static_assert(sizeof(HeaderLine) == 64);
 
-struct alignas(64) Flag {
+struct alignas(kLineBytes) Flag {
   std::atomic<uint64_t> value;
 };
 

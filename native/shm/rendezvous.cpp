@@ -23,6 +23,7 @@
 #include <sstream>
 
 #include "core/clock.hpp"
+#include "core/units.hpp"
 #include "shm/host.hpp"
 
 #ifndef SO_PEERPIDFD
@@ -247,7 +248,8 @@ class Leader {
     meeting.segment = std::move(segment);
     for (int rank = 0; rank < size_; ++rank) {
       Arrived& peer = arrived_[rank];
-      meeting.peers.push_back({rank == 0 ? Fd() : std::move(peer.pidfd), Mapping(peer.bell.get(), 0, 4096), peer.pid});
+      meeting.peers.push_back(
+          {rank == 0 ? Fd() : std::move(peer.pidfd), Mapping(peer.bell.get(), 0, kPageBytes), peer.pid});
     }
     return meeting;
   }
@@ -372,7 +374,7 @@ class Follower {
     meeting.num_cpus = message.num_cpus;
     meeting.segment = std::move(fds[0]);
     for (int i = 0; i < message.count; ++i) {
-      Mapping bell(fds[1 + 2 * i].get(), 0, 4096);
+      Mapping bell(fds[1 + 2 * i].get(), 0, kPageBytes);
       Fd pidfd = message.first + i == rank_ ? Fd() : std::move(fds[2 + 2 * i]);
       meeting.peers.push_back({std::move(pidfd), std::move(bell), message.pids[i]});
     }

@@ -22,8 +22,6 @@ namespace hocket {
 
 namespace {
 
-// In one step: other lanes want their turn.
-constexpr uint64_t kPieceBytes = 256 << 10;
 // What is written to more than two arrays is read again, out of the processor's own cache.
 constexpr uint64_t kCachedPieceBytes = 32 << 10;
 constexpr uint64_t kDevicePieceBytes = 1 << 20;  // a copy to or from a device takes ten microseconds before it begins

@@ -6,10 +6,11 @@
 #include <cstdint>
 
 #include "core/blocks.hpp"
+#include "core/units.hpp"
 
 namespace hocket {
 
-constexpr uint64_t div_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
+inline constexpr uint64_t kPieceBytes = 256 << 10;  // what a lane moves in one step: others want their turn
 
 struct Slice {
   size_t begin;
@@ -19,12 +20,11 @@ struct Slice {
 
 // The part of an array that rank `owner` reduces; borders on cache lines, so that no line has two writers.
 inline Slice slice_of(size_t nbytes, int owner, int size) {
-  constexpr size_t kLine = 64;
-  const size_t lines = (nbytes + kLine - 1) / kLine;
+  const size_t lines = div_up(nbytes, kLineBytes);
   const size_t n = static_cast<size_t>(size);
   const size_t o = static_cast<size_t>(owner);
-  const size_t begin = std::min(nbytes, lines * o / n * kLine);
-  const size_t end = std::min(nbytes, lines * (o + 1) / n * kLine);
+  const size_t begin = std::min(nbytes, lines * o / n * kLineBytes);
+  const size_t end = std::min(nbytes, lines * (o + 1) / n * kLineBytes);
   return {begin, end - begin};
 }
 

@@ -34,7 +34,7 @@ uint64_t CollectiveLane::take_epochs(uint64_t num_chunks) {
 }
 
 CollectiveLane::Slots CollectiveLane::take_slots(uint64_t nbytes, uint64_t num_chunks) {
-  nbytes = std::max<uint64_t>(div_up(nbytes, 64) * 64, 64);
+  nbytes = std::max<uint64_t>(round_up(nbytes, kLineBytes), kLineBytes);
   const uint64_t count = region_->area_bytes / nbytes;
   const uint64_t first = div_up(position_, nbytes) % count;
   position_ = (first + num_chunks) % count * nbytes;
@@ -55,8 +55,8 @@ void CollectiveLane::publish_finished(uint64_t epoch) const {
 // area comes round while another processor still has it in its own caches.
 CollectiveLane::Pieces CollectiveLane::take_pieces(uint64_t largest) {
   const auto num_peers = static_cast<uint64_t>(size_ - 1);
-  const uint64_t most = region_->chunk_bytes / num_peers / 64 * 64;
-  const uint64_t nbytes = std::max<uint64_t>(std::min(most, div_up(largest, 64) * 64), 64);
+  const uint64_t most = region_->chunk_bytes / num_peers / kLineBytes * kLineBytes;
+  const uint64_t nbytes = std::max<uint64_t>(std::min(most, round_up(largest, kLineBytes)), kLineBytes);
   const uint64_t num_chunks = div_up(largest, nbytes);
   return {take_slots(nbytes * num_peers, num_chunks), nbytes, num_chunks};
 }

@@ -1,0 +1,14 @@
+// The units in which processors share memory and processes map it.
+#pragma once
+
+#include <cstdint>
+
+namespace hocket {
+
+inline constexpr uint64_t kLineBytes = 64;    // of a cache
+inline constexpr uint64_t kPageBytes = 4096;  // the smallest there is; the kernel rounds up where its own are larger
+
+constexpr uint64_t div_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
+constexpr uint64_t round_up(uint64_t value, uint64_t unit) { return div_up(value, unit) * unit; }
+
+}  // namespace hocket
