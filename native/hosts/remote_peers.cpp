@@ -99,13 +99,16 @@ std::optional<Error> RemotePeers::find_left(const Operation& op) const {
   // What a member sent before it left may still be under way; what it had not issued will never come.
   constexpr int64_t kUnderWayNs = 2'000'000'000;
   const std::lock_guard guard(control_->mutex_);
+  const Control::Group& group = control_->groups_[key_];
   std::vector<int> gone;
-  for (const auto& [peer, left] : control_->groups_[key_].left) {
+  for (const auto& [peer, left] : group.left) {
     const bool owes =
         is_point_to_point(op.kind) ? op.root == peer && now_ns() - left.noted_ns > kUnderWayNs : op.seq > left.seq;
     if (owes) gone.push_back(peer);
   }
   if (gone.empty()) return std::nullopt;
+  // Who gave the communicator up said so before it went.
+  if (std::optional<Error> error = failure_as_seen_here(group)) return error;
   return peer_failure(gone, "left the communicator before taking part");
 }
 

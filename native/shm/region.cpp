@@ -191,6 +191,7 @@ bool Region::has_left(int peer) const {
 }
 
 Error Region::peer_failure(const std::vector<int>& ranks) const {
+  if (std::optional<Error> abort = find_abort()) return *abort;
   std::string text;
   for (int peer : ranks) {
     if (!text.empty()) text += "; ";

@@ -72,3 +72,19 @@ def _synchronize(comm: hk.Communicator) -> bool:
 
 def test_synchronize_and_quiesce() -> None:
     assert all(hk.spawn(_synchronize, 2, timeout=50))
+
+
+def _leave_after_abort(comm: hk.Communicator, num_times: int) -> None:
+    for number in range(num_times):
+        given_up = comm.dup()
+        if comm.rank == 1:
+            given_up.abort(f"reason {number}")
+            given_up.finalize()
+        else:
+            wait = given_up.recv if number % 2 else given_up.all_reduce
+            with pytest.raises(hk.Aborted, match=f"reason {number}$"):
+                wait(np.zeros(3), *((1,) if number % 2 else ()))
+
+
+def test_who_gives_up_and_leaves_at_once_is_understood() -> None:
+    hk.spawn(_leave_after_abort, 2, 200, timeout=50)

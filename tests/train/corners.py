@@ -277,7 +277,7 @@ def in_parts(comm: Communicator, folder: Path) -> dict[str, Any]:
     split = graph_of(model).split([0, 1, 3])
     with PipelineExecutor(pipeline.build("1f1b", 2, 2), split, comm, F.mse_loss) as executor:
         own = [each for stage in executor.trained_stages() for each in split.stages[stage].parameters().values()]
-        trainer = Trainer(executor, TorchUpdate(torch.optim.SGD(model.parameters(), lr=0.1), model, own))
+        trainer = Trainer(executor, TorchUpdate(torch.optim.SGD(model.parameters(), lr=0.1), own))
         first = run_epochs(trainer, source, 2, max_steps=3)
         second = run_epochs(trainer, source, 2)
     plain = made(chain)

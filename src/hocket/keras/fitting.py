@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,6 +31,7 @@ from hocket.train import (
     settle,
     sources_of,
 )
+from hocket.train.checks import check_callbacks, check_count
 
 
 def fit(
@@ -98,6 +100,13 @@ def fit(
     graph = graph_of_keras(model)
     check_compiled(model)
     weighing = weighing_of(model, weigh)
+    callbacks = list(callbacks)
+    check_callbacks(callbacks, keras.callbacks.Callback)
+    for name, value in (("epochs", epochs), ("initial_epoch", initial_epoch), ("max_steps", max_steps)):
+        if value is not None:
+            check_count(name, value, 0)
+    if not model.trainable_variables:  # which is no error in Keras either
+        warnings.warn(f"model {model.name!r} has no trainable weights: nothing is trained", stacklevel=2)
     with ExitStack() as stack:
         if comm is None:
             comm = stack.enter_context(init())

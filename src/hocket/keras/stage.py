@@ -146,7 +146,7 @@ class KerasStage(Stage):
                 found = backend.compute_output_spec(lambda *values: self(list(values)), *given)
         except Exception as error:  # whatever a layer raises
             raise InvalidModel(
-                f"{what} cannot be part of a pipeline ({type(error).__name__}: {first_line(error)})"
+                f"{what} cannot be run on what it takes ({type(error).__name__}: {first_line(error)})"
             ) from error
         pairs = zip(self.outputs, found, strict=True)
         return Inferred(tuple(self._spec(name, value) for name, value in pairs), updated=self._updated())

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hocket.train.split_model import SplitModel
     from hocket.train.stage import Stage
     from hocket.train.trainer import Trainer
-    from hocket.train.update import TorchUpdate
+    from hocket.train.update import TorchUpdate, read_optimizer
 
 __all__ = [
     "Arrangement",
@@ -70,6 +70,7 @@ __all__ = [
     "profile_layers",
     "profile_stages",
     "random_key",
+    "read_optimizer",
     "run_epochs",
     "settle",
     "settle_without_measuring",
@@ -114,6 +115,7 @@ _HOMES = {
     "profile_layers": "layer_costs",
     "profile_stages": "layer_costs",
     "random_key": "randomness",
+    "read_optimizer": "update",
     "run_epochs": "epochs",
     "settle": "settling",
     "settle_without_measuring": "settling",

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, default_collate
 
 from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, InvalidType
+from hocket.train.checks import check_count
 from hocket.train.checksum import checksum
 from hocket.train.on_rank_0 import on_rank_0
 from hocket.train.randomness import random_key, seeded
@@ -62,15 +63,11 @@ class Samples:
     """
 
     def __init__(self, data: Any, batch_size: int, shuffle: bool, seed: int, drop_last: bool) -> None:
-        if type(batch_size) is not int or batch_size < 1:
-            raise InvalidArgument(f"batch_size is 1 or more, not {batch_size!r}")
+        check_count("batch_size", batch_size)
         self._dataset = data if isinstance(data, Dataset) else None
         if self._dataset is None:
-            self._arrays = _as_pair(pytree.tree_map(_as_tensor, data))
-            lengths = {len(leaf) for leaf in pytree.tree_leaves(self._arrays) if isinstance(leaf, torch.Tensor)}
-            if len(lengths) != 1:
-                raise InvalidArgument(f"all arrays have as many samples; these have {sorted(lengths)}")
-            (self.num_samples,) = lengths
+            self._arrays = _as_pair(_as_tensors(data))
+            self.num_samples = _num_samples(self._arrays)
         else:
             self.num_samples = len(self._dataset)  # type: ignore[arg-type]
         self._batch_size = batch_size
@@ -143,11 +140,8 @@ class Stream:
             given: Any = next(read, None)
             if given is None:
                 return None
-            x, y = _as_pair(pytree.tree_map(_as_tensor, given))
-            sizes = {len(leaf) for leaf in pytree.tree_leaves((x, y)) if isinstance(leaf, torch.Tensor)}
-            if len(sizes) != 1:
-                raise InvalidArgument(f"all arrays of a batch have as many samples; these have {sorted(sizes)}")
-            return Batch(x, y, sizes.pop())
+            x, y = _as_pair(_as_tensors(given))
+            return Batch(x, y, _num_samples((x, y)))
 
         while (batch := on_rank_0(self._comm, next_batch)) is not None:
             yield batch
@@ -207,8 +201,44 @@ def sources_of(
     return source, source_of(validation_data, comm, batch_size=batch_size, shuffle=False, seed=seed, drop_last=False)
 
 
+def _as_tensors(data: Any) -> Any:
+    """Data with all arrays as tensors; numbers outside of lists stay, as what a model takes may be one."""
+    _check_lists(data)
+    return pytree.tree_map(_as_tensor, data)
+
+
+def _check_lists(data: Any) -> None:
+    """Refuse samples in lists: nobody would take the right ones of them."""
+    if isinstance(data, list) and any(isinstance(each, (int, float)) for each in data):
+        raise InvalidType(
+            f"data hold a list of {len(data)} numbers, where arrays are to be: make it one, numpy.asarray(...)"
+        )
+    for each in data.values() if isinstance(data, Mapping) else data if isinstance(data, (tuple, list)) else ():
+        _check_lists(each)
+
+
 def _as_tensor(leaf: Any) -> Any:
-    return torch.from_numpy(np.ascontiguousarray(leaf)) if isinstance(leaf, np.ndarray) else leaf
+    if isinstance(leaf, (torch.Tensor, np.generic)) or not hasattr(leaf, "__array__"):
+        return leaf
+    array = np.ascontiguousarray(leaf)
+    try:
+        return torch.from_numpy(array)
+    except TypeError:
+        raise InvalidType(f"data hold an array of {array.dtype}, which torch has no tensors of") from None
+
+
+def _num_samples(data: Any) -> int:
+    """The length of all arrays, along their first axes."""
+    shapes = {tuple(leaf.shape) for leaf in pytree.tree_leaves(data) if isinstance(leaf, torch.Tensor)}
+    if not shapes or () in shapes:
+        raise InvalidType(
+            "data are arrays or tensors whose first axis counts samples; "
+            + ("one of these is a single number" if shapes else "there is none")
+        )
+    lengths = {shape[0] for shape in shapes}
+    if len(lengths) != 1:
+        raise InvalidArgument(f"all arrays have as many samples; these have {sorted(lengths)}")
+    return lengths.pop()
 
 
 def _as_pair(data: Any) -> tuple[Any, Any]:

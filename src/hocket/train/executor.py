@@ -22,6 +22,7 @@ from hocket.pipeline.schedule import PipelineSchedule
 from hocket.pipeline.timeline import PipelineTimeline
 from hocket.train.actions.registry import check_kinds
 from hocket.train.channels import Channels
+from hocket.train.checks import check_content
 from hocket.train.copies import Copies
 from hocket.train.measured import measured_timeline
 from hocket.train.probe import Probe
@@ -89,6 +90,7 @@ class PipelineExecutor:
 
     Raises:
         InvalidSchedule: see `hocket.pipeline.validate`.
+        InvalidModel: a parameter has no content.
         InvalidArgument: ranks or stages are not as many as they have to be, or the table has actions that nobody
             executes.
     """
@@ -105,6 +107,7 @@ class PipelineExecutor:
         timeout: float | None = None,
         ahead: int = 4,
     ) -> None:
+        check_content({**split.parameters(), **split.buffers()})
         self.wiring = Wiring(split, with_ties=exact)
         self.schedule = _prepare(schedule, split, self.wiring, comm.size)
         comm = comm.dup()  # whatever happens to the pipeline, the caller's goes on

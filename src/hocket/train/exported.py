@@ -11,6 +11,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from hocket.errors import InvalidModel, first_line
+from hocket.train.checks import check_model
 from hocket.train.layer_graph import LayerGraph
 from hocket.train.modes import in_mode
 from hocket.train.specs import ValueSpec, blank
@@ -30,8 +31,10 @@ def graph_of_exported(
         arguments, keywords: an example of what it is called with, of 2 samples or more.
 
     Raises:
+        InvalidType: it is no module.
         InvalidModel: it cannot be exported: says what stands against it.
     """
+    check_model(model)
     # Copies, as what is found of a view may be said of the tensor that it is part of.
     given = pytree.tree_map_only(torch.Tensor, torch.clone, (tuple(arguments), dict(keywords or {})))
     found = []
@@ -90,8 +93,8 @@ def _export(model: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, An
             found: fx.GraphModule = program.module(check_guards=True)
     except Exception as error:  # whatever the code of the model raises
         raise InvalidModel(
-            f"{type(model).__name__} cannot be exported, as what it does depends on the content of its inputs "
-            f"({first_line(error)})"
+            f"{type(model).__name__} cannot be exported ({first_line(error)}); what it does may depend on the shapes "
+            "of its inputs, not on their content"
         ) from error
     return found
 

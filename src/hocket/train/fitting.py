@@ -17,6 +17,7 @@ from hocket.pipeline.schedule import PipelineSchedule
 from hocket.session import init
 from hocket.train.batches import Samples, Stream, sources_of
 from hocket.train.callbacks import Callback
+from hocket.train.checks import check_callbacks, check_content, check_count, check_loss, check_model
 from hocket.train.comparing import compare_with_simulation
 from hocket.train.cutting import Weigh
 from hocket.train.epochs import run_epochs
@@ -27,7 +28,7 @@ from hocket.train.layer_graph import LayerGraph
 from hocket.train.models import graph_of
 from hocket.train.settling import Wanted, first_inputs, settle
 from hocket.train.trainer import Metric, Trainer, read_metrics
-from hocket.train.update import MakeOptimizer, TorchUpdate
+from hocket.train.update import MakeOptimizer, TorchUpdate, read_optimizer
 
 
 def fit(
@@ -101,13 +102,23 @@ def fit(
         show_progress: on rank 0.
 
     Raises:
-        InvalidArgument, InvalidModel: something cannot work: raised on every rank, before anything is sent.
+        InvalidArgument, InvalidType, InvalidModel: something cannot work: raised on every rank before anything is sent.
+        Aborted: another rank could not go on; says which, and what it raised.
         CommTimeout, PeerFailure: a rank hangs, or has died; names it and what was waited for.
     """
     with ExitStack() as stack:
         if comm is None:
             comm = stack.enter_context(init())
         shows = show_progress and comm.rank == 0
+        check_loss(loss)
+        metrics, callbacks = read_metrics(metrics), list(callbacks)
+        check_callbacks(callbacks, Callback)
+        check_count("epochs", epochs, 0)
+        if max_steps is not None:
+            check_count("max_steps", max_steps, 0)
+        check_model(model)
+        check_content(model.state_dict(keep_vars=True))
+        optimizer = read_optimizer(optimizer, model)
         source, validation = sources_of(
             data, validation_data, comm, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last
         )
@@ -133,8 +144,8 @@ def fit(
         own = [each for stage in executor.trained_stages() for each in plan.split.stages[stage].parameters().values()]
         trainer = Trainer(
             executor,
-            TorchUpdate(optimizer, model, own),
-            metrics=read_metrics(metrics),
+            TorchUpdate(optimizer, own),
+            metrics=metrics,
             weigh=weigh,
             loss_is_mean=loss_is_mean,
             max_gradient_norm=max_gradient_norm,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from hocket.errors import InvalidType
+from hocket.train.checks import check_model
 from hocket.train.layer_graph import LayerGraph
 from hocket.train.sequential import graph_of_sequential
 from hocket.train.traced import graph_of_module
@@ -15,10 +15,9 @@ def graph_of(model: nn.Module) -> LayerGraph:
 
     Raises:
         InvalidType: it is no module.
-        InvalidModel: it cannot be traced.
+        InvalidModel: it cannot be traced: says why.
     """
-    if not isinstance(model, nn.Module):
-        raise InvalidType(f"a model is a torch.nn.Module, not {model!r}")
+    check_model(model)
     if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
         return graph_of_sequential(model)
     return graph_of_module(model)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.utils import _pytree as pytree
 
 from hocket.errors import HocketError, InvalidModel, first_line
@@ -160,7 +166,8 @@ def infer(module: nn.Module, inputs: Sequence[ValueSpec], names: Sequence[str], 
         what: the module is called in messages.
 
     Raises:
-        InvalidModel: what comes out depends on the content of the inputs, or cannot cross between stages.
+        InvalidModel: it cannot be run on such inputs; what comes out depends on their content, or cannot cross between
+            stages.
     """
     state = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.enable_grad():
@@ -175,11 +182,12 @@ def infer(module: nn.Module, inputs: Sequence[ValueSpec], names: Sequence[str], 
         buffers = {name: replaced[name] for name, _ in module.named_buffers()}
         buffers_before = {name: each._version for name, each in buffers.items()}
         try:
-            outputs = torch.func.functional_call(module, replaced, tuple(values))
+            with _unlogged():
+                outputs = torch.func.functional_call(module, replaced, tuple(values))
         except HocketError:
             raise
         except Exception as error:  # whatever the code of the model raises
-            raise _refusal(what, error) from error
+            raise _refusal(what, inputs, error) from error
         changed = tuple(number for number, value in enumerate(values) if _versions(value) != before[number])
         return Inferred(
             tuple(spec_of(each, f"value {name!r}") for name, each in zip(names, outputs, strict=True)),
@@ -205,8 +213,28 @@ def _versions(value: Any) -> list[int]:
     return [leaf._version for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-def _refusal(what: str, error: Exception) -> InvalidModel:
-    return InvalidModel(
-        f"{what} cannot be part of a pipeline: what it gives has to follow from the shapes of what it takes alone "
-        f"({type(error).__name__}: {first_line(error)})"
-    )
+def _refusal(what: str, inputs: Sequence[ValueSpec], error: Exception) -> InvalidModel:
+    why = f"{type(error).__name__}: {first_line(error)}"
+    if isinstance(error, _DEPENDS_ON_CONTENT):
+        return InvalidModel(
+            f"{what} cannot be part of a pipeline: what it gives has to follow from the shapes of what it takes alone "
+            f"({why})"
+        )
+    leaves = [leaf for each in inputs for leaf in each.leaves]
+    taken = ", ".join(f"{leaf.dtype} {leaf.shape}".removeprefix("torch.") for leaf in leaves)
+    return InvalidModel(f"{what} cannot be run on what it takes, {taken} ({why})")
+
+
+# What fake tensors raise where their content would be asked for.
+_DEPENDS_ON_CONTENT = (DataDependentOutputException, DynamicOutputShapeException)
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep torch from writing what fake tensors raise to the log as well: it is told in the error."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    was, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was

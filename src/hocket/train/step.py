@@ -18,6 +18,7 @@ from hocket.pipeline.action import Action
 from hocket.train.actions.registry import find_handler
 from hocket.train.backward import Gradients, SplitBackward
 from hocket.train.channels import Channels, Leaves, Parcel, from_leaves, to_leaves
+from hocket.train.checks import check_loss_value
 from hocket.train.gradients import StageGradients
 from hocket.train.messages import with_strides
 from hocket.train.randomness import random_key
@@ -231,6 +232,7 @@ class Step:
         if self._has_losses and given.weight:  # a mean over nothing is no number, and neither is 0 times it
             assert executor.loss is not None
             loss = executor.loss(result, given.target)
+            check_loss_value(loss, result)
             self.losses[micro_batch] = loss.detach()
             kept.loss = loss * given.weight
         if self._keeps_outputs:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import nn
 
-from hocket.errors import InvalidArgument, InvalidType
+from hocket.train.checks import check_optimizer
 from hocket.train.executor import PipelineExecutor
 
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -34,27 +34,14 @@ class TorchUpdate:
     """A torch optimizer of all the model's parameters: it leaves those alone that have no gradient on this rank.
 
     Args:
-        optimizer: or what makes one of parameters.
-        model: the whole.
+        optimizer: see `read_optimizer`.
         own: the parameters that this rank trains.
-
-    Raises:
-        InvalidType: it is no optimizer, and makes none.
-        InvalidArgument: it does not have all parameters of this rank.
     """
 
-    def __init__(
-        self, optimizer: torch.optim.Optimizer | MakeOptimizer, model: nn.Module, own: Iterable[nn.Parameter]
-    ) -> None:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            if not callable(optimizer):
-                raise InvalidType(f"optimizer is a torch optimizer or makes one of parameters, not {optimizer!r}")
-            optimizer = optimizer(model.parameters())
+    def __init__(self, optimizer: torch.optim.Optimizer, own: Iterable[nn.Parameter]) -> None:
         self.optimizer = optimizer
         self._parameters = [each for group in optimizer.param_groups for each in group["params"]]
         self._own = {id(each) for each in own if each.requires_grad}
-        if not self._own <= {id(each) for each in self._parameters}:
-            raise InvalidArgument("the optimizer does not have all parameters of the model")
 
     def step(self) -> None:
         """Change the parameters."""
@@ -80,6 +67,22 @@ class TorchUpdate:
 
     def _is_own(self, number: int) -> bool:
         return id(self._parameters[number]) in self._own
+
+
+def read_optimizer(optimizer: torch.optim.Optimizer | MakeOptimizer, model: nn.Module) -> torch.optim.Optimizer:
+    """Return an optimizer of a model that pipelines can use.
+
+    Args:
+        optimizer: or what makes one of parameters.
+        model: the whole.
+
+    Raises:
+        InvalidType, InvalidModel, InvalidArgument: see `hocket.train.checks.check_optimizer`.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer) and callable(optimizer):
+        optimizer = optimizer(model.parameters())
+    check_optimizer(optimizer, model)
+    return optimizer
 
 
 def clip_gradients(executor: PipelineExecutor, limit: float) -> float:

@@ -1,0 +1,143 @@
+"""What `fit` refuses: run by two ranks, one after the other, over one communicator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import hocket as hk
+from hocket.train import EarlyStopping, fit
+
+
+def make_model() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def _on_meta() -> nn.Module:
+    with torch.device("meta"):
+        return make_model()
+
+
+def _in_inference_mode() -> nn.Module:
+    with torch.inference_mode():
+        return make_model()
+
+
+def _lbfgs(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.LBFGS(parameters)
+
+
+def _of_loss_too(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD([*parameters, nn.Parameter(torch.ones(3))], lr=0.1)
+
+
+def _sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+X, Y = np.random.default_rng(7).normal(size=(64, 8)).astype(np.float32), np.arange(64) % 3
+# What differs from a training that works, made anew on every rank, and the error with its words.
+CASES: dict[str, tuple[Callable[[], dict[str, Any]], str, str]] = {
+    "no module": (lambda: {"model": 3}, "InvalidType", "a model is a torch.nn.Module, not 3"),
+    "wrapped": (
+        lambda: {"model": nn.DataParallel(make_model())},
+        "InvalidModel",
+        "give the model in it, `model.module`",
+    ),
+    "script": (lambda: {"model": torch.jit.trace(make_model(), torch.ones(2, 8))}, "InvalidModel", "is TorchScript"),
+    "lazy": (
+        lambda: {"model": nn.Sequential(nn.LazyLinear(8), nn.LazyLinear(3))},
+        "InvalidModel",
+        "'0.weight' has no shape yet",
+    ),
+    "meta": (lambda: {"model": _on_meta()}, "InvalidModel", "'0.weight' is on the meta device"),
+    "inference": (
+        lambda: {"model": _in_inference_mode()},
+        "InvalidModel",
+        "'0.weight' was made in torch.inference_mode",
+    ),
+    "frozen": (lambda: {"model": make_model().requires_grad_(False)}, "InvalidModel", "there is nothing to train"),
+    "optimizer's name": (lambda: {"optimizer": "adam"}, "InvalidType", "optimizer is a torch optimizer or makes one"),
+    "optimizer of others": (
+        lambda: {"optimizer": _sgd(make_model().parameters())},
+        "InvalidArgument",
+        "SGD does not have parameter '0.weight' of the model, nor 5 others",
+    ),
+    "optimizer of some": (
+        lambda: {"model": (made := make_model()), "optimizer": _sgd(made[0].parameters())},
+        "InvalidArgument",
+        "SGD does not have parameter '2.weight' of the model, nor 3 others",
+    ),
+    "optimizer of more": (
+        lambda: {"optimizer": _of_loss_too},
+        "InvalidArgument",
+        "SGD has 1 parameters that are not the model's",
+    ),
+    "closure": (lambda: {"optimizer": _lbfgs}, "InvalidArgument", "LBFGS computes the loss again within a step"),
+    "loss's name": (lambda: {"loss": "mse"}, "InvalidType", "loss is a function"),
+    "class of losses": (lambda: {"loss": nn.CrossEntropyLoss}, "InvalidType", "loss is a function"),
+    "metric": (lambda: {"metrics": ["f1"]}, "InvalidArgument", "there is no metric 'f1'"),
+    "callback": (
+        lambda: {"callbacks": [EarlyStopping]},
+        "InvalidType",
+        "a callback is a hocket.train.callbacks.Callback",
+    ),
+    "epochs": (lambda: {"epochs": 1.5}, "InvalidArgument", "epochs is a whole number of 0 or more, not 1.5"),
+    "steps": (lambda: {"max_steps": -1}, "InvalidArgument", "max_steps is a whole number of 0 or more, not -1"),
+    "batch": (lambda: {"batch_size": 0}, "InvalidArgument", "batch_size is a whole number of 1 or more, not 0"),
+    "lists": (lambda: {"data": (X.tolist(), Y.tolist())}, "InvalidType", "data hold a list of 8 numbers"),
+    "objects": (lambda: {"data": (X.astype(object), Y)}, "InvalidType", "data hold an array of object"),
+    "numbers": (lambda: {"data": (3, 4)}, "InvalidType", "whose first axis counts samples; there is none"),
+    "lengths": (
+        lambda: {"data": (X, Y[:60])},
+        "InvalidArgument",
+        "all arrays have as many samples; these have [60, 64]",
+    ),
+    "width": (
+        lambda: {"data": (X[:, :7], Y)},
+        "InvalidModel",
+        "stage 0 cannot be run on what it takes, float32 (4, 7) (RuntimeError: ",
+    ),
+}
+# What only the rank of the last stage can find out, in a step: the other one is told.
+LATE_CASES: dict[str, tuple[Callable[[], dict[str, Any]], str, str]] = {
+    "vector": (
+        lambda: {"loss": lambda output, target: cross_entropy(output, target, reduction="none")},
+        "InvalidArgument",
+        "a loss gives one number for a micro-batch, not a tensor of shape (4,)",
+    ),
+    "float": (
+        lambda: {"loss": lambda output, target: float(cross_entropy(output, target))},
+        "InvalidType",
+        "a loss gives a tensor of one number, not a float",
+    ),
+    "detached": (
+        lambda: {"loss": lambda output, target: cross_entropy(output, target).detach()},
+        "InvalidArgument",
+        "the loss has no gradient",
+    ),
+    "targets": (lambda: {"data": (X, Y + 5)}, "IndexError", "out of bounds"),
+}
+
+
+def refusals(comm: hk.Communicator) -> dict[str, tuple[str, str]]:
+    """Return the error of every case, by type and words; and train in the end, as nothing is broken."""
+    found = {}
+    for name, (make, _, _) in {**CASES, **LATE_CASES}.items():
+        try:
+            _fit(comm, make())
+        except Exception as error:
+            found[name] = type(error).__name__, str(error)
+    assert _fit(comm, {}).history["loss"][-1] > 0
+    return found
+
+
+def _fit(comm: hk.Communicator, given: dict[str, Any]) -> Any:
+    usual = {"model": make_model(), "data": (X, Y), "loss": cross_entropy, "optimizer": _sgd, "show_progress": False}
+    arguments = {**usual, **given}
+    return fit(arguments.pop("model"), arguments.pop("data"), comm=comm, **arguments)
