@@ -36,6 +36,15 @@ def _of_loss_too(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD([*parameters, nn.Parameter(torch.ones(3))], lr=0.1)
 
 
+def _constant_at_times(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return cross_entropy(output, target) if target[0] else output.new_zeros(())
+
+
+class _WithExtraState(nn.Linear):
+    def get_extra_state(self) -> str:
+        return "no tensor"
+
+
 def _sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1)
 
@@ -133,7 +142,8 @@ def refusals(comm: hk.Communicator) -> dict[str, tuple[str, str]]:
             _fit(comm, make())
         except Exception as error:
             found[name] = type(error).__name__, str(error)
-    assert _fit(comm, {}).history["loss"][-1] > 0
+    for given in {}, {"loss": _constant_at_times}, {"model": nn.Sequential(_WithExtraState(8, 8), nn.Linear(8, 3))}:
+        assert _fit(comm, given).history["loss"][-1] > 0
     return found
 
 

@@ -99,16 +99,12 @@ def check_loss(loss: Any) -> None:
         raise InvalidType(f"loss is a function of the model's output and the target, or a module, not {loss!r}")
 
 
-def check_loss_value(value: Any, output: Any) -> None:
+def check_loss_value(value: Any) -> None:
     """Check what a loss gave.
-
-    Args:
-        value: that it gave.
-        output: of the model, that it was called with.
 
     Raises:
         InvalidType: it is no tensor.
-        InvalidArgument: it is not one number, or leads to no gradient though the output does.
+        InvalidArgument: it is not one number.
     """
     if not isinstance(value, torch.Tensor):
         raise InvalidType(f"a loss gives a tensor of one number, not a {type(value).__name__}")
@@ -116,8 +112,6 @@ def check_loss_value(value: Any, output: Any) -> None:
         raise InvalidArgument(
             f"a loss gives one number for a micro-batch, not a tensor of shape {tuple(value.shape)}: take the mean"
         )
-    if not value.requires_grad and isinstance(output, torch.Tensor) and output.requires_grad:
-        raise InvalidArgument("the loss has no gradient, though what the model gives has one: is it detached?")
 
 
 def check_callbacks(callbacks: Iterable[Any], kind: type) -> None:

@@ -117,7 +117,7 @@ def fit(
         if max_steps is not None:
             check_count("max_steps", max_steps, 0)
         check_model(model)
-        check_content(model.state_dict(keep_vars=True))
+        check_content({**dict(model.named_parameters()), **dict(model.named_buffers())})
         optimizer = read_optimizer(optimizer, model)
         source, validation = sources_of(
             data, validation_data, comm, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from hocket.errors import InvalidArgument
 from hocket.pipeline.action import Action
 from hocket.train.actions.registry import find_handler
 from hocket.train.backward import Gradients, SplitBackward
@@ -87,6 +88,7 @@ class Step:
         self._kinds = set(executor.schedule.columns.kinds)
         self._passes: dict[tuple[int, int, int], Pass] = {}
         self._waiting: dict[Parcel, Gradients] = {}  # for the action that sends them
+        self._are_detached: list[bool] = []  # losses, where the model's output is not
         self._where = ""
         self._has_computed = False
         self._begin_s = 0.0
@@ -104,6 +106,9 @@ class Step:
             self._begin_s = time.perf_counter()
             find_handler(action.kind)(self, action)
             self.times[:, number] = self._begin_s, time.perf_counter()
+        # That of some micro-batches may be a constant, where nothing in them counts.
+        if self._are_detached and all(self._are_detached):
+            raise InvalidArgument("the loss has no gradient, though what the model gives has one: is it detached?")
 
     def stage(self, number: int) -> Stage:
         """Return a stage of the model."""
@@ -232,7 +237,9 @@ class Step:
         if self._has_losses and given.weight:  # a mean over nothing is no number, and neither is 0 times it
             assert executor.loss is not None
             loss = executor.loss(result, given.target)
-            check_loss_value(loss, result)
+            check_loss_value(loss)
+            if isinstance(result, torch.Tensor) and result.requires_grad:
+                self._are_detached.append(not loss.requires_grad)
             self.losses[micro_batch] = loss.detach()
             kept.loss = loss * given.weight
         if self._keeps_outputs:
