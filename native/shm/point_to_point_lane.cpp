@@ -93,7 +93,7 @@ Progress PointToPointLane::test(Operation& op) {
   if (!transfer->done && !transfer->error) {
     if (left && !moved) {  // it may have left more than is taken in at once
       cancel(op);
-      throw Failure(region_->peer_failure({peer}));
+      throw Failure(region_->why_gone({peer}));
     }
     return moved ? Progress::moved : Progress::waiting;
   }

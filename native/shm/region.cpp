@@ -45,9 +45,9 @@ struct Offsets {
     layout.take<std::byte>(abort_bytes);
     lines = layout.take<HeaderLine>(num_lanes * 2 * n);
     flags = layout.take<RankFlags>(n);
-    details = layout.take<Detail>(num_lanes * n, 64);
-    issued = layout.take<Issued>(num_lanes > 1 ? n : 0, 64);
-    eager = layout.take<std::byte>(2 * n * kEagerBytes, 64);
+    details = layout.take<Detail>(num_lanes * n, kLineBytes);
+    issued = layout.take<Issued>(num_lanes > 1 ? n : 0, kLineBytes);
+    eager = layout.take<std::byte>(2 * n * kEagerBytes, kLineBytes);
     controls = layout.take<PipeControl>(n * n);
     stages = layout.take<std::byte>(n * 2 * area_bytes_for(static_cast<int>(n)), kPageBytes);
     schedule_controls = layout.take<PipeControl>(n * n, kPageBytes);
@@ -114,7 +114,7 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
                   "rank " + std::to_string(rank) + " waited for a new communicator: rank" +
                       (missing.size() > 1 ? "s " : " ") + join_ranks(missing) + " of it never arrived",
                   missing);
-  if (!missing.empty()) throw Failure(region->peer_failure(gone));
+  if (!missing.empty()) throw Failure(region->why_gone(gone));
   return region;
 }
 
@@ -190,7 +190,7 @@ bool Region::has_left(int peer) const {
   return flags(peer).left.value.load(std::memory_order_acquire) || host_->life(members_[peer]) == Host::Life::finalized;
 }
 
-Error Region::peer_failure(const std::vector<int>& ranks) const {
+Error Region::why_gone(const std::vector<int>& ranks) const {
   if (std::optional<Error> abort = find_abort()) return *abort;
   std::string text;
   for (int peer : ranks) {
@@ -211,7 +211,7 @@ std::optional<Error> Region::failure_of(const std::vector<int>& left, const std:
   std::vector<int> gone;
   std::set_intersection(left.begin(), left.end(), waited_for.begin(), waited_for.end(), std::back_inserter(gone));
   if (gone.empty()) return std::nullopt;
-  return peer_failure(gone);
+  return why_gone(gone);
 }
 
 void Region::note_issued(const Operation& op) const {
@@ -270,7 +270,7 @@ std::optional<Error> Region::look_at_peers() const {
   if (std::optional<Error> abort = find_abort()) return abort;
   const std::vector<int> ranks = dead();
   if (ranks.empty()) return std::nullopt;
-  return peer_failure(ranks);
+  return why_gone(ranks);
 }
 
 }  // namespace hocket

@@ -160,8 +160,8 @@ class Region final : public Peers {
   // The members whose process has ended without a word, and whether a member will not take part any more.
   std::vector<int> dead() const;
   bool has_left(int peer) const;
-  // What is to be said of members that are gone: why the communicator was given up, if one did so before it went.
-  Error peer_failure(const std::vector<int>& ranks) const;
+  // PeerFailure of members that are gone; or the abort, if someone gave the communicator up before.
+  Error why_gone(const std::vector<int>& ranks) const;
   // A member that left took part in all it owed. Who has left is to be read before who is waited for: all that it
   // published is visible then.
   std::vector<int> left() const;

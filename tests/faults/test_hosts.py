@@ -54,6 +54,24 @@ note("over")
 
 
 @BOTH
+def test_who_gives_up_and_leaves_at_once_is_understood(run_on_hosts: Callable[..., Any], backend: str) -> None:
+    script = """
+for number in range(4):
+    given_up = comm.dup()
+    if RANK == 3:
+        given_up.abort(f"reason {number}")
+        given_up.finalize()
+    else:
+        error = caught(given_up.recv, np.ones(3), 3) if number % 2 else caught(given_up.all_reduce, np.ones(3))
+        assert isinstance(error, hk.Aborted) and str(error).endswith(f"reason {number}"), error
+note("over")
+comm.barrier()
+"""
+    job = run_on_hosts(START + script, 2, backend)
+    assert len(job.notes("over")) == 4, job.stderr
+
+
+@BOTH
 def test_leaving(run_on_hosts: Callable[..., Any], backend: str) -> None:
     """Who finalizes took part in all that was issued before; what comes after fails by name, and at once."""
     script = """
