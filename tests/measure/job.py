@@ -34,6 +34,11 @@ def hanging(_iterations: int) -> None:
 runs = {"ok": advance, "raise": raising, "die": dying, "hang": hanging, "late": advance, "orphan": hanging}
 if behaviour == "never":
     sys.exit("refuses to start")
+if behaviour == "mutter":  # letter by letter, as a traceback is written under PYTHONUNBUFFERED
+    for letter in f"words of rank {rank}\n":
+        os.write(2, letter.encode())
+        time.sleep(0.001)
+    sys.exit(1)
 if behaviour == "late":
     time.sleep(600)
 if behaviour == "orphan":  # a grandchild in a session of its own must not outlive the job either

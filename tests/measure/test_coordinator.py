@@ -19,6 +19,7 @@ from hocket.measure import (
     ratios,
     serve,
 )
+from hocket.measure.jobs import RunningJob
 from hocket.measure.rounds import AGAIN
 
 pytestmark = pytest.mark.timeout(120)
@@ -99,6 +100,22 @@ def test_a_job_that_hangs_is_named_with_its_ranks():
 def test_a_job_that_refuses_to_start():
     with pytest.raises(LaunchError, match=r"(?s)job shy died with status 1 before it was ready.*refuses to start"):
         Coordinator([job("ours"), job("shy", "never")])
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "words"),
+    [
+        ("mutter", "[process 0]\nwords of rank 0\n[process 1]\nwords of rank 1"),
+        ("never", "refuses to start"),
+    ],
+)
+def test_words_of_ranks_are_neither_mixed_nor_repeated(behaviour, words, tmp_path):
+    running = RunningJob(job("loud", behaviour), str(tmp_path))
+    running.settle(60)
+    try:
+        assert running.output() == words
+    finally:
+        running.close()
 
 
 def test_a_job_that_is_never_ready():

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from hocket.errors import CommTimeout
 from hocket.measure.wire import ADDRESS_VARIABLE, JOB_VARIABLE
@@ -72,17 +73,19 @@ class RunningJob:
             f"{variable}={value}".encode()
             for variable, value in ((ADDRESS_VARIABLE, address), (JOB_VARIABLE, job.name))
         )
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        # One file a process: the words of two that write at once would be mixed.
+        self._outputs: list[IO[bytes]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
             for process in job.processes:
                 env = {**os.environ, **process.env, ADDRESS_VARIABLE: address, JOB_VARIABLE: job.name}
+                self._outputs.append(tempfile.TemporaryFile())  # noqa: SIM115 - closed by close()
                 self._processes.append(
                     subprocess.Popen(
                         process.argv,
                         env=env,
                         stdin=subprocess.DEVNULL,
-                        stdout=self._output,
+                        stdout=self._outputs[-1],
                         stderr=subprocess.STDOUT,
                         start_new_session=True,
                     )
@@ -105,10 +108,12 @@ class RunningJob:
                 return
 
     def output(self, max_chars: int = 4000) -> str:
-        """The end of what the job wrote to stdout and stderr."""
-        size = os.fstat(self._output.fileno()).st_size
-        data = os.pread(self._output.fileno(), max_chars, max(0, size - max_chars))
-        return data.decode(errors="replace").strip()
+        """The end of what each process of the job wrote to stdout and stderr; what all wrote alike is shown once."""
+        ends = {number: end for number, each in enumerate(self._outputs) if (end := _end_of(each, max_chars))}
+        if len(set(ends.values())) < 2:
+            return next(iter(ends.values()), "")
+        share = max_chars // len(ends)
+        return "\n".join(f"[process {number}]\n{end[-share:]}" for number, end in ends.items())
 
     def finish(self, timeout_s: float) -> int | None:
         """Waits for the processes to end by themselves, then kills what is left.
@@ -148,7 +153,8 @@ class RunningJob:
         self.kill()
         for process in self._processes:
             process.wait(_KILL_TIMEOUT_S)
-        self._output.close()
+        for each in self._outputs:
+            each.close()
 
     def _ask_to_end(self) -> None:
         """Give launchers a moment to end their ranks themselves: they take shared memory and files away with them."""
@@ -171,6 +177,11 @@ class RunningJob:
             if all(mark in variables for mark in self._marks):
                 found.append(int(entry.name))
         return found
+
+
+def _end_of(output: IO[bytes], max_chars: int) -> str:
+    size = os.fstat(output.fileno()).st_size
+    return os.pread(output.fileno(), max_chars, max(0, size - max_chars)).decode(errors="replace").strip()
 
 
 def _group_of(pid: int) -> int | None:
