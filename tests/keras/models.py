@@ -179,6 +179,8 @@ def compare_application(
             ],
             "num_gradients": len(gradients),
             "num_hops": len(split.hops),
+            "num_replayed": sum(each.replays.is_captured for stage in split.stages for each in stage._operations),
+            "num_operations": count,
         }
         for variable, value in zip(model.variables, before, strict=True):
             variable.assign(value)

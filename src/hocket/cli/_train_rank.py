@@ -56,6 +56,8 @@ def main(options: dict[str, Any]) -> None:
             if options["save"]:
                 save_model(model, Path(options["save"]))
             found = {"plan": history.plan, "epochs": list(history.epoch), "history": history.history}
+            if is_keras(model):
+                found["left_to_keras"] = history.left_to_keras
             Path(options["output"]).write_text(json.dumps(found, default=lambda array: array.tolist()))
 
 

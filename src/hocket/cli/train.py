@@ -160,6 +160,10 @@ def _told(found: dict[str, Any]) -> str:
     for number, epoch in enumerate(found["epochs"]):
         words = ", ".join(f"{name} {_number(values[number])}" for name, values in found["history"].items())
         lines.append(f"epoch {epoch + 1}: {words}")
+    left = found.get("left_to_keras", {})
+    if left:
+        name, reason = next(iter(left.items()))
+        lines.append(f"operations that Keras runs every time: {len(left)}; the first, {name!r}: {reason}")
     return "\n".join(lines)
 
 

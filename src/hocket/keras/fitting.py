@@ -17,6 +17,7 @@ from hocket.keras.callbacks import KerasCallbacks
 from hocket.keras.graph import graph_of_keras
 from hocket.keras.losses import loss_of, weighing_of
 from hocket.keras.meter import KerasMeter
+from hocket.keras.stage import KerasStage
 from hocket.keras.update import KerasUpdate
 from hocket.measure.pictures import check_picture_path
 from hocket.pipeline.schedule import PipelineSchedule
@@ -67,6 +68,10 @@ def fit(
     """Train a compiled model as `model.fit` does, split over ranks; called by all ranks of a job alike. Every rank has
     the whole trained model at the end.
 
+    What Keras calls of torch for an operation is captured, compared on other samples bit for bit, and from then on
+    called without Keras, which takes longer than a small kernel does; unless the model was compiled with
+    ``run_eagerly=True``.
+
     Args:
         model: Functional or Sequential, on the torch backend, compiled; the same on every rank, which all begin with
             the weights of rank 0.
@@ -89,7 +94,8 @@ def fit(
         verbose: show progress, on rank 0.
 
     Returns:
-        What `model.fit` returns, the same on every rank.
+        What `model.fit` returns, the same on every rank; also `plan`, what the ranks did, in words, and
+        `left_to_keras`, which operations Keras ran every time, and why.
 
     Raises:
         InvalidModel: the model has no graph, is not compiled, or has a training step of its own, or a loss that does
@@ -152,12 +158,14 @@ def fit(
         executor.num_steps = update.num_steps
         shows = verbose and comm.rank == 0
         found = run_epochs(trainer, source, epochs, validation, shows=shows, max_steps=max_steps)
+        left_to_keras = _left_to_keras(executor)
         if picture is not None and found.batch_losses:
             inputs = first_inputs(source, plan.split.batch_inputs, executor.num_micro_batches)
             compare_with_simulation(executor, inputs, picture)
     history = keras.callbacks.History()
     history.set_model(model)
     history.history, history.epoch, history.plan = found.history, found.epoch, str(plan)
+    history.left_to_keras = left_to_keras
     model.history = history
     return history
 
@@ -176,6 +184,16 @@ def check_compiled(model: keras.Model) -> None:
         plain = getattr(keras.Sequential if isinstance(model, keras.Sequential) else keras.Model, name)
         if getattr(type(model), name) is not plain:
             raise InvalidModel(f"model {model.name!r} has a {name} of its own, which a pipeline does not call")
+
+
+def _left_to_keras(executor: PipelineExecutor) -> dict[str, str]:
+    """Which operations of all ranks Keras ran every time, and why."""
+    stages = [executor.split.stages[number] for number in executor.trained_stages()]
+    here = {name: why for each in stages if isinstance(each, KerasStage) for name, why in each.left_to_keras().items()}
+    found: dict[str, str] = {}
+    for of_rank in executor.comm.all_gather_object(here):
+        found |= of_rank
+    return found
 
 
 def _with_weights(data: Any) -> Any:

@@ -16,7 +16,8 @@ from hocket.train import Layer, LayerGraph, Stage
 def graph_of_keras(model: keras.Model) -> LayerGraph:
     """Return the operations of a Functional or Sequential model, in the order in which the model runs them.
 
-    A model that is used as a layer of another one stays whole.
+    A model that is used as a layer of another one stays whole. Stages run operations without Keras as soon as it is
+    known what that calls of torch (`Replays`), unless the model was compiled with ``run_eagerly=True``.
 
     Raises:
         InvalidType: it is no Keras model.
@@ -47,7 +48,7 @@ def graph_of_keras(model: keras.Model) -> LayerGraph:
     def make_stage(here: range, inputs: tuple[str, ...], given: tuple[str, ...]) -> Stage:
         own = [operations[number] for number in here]
         owned = frozenset(number for number, first in owners.items() if first in here)
-        return KerasStage(own, inputs, given, shapes, requires, owned)
+        return KerasStage(own, inputs, given, shapes, requires, owned, not model.run_eagerly)
 
     def make_output(values: Sequence[Any]) -> Any:
         found = dict(zip(outputs, values, strict=True))

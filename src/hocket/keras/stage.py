@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import keras
@@ -14,8 +14,11 @@ from keras.src import backend
 from keras.src.models.functional import operation_fn
 from keras.src.ops.node import Node
 from torch import nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from hocket.errors import InvalidModel, first_line
+from hocket.keras.penalties import Penalties
+from hocket.keras.replay import Replays
 from hocket.train import Stage
 from hocket.train.specs import Inferred, LeafSpec, ValueSpec, spec_of
 
@@ -57,6 +60,13 @@ class Operation:
         trainable = operation.trainable_variables if isinstance(operation, keras.Layer) else []
         return {each.path: each.value for each in trainable}
 
+    @cached_property
+    def replays(self) -> Replays:
+        """How it is run without Keras."""
+        arguments = keras.tree.flatten((self.node.arguments.args, self.node.arguments.kwargs))
+        plain = [each for each in arguments if not isinstance(each, keras.KerasTensor)]
+        return Replays(self.layers or [self.node.operation], self.variables, plain)
+
 
 class KerasStage(Stage):
     """Operations of a model, run in its order on the layers of the whole model.
@@ -69,6 +79,7 @@ class KerasStage(Stage):
         batch: the symbolic inputs of the model, by name.
         requires_gradient: of each value of the model.
         owned: ids of the variables whose regularizers this stage adds to the loss.
+        replays: whether operations are run without Keras once it is known what that calls of torch.
     """
 
     def __init__(
@@ -79,6 +90,7 @@ class KerasStage(Stage):
         batch: Mapping[str, Any],
         requires_gradient: Mapping[str, bool],
         owned: frozenset[int],
+        replays: bool = True,
     ) -> None:
         super().__init__(inputs, outputs)
         self._operations = list(operations)
@@ -89,8 +101,10 @@ class KerasStage(Stage):
         self.layers = list(layers.values())
         variables = {id(each): each for operation in self._operations for each in operation.variables}
         self.variables = list(variables.values())
-        self._owned = owned
         self._added_losses: list[Any] = []
+        self._replays = replays
+        self._penalties = Penalties([each for each in self.variables if id(each) in owned], replays)
+        self._over = _over_after(self._operations, outputs)
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Run the operations."""
@@ -99,15 +113,35 @@ class KerasStage(Stage):
             for name, value in zip(self.inputs, inputs, strict=True)
         }
         self._added_losses = []
-        for each in self._operations:
-            tensors = {key: self.tensor(values[name], place) for key, (name, place) in each.places.items()}
-            arguments, keywords = each.node.arguments.fill_in(tensors)
-            call = operation_fn(each.node.operation, training=self._is_training)
-            found = keras.tree.flatten(call(*arguments, **keywords))
+        # Who counts or traces modules has hooks on all.
+        replays = self._replays and not _has_any_global_hook()  # type: ignore[no-untyped-call]
+        for each, over in zip(self._operations, self._over, strict=True):
+            tensors = [self.tensor(values[name], place) for name, place in each.places.values()]
+            found = self._run(each, tensors) if replays else self._run_by_keras(each, tensors)
             values[each.name] = found[0] if len(found) == 1 else tuple(found)
-            # At once: the next call of the same layer forgets them.
-            self._added_losses += [loss for layer in each.layers for loss in layer._get_own_losses()]
+            for name in over:
+                del values[name]
         return tuple(_packed(values[name]) for name in self.outputs)
+
+    def _run(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
+        by_keras = partial(self._run_by_keras, operation, tensors)
+        return operation.replays.of(tensors, self._is_training).run(tensors, by_keras)
+
+    def _run_by_keras(self, operation: Operation, tensors: Sequence[Any]) -> list[Any]:
+        arguments, keywords = operation.node.arguments.fill_in(dict(zip(operation.places, tensors, strict=True)))
+        call = operation_fn(operation.node.operation, training=self._is_training)
+        found: list[Any] = keras.tree.flatten(call(*arguments, **keywords))
+        # At once: the next call of the same layer forgets them.
+        self._added_losses += [loss for layer in operation.layers for loss in layer._get_own_losses()]
+        return found
+
+    def left_to_keras(self) -> dict[str, str]:
+        """Return why operations are not run without Keras, by their names, as far as they were run."""
+        if not self._replays:
+            return {}
+        reasons = {each.name: each.replays.obstacle for each in self._operations}
+        reasons[f"regularizers of {self._operations[0].name} and what follows"] = self._penalties.obstacle
+        return {name: reason for name, reason in reasons.items() if reason is not None}
 
     @staticmethod
     def tensor(value: Any, place: int) -> Any:
@@ -128,6 +162,10 @@ class KerasStage(Stage):
     def train(self, mode: bool = True) -> None:
         """Set what layers are called with."""
         self._is_training = mode
+        if self._replays:
+            for each in self._operations:
+                each.replays.forget_if_set_otherwise()
+            self._penalties.forget_if_set_otherwise()
 
     def seed(self, key: int) -> None:
         """Set the counters of the layers' seed generators, and torch's own random numbers."""
@@ -141,6 +179,7 @@ class KerasStage(Stage):
     def infer(self, inputs: Sequence[ValueSpec], what: str) -> Inferred:
         """Run the operations on symbols."""
         given = [_symbols(spec) for spec in inputs]
+        replays, self._replays = self._replays, False
         try:
             with torch.no_grad():
                 found = backend.compute_output_spec(lambda *values: self(list(values)), *given)
@@ -148,6 +187,8 @@ class KerasStage(Stage):
             raise InvalidModel(
                 f"{what} cannot be run on what it takes ({type(error).__name__}: {first_line(error)})"
             ) from error
+        finally:
+            self._replays = replays
         pairs = zip(self.outputs, found, strict=True)
         return Inferred(tuple(self._spec(name, value) for name, value in pairs), updated=self._updated())
 
@@ -165,10 +206,7 @@ class KerasStage(Stage):
 
     def extra_loss(self) -> torch.Tensor | None:
         """Return the losses that layers have added, and those of regularizers of weights."""
-        found = list(self._added_losses)
-        for each in self.variables:
-            if each.trainable and each.regularizer is not None and id(each) in self._owned:
-                found.append(each.regularizer(each))
+        found = [*self._added_losses, *self._penalties()]
         return torch.stack([torch.as_tensor(loss).reshape(()) for loss in found]).sum() if found else None
 
     def _updated(self) -> tuple[str, ...]:
@@ -193,6 +231,16 @@ class KerasStage(Stage):
             for leaf in spec.leaves
         )
         return ValueSpec(spec.tree, leaves)
+
+
+def _over_after(operations: Sequence[Operation], wanted: Collection[str]) -> list[list[str]]:
+    """Names of values that nothing takes after each operation, so that they need not be kept."""
+    found: list[list[str]] = []
+    seen = set(wanted)
+    for each in reversed(operations):
+        found.append([name for name in dict.fromkeys((*each.inputs, each.name)) if name not in seen])
+        seen.update(found[-1])
+    return found[::-1]
 
 
 def _packed(value: Any) -> Any:

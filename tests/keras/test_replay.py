@@ -1,0 +1,311 @@
+"""Operations without Keras: bit for bit what Keras makes of them, or left to Keras for a reason that is told."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+os.environ["KERAS_BACKEND"] = "torch"
+
+import keras
+import numpy as np
+import pytest
+import torch
+
+import hocket as hk
+from hocket.keras import fit, graph_of_keras
+from hocket.keras.capture import Capture, Obstacle
+from hocket.keras.replay import Replay
+from hocket.keras.stage import KerasStage
+
+pytestmark = pytest.mark.timeout(200)
+
+layers = keras.layers
+IMAGE, VECTOR, SEQUENCE = (8, 8, 3), (6,), (5, 6)
+MAKERS: dict[str, tuple[Callable[[], keras.Layer], tuple[int, ...]]] = {
+    "convolution": (lambda: layers.Conv2D(4, 3, 2, padding="same", activation="relu"), IMAGE),
+    "causal": (lambda: layers.Conv1D(4, 2, padding="causal"), SEQUENCE),
+    "depthwise": (lambda: layers.DepthwiseConv2D(3), IMAGE),
+    "transposed": (lambda: layers.Conv2DTranspose(4, 3), IMAGE),
+    "dense": (lambda: layers.Dense(4, activation="gelu", kernel_regularizer="l2"), VECTOR),
+    "batch normalization": (layers.BatchNormalization, IMAGE),
+    "group normalization": (lambda: layers.GroupNormalization(3), IMAGE),
+    "layer normalization": (layers.LayerNormalization, SEQUENCE),
+    "dropout": (lambda: layers.Dropout(0.5), VECTOR),
+    "pooling": (lambda: layers.AveragePooling2D(2, padding="same"), IMAGE),
+    "global pooling": (layers.GlobalMaxPooling2D, IMAGE),
+    "attention": (lambda: layers.Bidirectional(layers.GRU(3, return_sequences=True)), SEQUENCE),
+    "lstm": (lambda: layers.LSTM(4), SEQUENCE),
+    "in time": (lambda: layers.TimeDistributed(layers.Dense(3)), SEQUENCE),
+    "standardized": (lambda: layers.Normalization(mean=[1.0] * 6, variance=[2.0] * 6), VECTOR),
+    "enlarged": (lambda: layers.UpSampling2D(2, interpolation="bilinear"), IMAGE),
+    "nested": (
+        lambda: keras.Sequential([layers.Dense(4), layers.BatchNormalization(), layers.PReLU(), layers.Dense(2)]),
+        VECTOR,
+    ),
+}
+LEFT: dict[str, tuple[Callable[[], keras.Layer], tuple[int, ...], str]] = {
+    "seeded": (lambda: layers.Dropout(0.5, seed=1), VECTOR, r"it reads what is in a tensor \(torch.Tensor.__int__\)"),
+    "lambda": (lambda: layers.Lambda(lambda x: 2 * x), VECTOR, "function of .* is a function of your own"),
+    "activation": (lambda: layers.Activation(lambda x: x + 1), VECTOR, "activation of .* is a function of your own"),
+    "own": (lambda: Own(), VECTOR, "Own is a class of your own"),
+    "within": (lambda: keras.Sequential([Own()]), VECTOR, "Own is a class of your own"),
+    "loss": (lambda: layers.Dense(2, activity_regularizer="l2"), VECTOR, "it adds to the loss"),
+    "hooked": (lambda: hooked(), VECTOR, "has hooks"),
+    "masked": (lambda: layers.Masking(), SEQUENCE, "its tensors have masks"),
+    "iterated": (
+        lambda: layers.SpectralNormalization(layers.Dense(3)),
+        VECTOR,
+        r"it reads what is in a tensor \(torch.Tensor.__bool__\)",
+    ),
+}
+
+
+class Own(layers.Layer):
+    """Does something else every time."""
+
+    count = 0
+
+    def call(self, x: Any) -> Any:
+        self.count += 1
+        return x * self.count
+
+
+def hooked() -> keras.Layer:
+    layer = layers.Dense(2)
+    layer.register_forward_hook(lambda module, given, found: found * 3)
+    return layer
+
+
+@pytest.fixture(autouse=True)
+def float32() -> None:
+    keras.config.set_dtype_policy("float32")
+    keras.backend.set_floatx("float32")
+
+
+def stage_and_model(make: Callable[[], keras.Layer], shape: tuple[int, ...]) -> tuple[KerasStage, keras.Model]:
+    """A model as a stage, and the same model again."""
+    found = []
+    for _ in range(2):
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(3)
+        inputs = keras.Input(shape)
+        model = keras.Model(inputs, make()(layers.Activation("tanh")(inputs)))
+        found.append(model)
+    graph = graph_of_keras(found[0])
+    (stage,) = graph.split([0, len(graph.layers)]).stages
+    assert isinstance(stage, KerasStage)
+    return stage, found[1]
+
+
+def compare(stage: KerasStage, model: keras.Model, x: torch.Tensor, is_training: bool, key: int) -> None:
+    stage.train(is_training)
+    results = []
+    for one in ("stage", "keras"):
+        given = x.clone().requires_grad_()
+        stage.seed(key)
+        seed_layers(model, key)
+        (output,) = stage([given]) if one == "stage" else (model(given, training=is_training),)
+        variables = stage.variables if one == "stage" else model.variables
+        wanted = [each.value for each in variables if each.trainable]
+        gradients = torch.autograd.grad(output.square().sum(), [given, *wanted], allow_unused=True)
+        results.append([output, *gradients, torch.get_rng_state()])
+    for mine, right in zip(*results, strict=True):
+        assert (mine is None and right is None) or (torch.equal(mine, right) and mine.stride() == right.stride())
+    for mine, theirs in zip(stage.variables, model.variables, strict=True):
+        assert torch.equal(mine.value, theirs.value)
+
+
+def seed_layers(model: keras.Model, key: int) -> None:
+    for layer in model._flatten_layers():
+        for generator in getattr(layer, "_seed_generators", ()):
+            generator.state.value[1] = key
+
+
+def inputs_of(shape: tuple[int, ...], seed: int, samples: int = 3) -> torch.Tensor:
+    return torch.randn(samples, *shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_without_keras_all_is_the_same_bit_for_bit(name: str) -> None:
+    make, shape = MAKERS[name]
+    stage, model = stage_and_model(make, shape)
+    for number in range(8):
+        compare(
+            stage, model, inputs_of(shape, number, 2 if number in (3, 6, 7) else 3), number not in (4, 5, 6), number
+        )
+    assert stage.left_to_keras() == {}
+    assert all(each.replays.is_captured for each in stage._operations)
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_is_left_to_keras_says_why(name: str) -> None:
+    make, shape, reason = LEFT[name]
+    stage, model = stage_and_model(make, shape)
+    for number in range(4):
+        stage.train()
+        stage.seed(number)
+        (found,) = stage([inputs_of(shape, number)])
+        seed_layers(model, number)
+        torch.manual_seed(number)
+        right = model(inputs_of(shape, number), training=True)
+        assert torch.equal(found["value"] if isinstance(found, dict) else found, right)
+    (why,) = stage.left_to_keras().values()
+    assert re.search(reason, why)
+
+
+def test_layers_that_are_set_otherwise_are_seen() -> None:
+    inputs = keras.Input(VECTOR)
+    drop = layers.Dropout(0.5)
+    model = keras.Model(inputs, drop(layers.Dense(200, kernel_initializer="ones")(inputs)))
+    graph = graph_of_keras(model)
+    (stage,) = graph.split([0, 2]).stages
+    assert isinstance(stage, KerasStage)
+
+    def share_of_zeros() -> float:
+        stage.train()
+        (found,) = stage([torch.ones(20, 6)])
+        return float((found == 0).float().mean())
+
+    assert all(0.4 < share_of_zeros() < 0.6 for _ in range(4))
+    assert all(each.replays.is_captured for each in stage._operations)
+    drop.rate = 0.9
+    assert all(0.8 < share_of_zeros() < 1 for _ in range(4))
+    drop.register_forward_hook(lambda module, given, found: found * 0)
+    assert share_of_zeros() == 1
+    assert "has hooks" in stage.left_to_keras()[drop.name]
+    model.set_weights([each * 0 + 2 for each in model.get_weights()])
+    stage.train(False)
+    assert not bool(stage([torch.ones(1, 6)])[0].any())
+
+
+class Half(keras.regularizers.Regularizer):
+    def __call__(self, weight: Any) -> Any:
+        return 0.5 * keras.ops.sum(weight)
+
+
+def test_regularizers_without_keras() -> None:
+    penalty = keras.regularizers.L1L2(0.1, 0.2)
+    model = keras.Sequential([keras.Input(VECTOR), layers.Dense(3, kernel_regularizer=penalty), layers.Dense(2)])
+    for factors in ((0.1, 0.2), (0.3, 0.4)):
+        penalty.l1, penalty.l2 = factors
+        (stage,) = graph_of_keras(model).split([0, 2]).stages
+        assert isinstance(stage, KerasStage)
+        for number in range(4):
+            model.layers[0].kernel.assign(inputs_of((3,), number, 6))
+            stage.train()
+            (right,) = model.losses
+            found = stage.extra_loss()
+            assert found is not None and torch.equal(found, right)
+            weight = model.layers[0].kernel.value
+            for mine, theirs in zip(
+                torch.autograd.grad(found, weight), torch.autograd.grad(right, weight), strict=True
+            ):
+                assert torch.equal(mine, theirs)
+    penalty.l1 = 7.0
+    stage.train()
+    assert torch.equal(stage.extra_loss(), model.losses[0])
+    model.layers[0].trainable = False
+    assert stage.extra_loss() is None
+    model.layers[1].kernel.regularizer = Half()
+    for _ in range(3):
+        assert torch.equal(stage.extra_loss(), model.layers[1].kernel.value.sum() * 0.5)
+    assert set(stage.left_to_keras().values()) == {"Half is a class of your own"}
+
+
+def test_calls_that_differ_the_second_time_are_left_to_keras() -> None:
+    added = iter((1.0, 2.0, 3.0))
+    replay = Replay([], [], None)
+    x = torch.zeros(2)
+    results = [replay.run([x], lambda: [x + next(added)]) for _ in range(3)]
+    assert [float(found[0][0]) for found in results] == [1, 2, 3]
+    assert replay.captured is None
+    assert replay.obstacle == "what it calls of torch depends on more than the shapes of its tensors"
+
+
+def test_what_a_failing_call_leaves_is_the_gradient_mode_as_it_was() -> None:
+    x = torch.zeros(2)
+    with Capture([x]) as capture:
+        with torch.no_grad():
+            y = x.reshape(2, 1)
+        z = y + 1
+    captured = capture.finish([z])
+    assert torch.equal(captured(torch.ones(2))[0], torch.full((2, 1), 2.0))
+    with pytest.raises(RuntimeError):
+        captured(torch.zeros(3))
+    assert torch.is_grad_enabled()
+
+
+def test_containers_constants_and_several_results() -> None:
+    x, other = torch.arange(12.0).reshape(3, 4), torch.arange(3)
+    with Capture([x]) as capture:
+        largest, places = x.max(dim=1)
+        first, *_ = torch.split(x, [1, 3], dim=1)
+        picked = x[other, 1:3]
+        joined = torch.cat([first, picked], dim=-1)
+        joined[0, ...] = -0.5
+        scaled = joined * np.float32(2) + float("inf")
+    captured = capture.finish([largest, places, scaled])
+    y = torch.randn(3, 4)
+    found = captured(y)
+    assert torch.equal(found[0], y.max(dim=1).values) and torch.equal(found[1], y.max(dim=1).indices)
+    assert bool(found[2].isinf().all())
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda x: x * float(x[0]), "reads what is in a tensor"),
+        (lambda x: x + torch.from_numpy(x.numpy()), "reads what is in a tensor"),
+        (lambda x: x if x.sum() > 0 else -x, "reads what is in a tensor"),
+        (lambda x: torch.bernoulli(x, generator=torch.Generator()), "hands torch a Generator"),
+        (lambda x: 3, "gives a int"),
+    ],
+)
+def test_what_depends_on_content_is_not_captured(call: Callable[[torch.Tensor], Any], reason: str) -> None:
+    x = torch.ones(2)
+    with Capture([x]) as capture:
+        found = call(x)
+    with pytest.raises(Obstacle, match=reason):
+        capture.finish([found])
+
+
+def test_tensors_of_many_shapes_go_through_keras() -> None:
+    stage, model = stage_and_model(lambda: layers.Dense(2), (None, 4))
+    for length in [*range(1, 20), 19, 19, 1, 1, 1]:
+        compare(stage, model, inputs_of((length, 4), length), True, length)
+    assert stage._operations[0].replays.is_captured
+
+
+def trained(comm: hk.Communicator) -> dict[str, Any]:
+    found = {}
+    for eager in (False, True):
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential(
+            [
+                keras.Input((6, 6, 1)),
+                *(layers.Conv2D(3, 3), layers.BatchNormalization(), layers.ReLU(), layers.Dropout(0.3)),
+                *(layers.Flatten(), layers.Dropout(0.3, seed=1), layers.Dense(3)),
+            ]
+        )
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.1), loss, run_eagerly=eager)
+        values = np.random.default_rng(0)
+        x, y = values.normal(size=(44, 6, 6, 1)).astype("float32"), values.integers(3, size=44)
+        options = {"batch_size": 8, "epochs": 3, "num_micro_batches": 2, "validation_data": (x, y), "exact": True}
+        history = fit(model, (x, y), comm=comm, timeout=30, verbose=False, **options)
+        numbers = {name: value for name, value in history.history.items() if name != "samples_per_s"}
+        found[eager] = (numbers, model.get_weights(), history.left_to_keras)
+    return found
+
+
+def test_a_training_is_that_with_keras_at_every_step() -> None:
+    for found in hk.spawn(trained, 2, timeout=120):
+        assert found[False][0] == found[True][0]
+        for mine, right in zip(found[False][1], found[True][1], strict=True):
+            np.testing.assert_array_equal(mine, right)
+        assert found[False][2] == {"dropout_1": "it reads what is in a tensor (torch.Tensor.__int__)"}
+        assert found[True][2] == {}
