@@ -112,6 +112,21 @@ CASES: dict[str, tuple[Callable[[], dict[str, Any]], str, str]] = {
         "InvalidModel",
         "stage 0 cannot be run on what it takes, float32 (4, 7) (RuntimeError: ",
     ),
+    "doubles": (
+        lambda: {"data": (X.astype(np.float64), Y)},
+        "InvalidModel",
+        "addmm of float32 and float64: convert the data or the model to one type",
+    ),
+    "whole numbers": (
+        lambda: {"data": (np.arange(512).reshape(64, 8), Y)},
+        "InvalidModel",
+        "stage 0 cannot be run on what it takes, int64 (4, 8) (TypeError: addmm of float32 and int64: ",
+    ),
+    "words": (
+        lambda: {"model": nn.Sequential(nn.Embedding(9, 2), nn.Flatten(), nn.Linear(16, 3))},
+        "InvalidModel",
+        "an embedding is looked up by int64 or int32, not float32",
+    ),
 }
 # What only the rank of the last stage can find out, in a step: the other one is told.
 LATE_CASES: dict[str, tuple[Callable[[], dict[str, Any]], str, str]] = {

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree as pytree
 
 from hocket.errors import HocketError, InvalidModel, first_line
+from hocket.train.operand_types import OperandTypes
 
 # What travels as a tensor without being one; None travels as a number that says nothing.
 NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, type(None): torch.bool}
@@ -182,7 +183,7 @@ def infer(module: nn.Module, inputs: Sequence[ValueSpec], names: Sequence[str], 
         buffers = {name: replaced[name] for name, _ in module.named_buffers()}
         buffers_before = {name: each._version for name, each in buffers.items()}
         try:
-            with _unlogged():
+            with _unlogged(), OperandTypes():  # type: ignore[no-untyped-call]
                 outputs = torch.func.functional_call(module, replaced, tuple(values))
         except HocketError:
             raise
