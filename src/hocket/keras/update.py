@@ -49,7 +49,8 @@ class KerasUpdate:
 
     def step(self) -> None:
         """Change the variables of this rank."""
-        pairs = [(each.value.grad, each) for each in self._own if each.value.grad is not None]
+        values = [each.value for each in self._own]
+        pairs = [(value.grad, each) for value, each in zip(values, self._own, strict=True) if value.grad is not None]
         limit = self.optimizer.global_clipnorm
         if limit is not None:
             scale = limit / max(self._norm(), limit)
