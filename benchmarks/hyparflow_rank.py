@@ -49,7 +49,7 @@ WAYS: dict[str, tuple[int, dict[str, Any]]] = {
     ALONE: (1, {"strategy": "data"}),
     "data, 2 ranks": (2, {"strategy": "data"}),
     "model, 2 ranks, 1f1b": (2, {"strategy": "model", "schedule": "1f1b", "num_micro_batches": 4}),
-    # Two are enough for it to have no bubbles on two ranks, and every one more costs Keras' time a layer again.
+    # Two are enough for it to have no bubbles on two ranks, and every one more costs autograd's time a node again.
     "model, 2 ranks, chimera": (2, {"strategy": "model", "schedule": "chimera", "num_micro_batches": 2}),
     "data, 4 ranks": (4, {"strategy": "data"}),
     "hybrid, 2 x 2 ranks, 1f1b": (4, {"strategy": "hybrid", "num_partitions": 2, "num_micro_batches": 4}),
