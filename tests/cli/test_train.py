@@ -38,6 +38,12 @@ def subclassed():
             return x
 
     return Own()
+
+def with_lambda():
+    import keras
+    inputs = keras.Input((28, 28, 1))
+    value = keras.layers.Lambda(lambda x: 2 * x, name="doubled")(keras.layers.Flatten()(inputs))
+    return keras.Model(inputs, keras.layers.Dense(10)(value))
 """
 
 
@@ -71,6 +77,16 @@ def test_a_keras_model(folder: Path) -> None:
     assert run.returncode == 0, run.stderr
     assert "2 partitions x 1 replicas, 1f1b, 8 micro-batches" in run.stdout
     assert (folder / "out.keras").exists()
+
+
+def test_what_is_left_to_keras_is_told(folder: Path) -> None:
+    options = ["--model", "mine.py:with_lambda", "--data", "random", "--strategy", "data", "--steps", "3"]
+    run = hocket(folder, "train", *options)
+    assert run.returncode == 0, run.stderr
+    reason = "function of 'doubled' is a function of your own"
+    assert f"operations that Keras runs every time: 1; the first, 'doubled': {reason}" in run.stdout
+    found = json.loads(hocket(folder, "train", *options, "--json").stdout)
+    assert found["left_to_keras"] == {"doubled": reason}
 
 
 @pytest.mark.parametrize(
