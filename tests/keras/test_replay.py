@@ -181,6 +181,20 @@ def test_layers_that_are_set_otherwise_are_seen() -> None:
     assert not bool(stage([torch.ones(1, 6)])[0].any())
 
 
+def test_a_layer_that_is_adapted_again_is_seen() -> None:
+    scale = layers.Normalization()
+    scale.adapt(np.arange(6.0).reshape(1, 6))
+    inputs = keras.Input(VECTOR)
+    model = keras.Model(inputs, layers.Dense(2)(scale(inputs)))
+    (stage,) = graph_of_keras(model).split([0, 2]).stages
+    for number in range(6):
+        if number in (3, 5):
+            scale.adapt(np.random.default_rng(number).normal(size=(9, 6)))
+        stage.train()
+        x = inputs_of(VECTOR, number)
+        assert torch.equal(stage([x])[0], model(x, training=True))
+
+
 class Half(keras.regularizers.Regularizer):
     def __call__(self, weight: Any) -> Any:
         return 0.5 * keras.ops.sum(weight)

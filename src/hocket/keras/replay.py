@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
+from operator import is_
 from typing import Any, TypeAlias
 
 import keras
@@ -63,11 +63,11 @@ class Replays:
 
     def forget_if_set_otherwise(self) -> None:
         """Begin anew if somebody has set a part, or a variable, since."""
-        are_set = any(
-            settings_of(attributes) != before or any(map(len, _hooks_of(attributes)))
-            for attributes, settings_of, before in self._settings
+        are_same = all(
+            len(now) == len(before) and all(map(is_, now.values(), before)) and not any(map(len, _hooks_of(now)))
+            for now, before in self._settings
         )
-        if are_set or any(each._value is not value for each, value in self._values):
+        if not are_same or any(each._value is not value for each, value in self._values):
             self.forget()
 
     def forget(self) -> None:
@@ -75,12 +75,7 @@ class Replays:
         self._by_look.clear()
         self._obstacle = _obstacle_of(self._parts, self._arguments)
         self._values = [(each, each._value) for each in self._variables]
-        self._settings: list[tuple[Mapping[str, Any], itemgetter[Any], Any]] = []
-        for attributes in map(vars, self._parts):
-            names = [name for name, value in attributes.items() if _is_setting(name, value)]
-            if names:
-                settings_of = itemgetter(*names)
-                self._settings.append((attributes, settings_of, settings_of(attributes)))
+        self._settings = [(vars(each), list(vars(each).values())) for each in self._parts]
 
 
 class Replay:
@@ -179,10 +174,6 @@ def _obstacle_of(parts: Sequence[Any], arguments: Sequence[Any]) -> str | None:
 def _is_of_keras(thing: Any) -> bool:
     module = getattr(thing, "__module__", None) or type(thing).__module__
     return module.partition(".")[0] in _OF_KERAS
-
-
-def _is_setting(name: str, value: Any) -> bool:
-    return name != "training" and type(value) in _PLAIN  # which is a torch module's own, and means nothing to Keras
 
 
 def _hooks_of(attributes: Mapping[str, Any]) -> list[Any]:
