@@ -5,14 +5,16 @@ one shape the outcome is always the same. So what reaches torch is noted, call b
 of earlier calls they are, or which constants), and written as a function of the tensors that went in. As it makes the
 same calls of torch in the same order, results, gradients and random numbers are the same bit for bit.
 
-What cannot be captured says so: calls that read a tensor's content, on which Python might act, and arguments with a
-state of their own, such as generators.
+What cannot be captured says so: calls that read a tensor's content, on which Python might act, or whose results have
+shapes that depend on it; arguments with a state of their own, such as generators; and calls below something that is not
+to be seen from here: a `torch.autograd.Function`, a checkpoint, vmap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from keyword import iskeyword
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -44,11 +46,33 @@ _FACTS = {
 }
 # Calls without effect where they return their first argument.
 _SAME = {torch.Tensor.to, torch.Tensor.contiguous}
+# Calls whose results have shapes that depend on what is in a tensor.
+_OF_OTHER_SHAPES = {
+    getattr(place, name)
+    for place in (torch, torch.Tensor)
+    for name in (
+        "argwhere",
+        "bincount",
+        "masked_select",
+        "nonzero",
+        "repeat_interleave",
+        "unique",
+        "unique_consecutive",
+    )
+    if hasattr(place, name)
+}
 _CONSTANTS = (bool, int, float, complex, str, type(None), type(...), np.generic, *_FACT_TYPES[1:])
 
 
 class Obstacle(Exception):
     """Why something cannot be captured."""
+
+
+class _Line(NamedTuple):
+    """A line of the function, and the names of tensors that it makes and uses."""
+
+    text: str
+    names: tuple[str, ...]
 
 
 class Capture(TorchFunctionMode):
@@ -64,9 +88,11 @@ class Capture(TorchFunctionMode):
         self._names = {id(tensor): f"x{number}" for number, tensor in enumerate(inputs)}
         self._parameters = [f"x{number}" for number in range(len(inputs))]
         self._constants: dict[str, Any] = {}
-        self._lines: list[str] = []
-        self._has_gradients = torch.is_grad_enabled()
-        self._obstacle: Obstacle | None = None
+        self._lines: list[_Line] = []
+        self._used: list[str] = []  # names in the call that is being written
+        self._had_gradients = self._has_gradients = torch.is_grad_enabled()
+        self._hooks = _saved_tensors_hooks()
+        self._obstacle: str | None = None
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -74,17 +100,19 @@ class Capture(TorchFunctionMode):
         kwargs = kwargs or {}
         if self._obstacle is not None:
             return func(*args, **kwargs)
+        call = None
         try:
-            call = None if func in _FACTS else self._call(func, args, kwargs)  # as they are now: it may write to them
+            self._check_surroundings()
+            if func not in _FACTS:
+                call = self._call(func, args, kwargs)  # as arguments are now: it may write to them
         except Obstacle as obstacle:
-            self._obstacle = obstacle
-            return func(*args, **kwargs)
+            self._give_up(obstacle)
         found = func(*args, **kwargs)
         if call is not None:
             try:
                 self._note(func, args, call, found)
             except Obstacle as obstacle:
-                self._obstacle = obstacle
+                self._give_up(obstacle)
         return found
 
     def finish(self, outputs: Sequence[Any]) -> Captured:
@@ -94,14 +122,15 @@ class Capture(TorchFunctionMode):
             Obstacle: there is none.
         """
         if self._obstacle is not None:
-            raise self._obstacle
+            raise Obstacle(self._obstacle)
         for output in outputs:
             if not isinstance(output, torch.Tensor):
                 raise Obstacle(f"it gives a {type(output).__name__}")
+        self._used = []
         result = f"return ({''.join(f'{self._expression(output)}, ' for output in outputs)})"
-        lines = [*self._lines, result]
+        lines = _with_ends([*self._lines, _Line(result, tuple(self._used))], {*self._parameters, *self._constants})
         if torch._C._set_grad_enabled in self._constants.values():  # whatever a call in between may raise
-            end = f"{self._constant(torch._C._set_grad_enabled)}({self._has_gradients})"
+            end = f"{self._constant(torch._C._set_grad_enabled)}({self._had_gradients})"
             lines = ["try:", *(f"    {line}" for line in lines), "finally:", f"    {end}"]
         source = "\n    ".join([f"def captured({', '.join(self._parameters)}):", *lines])
         names = dict(self._constants)
@@ -109,31 +138,60 @@ class Capture(TorchFunctionMode):
         captured: Captured = names["captured"]
         return captured
 
+    def _check_surroundings(self) -> None:
+        """What changes the meaning of calls, and is not to be seen as a call itself."""
+        if torch.is_grad_enabled() is not self._has_gradients:
+            raise Obstacle("it has a backward pass of its own")
+        if _saved_tensors_hooks() != self._hooks:
+            raise Obstacle("it computes something again in the backward pass")
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise Obstacle("it uses a transformation of functions, such as vmap")
+
+    def _give_up(self, obstacle: Obstacle) -> None:
+        self._obstacle = str(obstacle)
+        self._kept.clear()
+        self._constants.clear()
+
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        if (
+            func in _OF_OTHER_SHAPES
+            or (func is torch.where and len(args) == 1)
+            or (func is torch.Tensor.__getitem__ and _has_truth_values(args[1]))
+        ):
+            raise Obstacle(f"the shape of what it makes depends on what is in a tensor ({resolve_name(func)})")
+        self._used = []
         given = [self._expression(each) for each in args]
-        given += [f"{name}={self._expression(each)}" for name, each in kwargs.items()]
+        given += [
+            f"**{{{name!r}: {self._expression(each)}}}" if iskeyword(name) else f"{name}={self._expression(each)}"
+            for name, each in kwargs.items()
+        ]
         return f"{self._constant(func)}({', '.join(given)})"
 
     def _note(self, func: Any, args: tuple[Any, ...], call: str, found: Any) -> None:
+        if func is torch._C._set_grad_enabled:
+            self._has_gradients = torch.is_grad_enabled()
         if isinstance(found, _FACT_TYPES):
             return
         if found is None:
-            self._lines.append(call)
+            self._write(call)
         elif isinstance(found, torch.Tensor):
             if id(found) not in self._names:
-                self._lines.append(f"{self._name(found)} = {call}")
+                name = self._name(found)
+                self._write(f"{name} = {call}", name)
             elif func not in _SAME or not args or found is not args[0]:
-                self._lines.append(call)
+                self._write(call)
         elif isinstance(found, (tuple, list)) and all(isinstance(each, torch.Tensor) for each in found):
-            whole = f"r{len(self._kept)}"
-            self._lines.append(f"{whole} = {call}")
-            self._lines += [
-                f"{self._name(each)} = {whole}[{place}]"
-                for place, each in enumerate(found)
-                if id(each) not in self._names
-            ]
+            whole = f"r{len(self._lines)}"
+            self._write(f"{whole} = {call}", whole)
+            for place, each in enumerate(found):
+                if id(each) not in self._names:
+                    name = self._name(each)
+                    self._lines.append(_Line(f"{name} = {whole}[{place}]", (name, whole)))
         else:
             raise Obstacle(f"it reads what is in a tensor ({resolve_name(func) or func})")
+
+    def _write(self, text: str, *made: str) -> None:
+        self._lines.append(_Line(text, (*made, *self._used)))
 
     def _name(self, tensor: torch.Tensor) -> str:
         self._kept.append(tensor)
@@ -151,8 +209,9 @@ class Capture(TorchFunctionMode):
         if isinstance(value, torch.Tensor):
             if id(value) not in self._names:  # a variable, or made without torch's knowledge
                 self._names[id(value)] = self._constant(value)
-            return self._names[id(value)]
-        if isinstance(value, (torch.Size, tuple)) and type(value).__name__ in ("Size", "tuple"):
+            self._used.append(self._names[id(value)])
+            return self._used[-1]
+        if type(value) in (torch.Size, tuple):
             return f"({''.join(f'{self._expression(each)}, ' for each in value)})"
         if isinstance(value, list):
             return f"[{', '.join(self._expression(each) for each in value)}]"
@@ -168,3 +227,25 @@ class Capture(TorchFunctionMode):
         if isinstance(value, _CONSTANTS):
             return self._constant(value)
         raise Obstacle(f"it hands torch a {type(value).__name__}")
+
+
+def _with_ends(lines: Sequence[_Line], kept: set[str]) -> list[str]:
+    """Lines, and after each the end of the tensors that no later one uses, so that these do not stay in memory."""
+    found: list[str] = []
+    seen = set(kept)
+    for line in reversed(lines):
+        over = [name for name in dict.fromkeys(line.names) if name not in seen]
+        seen.update(over)
+        if over and not line.text.startswith("return"):
+            found.append(f"del {', '.join(over)}")
+        found.append(line.text)
+    return found[::-1]
+
+
+def _has_truth_values(index: Any) -> bool:
+    each_axis = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(each, torch.Tensor) and each.dtype in (torch.bool, torch.uint8) for each in each_axis)
+
+
+def _saved_tensors_hooks() -> Any:
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hocket.keras.parts import Parts
 from hocket.keras.replay import Replays
 
 
@@ -30,15 +31,15 @@ class Penalties:
         if not regularized:
             return []
 
-        def by_keras() -> list[torch.Tensor]:
+        def by_keras(_: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             return [torch.as_tensor(each.regularizer(each)) for each in regularized]
 
         if not self._without_keras:
-            return by_keras()
+            return by_keras([])
         ids = [(id(each), id(each.regularizer)) for each in regularized]
         if self._replays is None or ids != self._ids:
             parts = {id(each.regularizer): each.regularizer for each in regularized}
-            self._ids, self._replays = ids, Replays(list(parts.values()), regularized)
+            self._ids, self._replays = ids, Replays(Parts(list(parts.values()), regularized))
         return list(self._replays.of([], is_training=True).run([], by_keras))
 
     def forget_if_set_otherwise(self) -> None:

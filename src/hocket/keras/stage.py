@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from hocket.errors import InvalidModel, first_line
+from hocket.keras.parts import Parts
 from hocket.keras.penalties import Penalties
 from hocket.keras.replay import Replays
 from hocket.train import Stage
@@ -63,9 +64,7 @@ class Operation:
     @cached_property
     def replays(self) -> Replays:
         """How it is run without Keras."""
-        arguments = keras.tree.flatten((self.node.arguments.args, self.node.arguments.kwargs))
-        plain = [each for each in arguments if not isinstance(each, keras.KerasTensor)]
-        return Replays(self.layers or [self.node.operation], self.variables, plain)
+        return Replays(Parts([self.node.operation], self.variables, self.node))
 
 
 class KerasStage(Stage):
@@ -124,7 +123,7 @@ class KerasStage(Stage):
         return tuple(_packed(values[name]) for name in self.outputs)
 
     def _run(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
-        by_keras = partial(self._run_by_keras, operation, tensors)
+        by_keras = partial(self._run_by_keras, operation)
         return operation.replays.of(tensors, self._is_training).run(tensors, by_keras)
 
     def _run_by_keras(self, operation: Operation, tensors: Sequence[Any]) -> list[Any]:
