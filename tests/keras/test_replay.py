@@ -216,11 +216,12 @@ def test_containers_constants_and_several_results() -> None:
         joined = torch.cat([first, picked], dim=-1)
         joined[0, ...] = -0.5
         scaled = joined * np.float32(2) + float("inf")
-    captured = capture.finish([largest, places, scaled])
+        moved = x + torch.as_tensor(np.arange(4.0), dtype=torch.float32)
+    captured = capture.finish([largest, places, scaled, moved])
     y = torch.randn(3, 4)
     found = captured(y)
     assert torch.equal(found[0], y.max(dim=1).values) and torch.equal(found[1], y.max(dim=1).indices)
-    assert bool(found[2].isinf().all())
+    assert bool(found[2].isinf().all()) and torch.equal(found[3], y + torch.arange(4.0))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,9 @@ one shape the outcome is always the same. So what reaches torch is noted, call b
 of earlier calls they are, or which constants), and written as a function of the tensors that went in. As it makes the
 same calls of torch in the same order, results, gradients and random numbers are the same bit for bit.
 
+The function is Python's own source. A `torch.fx.Graph` would write much the same, but has no names for properties of
+tensors, and looks constants up in a module: ten additions of parameters took 15 us so, and 9 us as here.
+
 What cannot be captured says so: calls that read a tensor's content, on which Python might act, or whose results have
 shapes that depend on it; arguments with a state of their own, such as generators; and calls below something that is not
 to be seen from here: a `torch.autograd.Function`, a checkpoint, vmap.
@@ -19,6 +22,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
+
+from hocket.keras.lifetimes import last_uses
 
 Captured: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
 
@@ -91,6 +96,7 @@ class Capture(TorchFunctionMode):
         self._lines: list[_Line] = []
         self._used: list[str] = []  # names in the call that is being written
         self._had_gradients = self._has_gradients = torch.is_grad_enabled()
+        self._sets_gradients = False
         self._hooks = _saved_tensors_hooks()
         self._obstacle: str | None = None
 
@@ -126,10 +132,13 @@ class Capture(TorchFunctionMode):
         for output in outputs:
             if not isinstance(output, torch.Tensor):
                 raise Obstacle(f"it gives a {type(output).__name__}")
-        self._used = []
         result = f"return ({''.join(f'{self._expression(output)}, ' for output in outputs)})"
-        lines = _with_ends([*self._lines, _Line(result, tuple(self._used))], {*self._parameters, *self._constants})
-        if torch._C._set_grad_enabled in self._constants.values():  # whatever a call in between may raise
+        kept = {*self._parameters, *self._constants, *map(self._expression, outputs)}
+        lines = []
+        for line, over in zip(self._lines, last_uses([each.names for each in self._lines], kept), strict=True):
+            lines += [line.text, f"del {', '.join(over)}"] if over else [line.text]
+        lines.append(result)
+        if self._sets_gradients:  # whatever a call in between may raise
             end = f"{self._constant(torch._C._set_grad_enabled)}({self._had_gradients})"
             lines = ["try:", *(f"    {line}" for line in lines), "finally:", f"    {end}"]
         source = "\n    ".join([f"def captured({', '.join(self._parameters)}):", *lines])
@@ -169,7 +178,7 @@ class Capture(TorchFunctionMode):
 
     def _note(self, func: Any, args: tuple[Any, ...], call: str, found: Any) -> None:
         if func is torch._C._set_grad_enabled:
-            self._has_gradients = torch.is_grad_enabled()
+            self._has_gradients, self._sets_gradients = torch.is_grad_enabled(), True
         if isinstance(found, _FACT_TYPES):
             return
         if found is None:
@@ -227,19 +236,6 @@ class Capture(TorchFunctionMode):
         if isinstance(value, _CONSTANTS):
             return self._constant(value)
         raise Obstacle(f"it hands torch a {type(value).__name__}")
-
-
-def _with_ends(lines: Sequence[_Line], kept: set[str]) -> list[str]:
-    """Lines, and after each the end of the tensors that no later one uses, so that these do not stay in memory."""
-    found: list[str] = []
-    seen = set(kept)
-    for line in reversed(lines):
-        over = [name for name in dict.fromkeys(line.names) if name not in seen]
-        seen.update(over)
-        if over and not line.text.startswith("return"):
-            found.append(f"del {', '.join(over)}")
-        found.append(line.text)
-    return found[::-1]
 
 
 def _has_truth_values(index: Any) -> bool:

@@ -32,12 +32,13 @@ class Replays:
 
     def of(self, tensors: Sequence[torch.Tensor], is_training: bool) -> Replay:
         """Return that for tensors of such a look."""
+        ids = list(map(id, tensors))
         look = (
             is_training,
             torch.is_grad_enabled(),
             *[(each.shape, each.stride(), each.dtype, each.device) for each in tensors],
             # Which of them are one object, as the calls do not tell these apart.
-            *([[id(other) for other in tensors].index(id(each)) for each in tensors] if len(tensors) > 1 else ()),
+            *map(ids.index, ids),
         )
         found = self._by_look.get(look)
         if found is None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import torch
@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from hocket.errors import InvalidModel, first_line
+from hocket.keras.lifetimes import last_uses
 from hocket.keras.parts import Parts
 from hocket.keras.penalties import Penalties
 from hocket.keras.replay import Replays
@@ -67,6 +68,9 @@ class Operation:
         return Replays(Parts([self.node.operation], self.variables, self.node))
 
 
+_Run: TypeAlias = Callable[[Operation, Sequence[Any]], Sequence[Any]]  # an operation, of tensors: what it makes, flat
+
+
 class KerasStage(Stage):
     """Operations of a model, run in its order on the layers of the whole model.
 
@@ -103,20 +107,22 @@ class KerasStage(Stage):
         self._added_losses: list[Any] = []
         self._replays = replays
         self._penalties = Penalties([each for each in self.variables if id(each) in owned], replays)
-        self._over = _over_after(self._operations, outputs)
+        self._last_uses = last_uses([(*each.inputs, each.name) for each in self._operations], outputs)
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Run the operations."""
+        # Who counts or traces modules has hooks on all.
+        is_watched = _has_any_global_hook()  # type: ignore[no-untyped-call]
+        return self._compute(inputs, self._run if self._replays and not is_watched else self._run_by_keras)
+
+    def _compute(self, inputs: Sequence[Any], run: _Run) -> tuple[Any, ...]:
         values = {
             name: self._standardized(name, value) if name in self._batch else _unpacked(value)
             for name, value in zip(self.inputs, inputs, strict=True)
         }
         self._added_losses = []
-        # Who counts or traces modules has hooks on all.
-        replays = self._replays and not _has_any_global_hook()  # type: ignore[no-untyped-call]
-        for each, over in zip(self._operations, self._over, strict=True):
-            tensors = [self.tensor(values[name], place) for name, place in each.places.values()]
-            found = self._run(each, tensors) if replays else self._run_by_keras(each, tensors)
+        for each, over in zip(self._operations, self._last_uses, strict=True):
+            found = run(each, [self.tensor(values[name], place) for name, place in each.places.values()])
             values[each.name] = found[0] if len(found) == 1 else tuple(found)
             for name in over:
                 del values[name]
@@ -178,16 +184,13 @@ class KerasStage(Stage):
     def infer(self, inputs: Sequence[ValueSpec], what: str) -> Inferred:
         """Run the operations on symbols."""
         given = [_symbols(spec) for spec in inputs]
-        replays, self._replays = self._replays, False
         try:
             with torch.no_grad():
-                found = backend.compute_output_spec(lambda *values: self(list(values)), *given)
+                found = backend.compute_output_spec(lambda *values: self._compute(values, self._run_by_keras), *given)
         except Exception as error:  # whatever a layer raises
             raise InvalidModel(
                 f"{what} cannot be run on what it takes ({type(error).__name__}: {first_line(error)})"
             ) from error
-        finally:
-            self._replays = replays
         pairs = zip(self.outputs, found, strict=True)
         return Inferred(tuple(self._spec(name, value) for name, value in pairs), updated=self._updated())
 
@@ -230,16 +233,6 @@ class KerasStage(Stage):
             for leaf in spec.leaves
         )
         return ValueSpec(spec.tree, leaves)
-
-
-def _over_after(operations: Sequence[Operation], wanted: Collection[str]) -> list[list[str]]:
-    """Names of values that nothing takes after each operation, so that they need not be kept."""
-    found: list[list[str]] = []
-    seen = set(wanted)
-    for each in reversed(operations):
-        found.append([name for name in dict.fromkeys((*each.inputs, each.name)) if name not in seen])
-        seen.update(found[-1])
-    return found[::-1]
 
 
 def _packed(value: Any) -> Any:
