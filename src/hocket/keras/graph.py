@@ -44,11 +44,12 @@ def graph_of_keras(model: keras.Model) -> LayerGraph:
             owners.setdefault(id(variable), number)
     shapes = dict(zip(batch, functional._inputs, strict=True))
     requires = _requiring_gradients(operations)
+    compute_dtype = model.compute_dtype if model.compute_dtype != model.variable_dtype else None
 
     def make_stage(here: range, inputs: tuple[str, ...], given: tuple[str, ...]) -> Stage:
         own = [operations[number] for number in here]
         owned = frozenset(number for number, first in owners.items() if first in here)
-        return KerasStage(own, inputs, given, shapes, requires, owned, not model.run_eagerly)
+        return KerasStage(own, inputs, given, shapes, requires, owned, compute_dtype, not model.run_eagerly)
 
     def make_output(values: Sequence[Any]) -> Any:
         found = dict(zip(outputs, values, strict=True))
@@ -115,10 +116,9 @@ def _operation(node: Node, names: _Names) -> Operation:
 
 
 def _check(operations: Sequence[Operation]) -> None:
-    for each in operations:
-        operation = each.node.operation
-        if getattr(operation, "stateful", False) and isinstance(operation, keras.layers.RNN):
-            raise InvalidModel(f"layer {operation.name!r} keeps its state between batches, which micro-batches change")
+    for layer in (layer for each in operations for layer in each.layers):
+        if getattr(layer, "stateful", False) and isinstance(layer, keras.layers.RNN):
+            raise InvalidModel(f"layer {layer.name!r} keeps its state between batches, which micro-batches change")
 
 
 def _requiring_gradients(operations: Sequence[Operation]) -> Mapping[str, bool]:

@@ -46,12 +46,20 @@ def weighing_of(model: keras.Model, weigh: Callable[[Any, Any], float] | None) -
         InvalidModel: it follows from no weighting of micro-batches, or from one that has to be given.
     """
     losses = [each for each in keras.tree.flatten(model._compile_loss._user_loss) if each is not None]
+    for each in losses:
+        _check_is_of_samples(each)
     reductions = {_reduction_of(each) for each in losses}
     if reductions == {"sum"}:
         return Weighing(None, False)
     if reductions <= {*_MEANS} or reductions == {"mean_with_sample_weight"}:
         if weigh is not None:
             return Weighing(lambda target: weigh(target[0], target[1] if len(target) > 1 else None), True)
+        ignoring = [each for each in losses if getattr(each, "ignore_class", None) is not None]
+        if ignoring:
+            raise InvalidModel(
+                f"loss {ignoring[0].name!r} is a mean over what is not of class {ignoring[0].ignore_class}, and nobody "
+                "says how much that is in a micro-batch: give weigh=lambda y, sample_weight: number of items"
+            )
         masked = [each.name for each in model.outputs if backend.get_keras_mask(each) is not None]
         if masked:
             raise InvalidModel(
@@ -64,6 +72,18 @@ def weighing_of(model: keras.Model, weigh: Callable[[Any, Any], float] | None) -
         f"the losses of the model have reductions {words}; those of a batch follow from those of micro-batches where "
         'all are means ("sum_over_batch_size"), all sums ("sum"), or all "mean_with_sample_weight"'
     )
+
+
+def _check_is_of_samples(loss: Any) -> None:
+    loss = keras.losses.get(loss)
+    function, axis = getattr(loss, "fn", loss), getattr(loss, "axis", None)
+    if function in (keras.losses.dice, keras.losses.tversky) and 0 in ((axis,) if isinstance(axis, int) else axis or (0,)):
+        raise InvalidModel(
+            f"loss {function.__name__!r} with axis={axis} is one number for a batch, which does not follow from those of "
+            "micro-batches: give the axes within a sample, such as axis=(1, 2, 3)"
+        )
+    if function is keras.losses.circle:
+        raise InvalidModel("loss 'circle' compares the samples of a batch with each other, and a micro-batch lacks some")
 
 
 def _reduction_of(loss: Any) -> str | None:

@@ -26,6 +26,8 @@ class KerasMeter:
         self._loss = model._compile_loss
         self._executor = executor
         self._root = executor.holders(executor.split.num_stages - 1)[0]
+        for each in (*self._loss.metrics, *self._own()):  # may hold what was seen before, as by model.evaluate
+            each.reset_state()
         self._sums: list[Any] = []  # of each output's loss: the weighted sum, and over how many samples it is
 
     def update(self, output: Any, target: Any, factor: float) -> None:
@@ -46,7 +48,7 @@ class KerasMeter:
     def result(self) -> dict[str, Any]:
         """Return the metrics: numbers, or arrays where there is one for each class; and begin anew."""
         comm = self._executor.comm
-        metrics = [self._metrics] if self._metrics is not None else []
+        metrics = self._own()
         of_ranks = comm.gather_object((self._sums, _values(metrics)), self._root)
         found: dict[str, Any] = {}
         if comm.rank == self._root:
@@ -65,6 +67,9 @@ class KerasMeter:
         self._sums = []
         given: dict[str, Any] = comm.broadcast_object(found, self._root)
         return given
+
+    def _own(self) -> list[Any]:
+        return [self._metrics] if self._metrics is not None else []
 
 
 def _values(metrics: Iterable[Any]) -> list[Any]:

@@ -117,11 +117,11 @@ class Replay:
     def _compare(self, tensors: Sequence[torch.Tensor], by_keras: Run) -> None:
         candidate, self._candidate = self._candidate, None
         assert candidate is not None
-        right = self._outcome(by_keras, tensors)
         try:
+            right = self._outcome(by_keras, tensors)
             mine = self._outcome(lambda copies: candidate(*copies), tensors)
-        except Exception:  # what Keras did once cannot be done again
-            mine = []
+        except Exception:  # what Keras did once cannot be done again, or not for copies
+            right, mine = [], [None]
         if len(mine) == len(right) and all(map(_equal, mine, right)):
             self.captured = candidate
         else:

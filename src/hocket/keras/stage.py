@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeAlias
@@ -15,8 +16,9 @@ from keras.src.models.functional import operation_fn
 from keras.src.ops.node import Node
 from torch import nn
 from torch.nn.modules.module import _has_any_global_hook
+from torch.utils import _pytree as pytree
 
-from hocket.errors import InvalidModel, first_line
+from hocket.errors import InvalidModel
 from hocket.keras.lifetimes import last_uses
 from hocket.keras.parts import Parts
 from hocket.keras.penalties import Penalties
@@ -82,6 +84,8 @@ class KerasStage(Stage):
         batch: the symbolic inputs of the model, by name.
         requires_gradient: of each value of the model.
         owned: ids of the variables whose regularizers this stage adds to the loss.
+        compute_dtype: that variables are cast to in operations without a type of their own, as within the model; None:
+            they are not.
         replays: whether operations are run without Keras once it is known what that calls of torch.
     """
 
@@ -93,6 +97,7 @@ class KerasStage(Stage):
         batch: Mapping[str, Any],
         requires_gradient: Mapping[str, bool],
         owned: frozenset[int],
+        compute_dtype: str | None = None,
         replays: bool = True,
     ) -> None:
         super().__init__(inputs, outputs)
@@ -105,6 +110,7 @@ class KerasStage(Stage):
         variables = {id(each): each for operation in self._operations for each in operation.variables}
         self.variables = list(variables.values())
         self._added_losses: list[Any] = []
+        self._compute_dtype = compute_dtype
         self._replays = replays
         self._penalties = Penalties([each for each in self.variables if id(each) in owned], replays)
         self._last_uses = last_uses([(*each.inputs, each.name) for each in self._operations], outputs)
@@ -135,7 +141,8 @@ class KerasStage(Stage):
     def _run_by_keras(self, operation: Operation, tensors: Sequence[Any]) -> list[Any]:
         arguments, keywords = operation.node.arguments.fill_in(dict(zip(operation.places, tensors, strict=True)))
         call = operation_fn(operation.node.operation, training=self._is_training)
-        found: list[Any] = keras.tree.flatten(call(*arguments, **keywords))
+        with backend.AutocastScope(self._compute_dtype) if self._compute_dtype is not None else nullcontext():
+            found: list[Any] = keras.tree.flatten(call(*arguments, **keywords))
         # At once: the next call of the same layer forgets them.
         self._added_losses += [loss for layer in operation.layers for loss in layer._get_own_losses()]
         return found
@@ -182,15 +189,24 @@ class KerasStage(Stage):
                     state[_COUNTER] = key % (1 << 31)
 
     def infer(self, inputs: Sequence[ValueSpec], what: str) -> Inferred:
-        """Run the operations on symbols."""
-        given = [_symbols(spec) for spec in inputs]
-        try:
-            with torch.no_grad():
-                found = backend.compute_output_spec(lambda *values: self._compute(values, self._run_by_keras), *given)
-        except Exception as error:  # whatever a layer raises
-            raise InvalidModel(
-                f"{what} cannot be run on what it takes ({type(error).__name__}: {first_line(error)})"
-            ) from error
+        """Run the operations without content, or where they cannot be, on zeros."""
+        # Without content Keras has variables in their own types, also where it casts them.
+        is_mixed = any(layer.compute_dtype != layer.variable_dtype for layer in self.layers)
+        devices = ("cpu",) if is_mixed else ("meta", "cpu")
+        for device in devices:
+            given = [_placeholders(spec, device) for spec in inputs]
+            try:
+                with (
+                    backend.torch.core.device_scope(device),
+                    backend.StatelessScope(),
+                    backend.SymbolicScope(),
+                    torch.no_grad(),
+                ):
+                    found = self._compute(given, self._run_by_keras)
+                break
+            except Exception as error:  # whatever a layer raises
+                if device == devices[-1]:
+                    raise InvalidModel(f"{what} cannot be run on what it takes ({_words_of(error)})") from error
         pairs = zip(self.outputs, found, strict=True)
         return Inferred(tuple(self._spec(name, value) for name, value in pairs), updated=self._updated())
 
@@ -222,6 +238,8 @@ class KerasStage(Stage):
         tensor = keras.ops.convert_to_tensor(value, dtype=wanted.dtype)
         if len(tensor.shape) + 1 == len(wanted.shape) and wanted.shape[-1] == 1:
             tensor = keras.ops.expand_dims(tensor, -1)
+        elif len(tensor.shape) == len(wanted.shape) + 1 and tensor.shape[-1] == 1:
+            tensor = keras.ops.squeeze(tensor, -1)
         return tensor
 
     def _spec(self, name: str, value: Any) -> ValueSpec:
@@ -250,13 +268,18 @@ def _unpacked(value: Any) -> Any:
     return value
 
 
-def _symbols(spec: ValueSpec) -> Any:
-    from torch.utils import _pytree as pytree
-
-    leaves = [keras.KerasTensor(leaf.shape, str(leaf.dtype).removeprefix("torch.")) for leaf in spec.leaves]
+def _placeholders(spec: ValueSpec, device: str) -> Any:
+    leaves = [torch.zeros(leaf.shape, dtype=leaf.dtype, device=device) for leaf in spec.leaves]
     return pytree.tree_unflatten(leaves, spec.tree)
 
 
-def _like(symbol: Any) -> torch.Tensor:
-    shape = tuple(int(each) for each in symbol.shape)
-    return torch.empty(shape, dtype=backend.torch.core.to_torch_dtype(symbol.dtype), device="meta")
+def _like(tensor: Any) -> torch.Tensor:
+    return torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="meta")
+
+
+def _words_of(error: Exception) -> str:
+    """What an error says; Keras puts where it was before it, and terminal colours around it."""
+    lines = [re.sub(r"\x1b\[\d*m", "", line).strip() for line in str(error).splitlines()]
+    where = lines[0] if lines and lines[0].startswith("Exception encountered") else ""
+    said = next((line for line in lines if line and line != where), "")
+    return f"{type(error).__name__}: {said or where}" + (f", in {where.split()[-1].rstrip('.')}" if where and said else "")

@@ -21,8 +21,8 @@ class KerasUpdate:
         executor: of the model.
 
     Raises:
-        InvalidModel: the optimizer scales losses, which pipelines do not, or clips by the norm of gradients that it
-            accumulates, which no rank has.
+        InvalidModel: the optimizer scales losses by what it finds out, which pipelines do not, clips by the norm of
+            gradients that it accumulates, which no rank has, or was built without one of the variables.
     """
 
     def __init__(self, optimizer: Any, variables: Iterable[Any], executor: PipelineExecutor) -> None:
@@ -37,12 +37,20 @@ class KerasUpdate:
         self._variables = list(variables)
         if not optimizer.built:
             optimizer.build(self._variables)
-        values = {
+        known = {id(each) for each in optimizer._trainable_variables}
+        for each in self._variables:
+            if id(each) not in known:
+                raise InvalidModel(
+                    f"{type(optimizer).__name__} was built without {each.path!r}, as before it was set to be trained, "
+                    "or by another model: compile the model again"
+                )
+        stages = {
             id(each): stage
             for stage in reversed(range(executor.split.num_stages))
             for each in executor.split.stages[stage].parameters().values()
         }
-        self._stages = [values[id(each.value)] for each in self._variables]
+        # What is no longer trained has none, and is the same on every rank.
+        self._stages = [stages.get(id(each.value)) for each in optimizer._trainable_variables]
         held = set(executor.trained_stages())
         own = {id(each) for stage in held for each in executor.split.stages[stage].parameters().values()}
         self._own = [each for each in self._variables if id(each.value) in own]
@@ -51,6 +59,8 @@ class KerasUpdate:
         """Change the variables of this rank."""
         values = [each.value for each in self._own]
         pairs = [(value.grad, each) for value, each in zip(values, self._own, strict=True) if value.grad is not None]
+        if self.optimizer.loss_scale_factor is not None:  # which `apply` divides by, as Keras multiplies the loss
+            pairs = [(gradient * self.optimizer.loss_scale_factor, each) for gradient, each in pairs]
         limit = self.optimizer.global_clipnorm
         if limit is not None:
             scale = limit / max(self._norm(), limit)
@@ -60,9 +70,8 @@ class KerasUpdate:
             with torch.no_grad():
                 if pairs:
                     self.optimizer.apply([gradient for gradient, _ in pairs], [each for _, each in pairs])
-                else:  # its steps count for schedules of the learning rate all the same
-                    self._average()
-                    self.optimizer._iterations.assign_add(1)
+                else:
+                    self._step_without_gradients()
         finally:
             self.optimizer.global_clipnorm = limit
 
@@ -81,7 +90,7 @@ class KerasUpdate:
         with torch.no_grad():
             for slots in self._slots():
                 for slot, stage in zip(slots, self._stages, strict=True):
-                    if slot is not None:
+                    if slot is not None and stage is not None:
                         comm.broadcast(slot.value.detach(), self._executor.holders(stage)[0])
 
     def state(self) -> Mapping[str, Any]:
@@ -107,23 +116,32 @@ class KerasUpdate:
         for variable, value in values:
             variable.assign(value)
 
-    def _average(self) -> None:
-        """What the optimizer does in every step to averages over time of variables, if it keeps such."""
+    def _step_without_gradients(self) -> None:
+        """What the optimizer does in every step, beside variables that have gradients: it counts, for schedules of the
+        learning rate and as Nadam does, and keeps averages over time."""
         optimizer = self.optimizer
+        every = optimizer.gradient_accumulation_steps
+        if isinstance(optimizer, keras.optimizers.Nadam) and (not every or (self.num_steps + 1) % every == 0):
+            product = optimizer._u_product
+            step = keras.ops.cast(optimizer.iterations + 1, product.dtype)
+            decay, beta_1 = (keras.ops.cast(each, product.dtype) for each in (0.96, optimizer.beta_1))
+            product.assign(product.value * (beta_1 * (1.0 - 0.5 * keras.ops.power(decay, step))))
         if optimizer.use_ema:
-            optimizer._update_model_variables_moving_average(self._variables)
+            variables = optimizer._trainable_variables
+            optimizer._update_model_variables_moving_average(variables)
             every = optimizer.ema_overwrite_frequency
             if every and (int(optimizer.iterations) + 1) % every == 0:
-                optimizer._overwrite_model_variables_with_average_value(self._variables)
+                optimizer._overwrite_model_variables_with_average_value(variables)
+        optimizer._iterations.assign_add(1)
 
     def _slots(self) -> list[list[Any]]:
-        """Lists of variables of the optimizer that have one for each of the model's, or none for some."""
+        """Lists of variables of the optimizer that have one for each that it was built for, or none for some."""
         return [
             value
             for value in vars(self.optimizer).values()
             if isinstance(value, list)
             and value is not self.optimizer._trainable_variables
-            and len(value) == len(self._variables)
+            and len(value) == len(self._stages)
             and all(each is None or isinstance(each, keras.Variable) for each in value)
         ]
 
