@@ -8,17 +8,18 @@ from typing import Any
 import keras
 import torch
 
-from hocket.errors import InvalidArgument
+from hocket.errors import InvalidArgument, InvalidModel
+from hocket.keras.settings import Setting, Settings
 from hocket.keras.update import KerasUpdate
 from hocket.train import Callback, Trainer
-from hocket.train.checksum import checksum
 from hocket.train.on_rank_0 import on_rank_0
 
 
 class KerasCallbacks(Callback):
     """Runs Keras callbacks on rank 0, with the whole model as it is at the end of an epoch, and tells the other ranks
-    what they changed: the learning rate, `model.stop_training`, and between epochs weights. At the end every rank has
-    the whole model, callbacks or none.
+    what they changed: the learning rate and other numbers that layers and the optimizer are set to,
+    `model.stop_training`, numbers in `logs`, and variables. At the end every rank has the whole model, callbacks or
+    none.
 
     Args:
         callbacks: of the user.
@@ -43,22 +44,33 @@ class KerasCallbacks(Callback):
                 )
         self._given = list(callbacks)
         self._at_batch_begin = self._has("on_train_batch_begin", "on_batch_begin")
+        self._at_batch_end = self._has("on_train_batch_end", "on_batch_end")
         self._at_epoch_begin = self._has("on_epoch_begin")
+        self._at_test_begin, self._at_test_end = self._has("on_test_begin"), self._has("on_test_end")
         self._list: keras.callbacks.CallbackList | None = None
         self._model, self._update, self._parameters = model, update, parameters
+        self._settings = Settings(model)
+        self._logs: dict[str, Any] = {}
 
     def on_train_begin(self, trainer: Trainer) -> None:
-        """Make the list, on rank 0, and hand it on."""
+        """Make the list, on rank 0, and hand it on; go on where a callback has put the model back to."""
         self._model.stop_training = False
-        if trainer.comm.rank == 0 and self._given:
+
+        def make() -> None:
             self._list = keras.callbacks.CallbackList(
                 self._given, add_history=False, add_progbar=False, model=self._model, **self._parameters
             )
-        self._hand_on(trainer, "on_train_begin", with_weights=True)
+
+        if self._given:
+            on_rank_0(trainer.comm, make)
+        self._hand_on(trainer, "on_train_begin", has_whole=True)
+        trainer.epoch = self._model._initial_epoch or trainer.epoch
+        trainer.executor.num_steps = self._update.num_steps
 
     def on_epoch_begin(self, trainer: Trainer, epoch: int) -> None:
         """Hand it on."""
-        self._hand_on(trainer, "on_epoch_begin", epoch, with_weights=self._at_epoch_begin)
+        if self._at_epoch_begin:
+            self._hand_on(trainer, "on_epoch_begin", epoch, has_whole=True)
 
     def on_batch_begin(self, trainer: Trainer, step: int) -> None:
         """Hand it on."""
@@ -67,22 +79,34 @@ class KerasCallbacks(Callback):
 
     def on_batch_end(self, trainer: Trainer, step: int, logs: Mapping[str, float]) -> None:
         """Hand it on."""
-        self._hand_on(trainer, "on_train_batch_end", trainer.num_batches - 1, dict(logs))
+        if self._at_batch_end:
+            self._hand_on(trainer, "on_train_batch_end", trainer.num_batches - 1, dict(logs))
         trainer.is_stopping = trainer.stop_training
 
-    def on_epoch_end(self, trainer: Trainer, epoch: int, logs: Mapping[str, float]) -> None:
+    def on_test_begin(self, trainer: Trainer) -> None:
+        """Hand it on, with the whole model."""
+        if self._at_test_begin:
+            self._collect(trainer)
+            self._hand_on(trainer, "on_test_begin", has_whole=True)
+
+    def on_test_end(self, trainer: Trainer, logs: Mapping[str, float]) -> None:
+        """Hand it on, with the whole model."""
+        if self._at_test_end:
+            self._collect(trainer)
+            self._hand_on(trainer, "on_test_end", dict(logs), has_whole=True)
+
+    def on_epoch_end(self, trainer: Trainer, epoch: int, logs: dict[str, Any]) -> None:
         """Hand it on, with the whole model."""
         if self._given:
-            trainer.collect()
-            self._update.collect()
-            self._hand_on(trainer, "on_epoch_end", epoch, dict(logs), with_weights=True)
+            self._collect(trainer)
+            logs.update(self._hand_on(trainer, "on_epoch_end", epoch, dict(logs), has_whole=True))
+        self._logs = logs
 
     def on_train_end(self, trainer: Trainer) -> None:
         """Hand it on, with the whole model as it stays."""
-        trainer.collect()
-        self._update.collect()
+        self._collect(trainer)
         self._update.finalize()
-        self._hand_on(trainer, "on_train_end", with_weights=True)
+        self._hand_on(trainer, "on_train_end", dict(self._logs), has_whole=True)
 
     def _has(self, *names: str) -> bool:
         """Whether a callback does something then."""
@@ -93,30 +117,60 @@ class KerasCallbacks(Callback):
             for name in names
         )
 
-    def _hand_on(self, trainer: Trainer, name: str, *arguments: Any, with_weights: bool = False) -> None:
-        """Call the callbacks on rank 0, and give the other ranks what they changed, or what they raised."""
+    def _collect(self, trainer: Trainer) -> None:
+        trainer.collect()
+        self._update.collect()
+
+    def _hand_on(self, trainer: Trainer, name: str, *arguments: Any, has_whole: bool = False) -> dict[str, Any]:
+        """Call the callbacks on rank 0, and give the other ranks what they changed, or what they raised.
+
+        Returns:
+            What they added to the last argument, their logs, if that is what it is.
+        """
         if not self._given:
-            return
-        rate = self._update.optimizer._learning_rate
-        has_value = isinstance(rate, keras.Variable)
+            return {}
+        logs = arguments[-1] if arguments and isinstance(arguments[-1], dict) else {}
+        before = dict(logs)
+        has_whole = has_whole or len(trainer.executor.trained_stages()) == trainer.executor.split.num_stages
 
-        def call() -> tuple[bool, float | None, bool]:
-            before = self._sum() if with_weights else 0
+        def call() -> tuple[dict[str, Any], list[Setting], list[int], dict[str, Any]]:
+            self._settings.remember()
+            versions = self._versions()
             getattr(self._list, name)(*arguments)
-            value = float(rate.value) if has_value else None
-            return bool(self._model.stop_training), value, with_weights and self._sum() != before
+            settings = self._settings.changed()
+            changed = [
+                place for place, version in enumerate(self._versions()[: len(versions)]) if version != versions[place]
+            ]
+            variables = self._variables()
+            if len(variables) != len(versions):
+                raise InvalidModel("a callback has given the model or the optimizer other variables than it had")
+            optimizer = self._update.optimizer
+            known = {id(optimizer._learning_rate), id(optimizer._iterations)}  # on every rank, at any time
+            partial = [variables[place] for place in changed if id(variables[place]) not in known]
+            if partial and not has_whole:
+                raise InvalidModel(
+                    f"a callback has written to {partial[0].path!r} within an epoch, when a rank has a part of the "
+                    "model alone: do so at the end of epochs"
+                )
+            added = {key: value for key, value in logs.items() if key not in before or before[key] is not value}
+            of_model = {key: getattr(self._model, key) for key in ("stop_training", "_initial_epoch")}
+            return of_model, settings, changed, added
 
-        stops, value, has_new_weights = on_rank_0(trainer.comm, call)
-        self._model.stop_training = trainer.stop_training = stops
-        if has_value and float(rate.value) != value:
-            self._update.optimizer.learning_rate = value
-        if has_new_weights:  # the best ones, for example
-            with torch.no_grad():
-                for variable in self._model.variables:
-                    trainer.comm.broadcast(variable.value.detach(), 0)
+        of_model, settings, changed, added = on_rank_0(trainer.comm, call)
+        for key, value in of_model.items():
+            setattr(self._model, key, value)
+        trainer.stop_training = bool(self._model.stop_training)
+        if trainer.comm.rank != 0:
+            self._settings.set(settings)
+        variables = self._variables()
+        with torch.no_grad():
+            for place in changed:
+                trainer.comm.broadcast(variables[place].value.detach(), 0)
+        return added
 
-    def _sum(self) -> int:
-        total = 0
-        for variable in self._model.variables:
-            total = checksum(variable.value, total)
-        return total
+    def _variables(self) -> list[Any]:
+        return [*self._model.variables, *self._update.optimizer.variables]
+
+    def _versions(self) -> list[tuple[int, int]]:
+        """What tells whether somebody has written to variables, or set their values."""
+        return [(id(each._value), each._value._version) for each in self._variables()]

@@ -12,7 +12,7 @@ import keras
 import torch
 
 from hocket.comm import Communicator
-from hocket.errors import InvalidArgument, InvalidModel
+from hocket.errors import InvalidArgument, InvalidModel, InvalidType
 from hocket.keras.callbacks import KerasCallbacks
 from hocket.keras.graph import graph_of_keras
 from hocket.keras.losses import loss_of, weighing_of
@@ -32,7 +32,7 @@ from hocket.train import (
     settle,
     sources_of,
 )
-from hocket.train.checks import check_callbacks, check_count
+from hocket.train.checks import check_alike, check_callbacks, check_count
 
 
 def fit(
@@ -53,7 +53,7 @@ def fit(
     max_steps: int | None = None,
     initial_epoch: int = 0,
     validation_data: Any = None,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
+    callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] | None = (),
     weigh: Callable[[Any, Any], float] | None = None,
     shuffle: bool = True,
     drop_last: bool = False,
@@ -83,7 +83,7 @@ def fit(
         balance, limit_nbytes: as of `hocket.train.fit`.
         batch_size: samples of a step, over all replicas.
         epochs, initial_epoch: as of `model.fit`.
-        max_steps: after which it ends, whatever the epoch.
+        max_steps: of this call, after which it ends, whatever the epoch.
         validation_data: as `data`; evaluated after every epoch.
         callbacks: Keras callbacks; run on rank 0.
         weigh: of y and sample_weight (or None), how many items the mean in the loss is over, where that is not samples
@@ -105,8 +105,10 @@ def fit(
     """
     graph = graph_of_keras(model)
     check_compiled(model)
+    if weigh is not None and not callable(weigh):
+        raise InvalidType(f"weigh is a function of y and sample_weight, not {weigh!r}")
     weighing = weighing_of(model, weigh)
-    callbacks = list(callbacks)
+    callbacks = keras.tree.flatten(() if callbacks is None else callbacks)
     check_callbacks(callbacks, keras.callbacks.Callback)
     for name, value in (("epochs", epochs), ("initial_epoch", initial_epoch), ("max_steps", max_steps)):
         if value is not None:
@@ -116,6 +118,16 @@ def fit(
     with ExitStack() as stack:
         if comm is None:
             comm = stack.enter_context(init())
+        check_alike(
+            comm,
+            epochs=epochs,
+            initial_epoch=initial_epoch,
+            max_steps=max_steps,
+            optimizer=type(model.optimizer).__name__,
+            callbacks=len(callbacks),
+            exact=exact,
+            draws=picture is not None,
+        )
         source, validation = sources_of(
             _with_weights(data),
             None if validation_data is None else _with_weights(validation_data),
@@ -157,7 +169,8 @@ def fit(
         trainer.epoch = initial_epoch
         executor.num_steps = update.num_steps
         shows = verbose and comm.rank == 0
-        found = run_epochs(trainer, source, epochs, validation, shows=shows, max_steps=max_steps)
+        last_step = None if max_steps is None else update.num_steps + max_steps
+        found = run_epochs(trainer, source, epochs, validation, shows=shows, max_steps=last_step)
         left_to_keras = _left_to_keras(executor)
         if picture is not None and found.batch_losses:
             inputs = first_inputs(source, plan.split.batch_inputs, executor.num_micro_batches)

@@ -77,13 +77,14 @@ def weighing_of(model: keras.Model, weigh: Callable[[Any, Any], float] | None) -
 def _check_is_of_samples(loss: Any) -> None:
     loss = keras.losses.get(loss)
     function, axis = getattr(loss, "fn", loss), getattr(loss, "axis", None)
-    if function in (keras.losses.dice, keras.losses.tversky) and 0 in ((axis,) if isinstance(axis, int) else axis or (0,)):
+    axes = (axis,) if isinstance(axis, int) else axis or (0,)
+    if function in (keras.losses.dice, keras.losses.tversky) and 0 in axes:
         raise InvalidModel(
-            f"loss {function.__name__!r} with axis={axis} is one number for a batch, which does not follow from those of "
-            "micro-batches: give the axes within a sample, such as axis=(1, 2, 3)"
+            f"loss {function.__name__!r} with axis={axis} is one number for a batch, which does not follow from those "
+            "of micro-batches: give the axes within a sample, such as axis=(1, 2, 3)"
         )
     if function is keras.losses.circle:
-        raise InvalidModel("loss 'circle' compares the samples of a batch with each other, and a micro-batch lacks some")
+        raise InvalidModel("loss 'circle' compares a batch's samples with each other, and micro-batches lack some")
 
 
 def _reduction_of(loss: Any) -> str | None:

@@ -282,4 +282,6 @@ def _words_of(error: Exception) -> str:
     lines = [re.sub(r"\x1b\[\d*m", "", line).strip() for line in str(error).splitlines()]
     where = lines[0] if lines and lines[0].startswith("Exception encountered") else ""
     said = next((line for line in lines if line and line != where), "")
-    return f"{type(error).__name__}: {said or where}" + (f", in {where.split()[-1].rstrip('.')}" if where and said else "")
+    return f"{type(error).__name__}: {said or where}" + (
+        f", in {where.split()[-1].rstrip('.')}" if where and said else ""
+    )

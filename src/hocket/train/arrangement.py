@@ -55,11 +55,12 @@ def arrange(
         num_replicas = 1
     if num_partitions is None and num_replicas is None:
         raise InvalidArgument(f'strategy "{strategy}" needs num_partitions or num_replicas')
-    partitions = num_partitions or num_ranks // (num_replicas or 1)
-    replicas = num_replicas or num_ranks // partitions
+    # What is not given is 1 at least, also where there are too few ranks.
+    partitions = num_partitions or max(1, num_ranks // (num_replicas or 1))
+    replicas = num_replicas or max(1, num_ranks // partitions)
     if partitions * replicas != num_ranks:
         raise InvalidArgument(
             f"{partitions} partitions x {replicas} replicas are {partitions * replicas} ranks, and there are "
-            f"{num_ranks}: start as many (hocket run -n {max(1, partitions * replicas)}), or choose other numbers"
+            f"{num_ranks}: start as many (hocket run -n {partitions * replicas}), or choose other numbers"
         )
     return Arrangement(partitions, replicas)

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, InvalidType
-from hocket.train.checks import check_count
+from hocket.train.checks import check_alike, check_count, check_seed
 from hocket.train.checksum import checksum
 from hocket.train.on_rank_0 import on_rank_0
 from hocket.train.randomness import random_key, seeded
@@ -141,7 +141,10 @@ class Stream:
             if given is None:
                 return None
             x, y = _as_pair(_as_tensors(given))
-            return Batch(x, y, _num_samples((x, y)))
+            num_samples = _num_samples((x, y))
+            if not num_samples:
+                raise InvalidArgument("the data gave a batch of no samples")
+            return Batch(x, y, num_samples)
 
         while (batch := on_rank_0(self._comm, next_batch)) is not None:
             yield batch
@@ -163,9 +166,8 @@ def source_of(
     """
     if isinstance(data, Dataset) and not hasattr(data, "__len__") and not hasattr(data, "__iter__"):
         raise InvalidType("a dataset has a length or can be iterated over; this one has neither")
-    is_stream = not isinstance(data, (tuple, list, Mapping, np.ndarray, torch.Tensor)) and not (
-        isinstance(data, Dataset) and hasattr(data, "__len__")
-    )
+    has_samples = isinstance(data, Dataset) and hasattr(data, "__len__") and not isinstance(data, IterableDataset)
+    is_stream = not isinstance(data, (tuple, list, Mapping, np.ndarray, torch.Tensor)) and not has_samples
     if isinstance(data, list) and data and all(isinstance(each, (tuple, list)) for each in data):
         is_stream = True
     if is_stream:
@@ -195,6 +197,15 @@ def sources_of(
 ) -> tuple[Samples | Stream, Samples | Stream | None]:
     """Return where batches of a training come from, and those of its validation, if there is one. Raises as
     `source_of`."""
+    check_seed(seed)
+    check_alike(
+        comm,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        seed=seed,
+        drop_last=drop_last,
+        validates=validation_data is not None,
+    )
     source = source_of(data, comm, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last)
     if validation_data is None:
         return source, None

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hocket.errors import InvalidArgument
+from hocket.train.checks import check_count
 
 if TYPE_CHECKING:
     from hocket.train.trainer import Trainer
 
 
 class Callback:
-    """Called at the given times; does nothing by itself.
+    """Called at the given times; does nothing by itself. The model that was given has on each rank what that rank
+    trains; `Trainer.collect`, called by all, gives them the rest.
 
     Attributes:
         sees_parts: whether the end of an epoch is also where a training ends within one, to go on there some day.
@@ -33,8 +35,14 @@ class Callback:
     def on_batch_end(self, trainer: Trainer, step: int, logs: Mapping[str, float]) -> None:
         """Called after every step, with the number of steps."""
 
-    def on_epoch_end(self, trainer: Trainer, epoch: int, logs: Mapping[str, float]) -> None:
-        """Called after the last step of an epoch, and its validation."""
+    def on_test_begin(self, trainer: Trainer) -> None:
+        """Called before a validation."""
+
+    def on_test_end(self, trainer: Trainer, logs: Mapping[str, float]) -> None:
+        """Called after a validation."""
+
+    def on_epoch_end(self, trainer: Trainer, epoch: int, logs: dict[str, Any]) -> None:
+        """Called after the last step of an epoch, and its validation; may add numbers, the same on every rank."""
 
     def on_train_end(self, trainer: Trainer) -> None:
         """Called at the end."""
@@ -63,7 +71,7 @@ class EarlyStopping(Callback):
         self._best = float("inf")
         self._waited = 0
 
-    def on_epoch_end(self, trainer: Trainer, epoch: int, logs: Mapping[str, float]) -> None:
+    def on_epoch_end(self, trainer: Trainer, epoch: int, logs: dict[str, Any]) -> None:
         value = self._sign * _watched(self._monitor, logs)
         if value < self._best:
             self._best, self._waited = value, 0
@@ -90,9 +98,10 @@ class Checkpoint(Callback):
     sees_parts = True
 
     def __init__(self, path: str | Path, every: int = 1) -> None:
+        check_count("every", every)
         self._path, self._every = str(path), every
 
-    def on_epoch_end(self, trainer: Trainer, epoch: int, logs: Mapping[str, float]) -> None:
+    def on_epoch_end(self, trainer: Trainer, epoch: int, logs: dict[str, Any]) -> None:
         if (epoch + 1) % self._every == 0 or trainer.num_batches:
             trainer.save(self._path.format(epoch=epoch))
 
@@ -115,7 +124,7 @@ class LearningRate(Callback):
         if self._by == "step":
             self._step(logs)
 
-    def on_epoch_end(self, trainer: Trainer, epoch: int, logs: Mapping[str, float]) -> None:
+    def on_epoch_end(self, trainer: Trainer, epoch: int, logs: dict[str, Any]) -> None:
         if self._by == "epoch":
             self._step(logs)
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, InvalidModel, InvalidType
 
 # Modules that run another one their own way, and where they keep it.
@@ -114,6 +115,31 @@ def check_loss_value(value: Any) -> None:
         )
 
 
+def check_loss_graph(loss: torch.Tensor, others: Mapping[int, str]) -> None:
+    """Check that a loss takes nothing of the model but what its last stage gave.
+
+    Args:
+        loss: with its graph.
+        others: names of parameters that other stages have, by their ids.
+
+    Raises:
+        InvalidModel: it takes one of them, which would get no gradient by that.
+    """
+    waiting, seen = [loss.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        name = others.get(id(getattr(node, "variable", None)))
+        if name is not None:
+            raise InvalidModel(
+                f"the loss reads parameter {name!r} of another stage, which is trained on another rank: leave decay of "
+                "weights to the optimizer (weight_decay), and make other losses of parts outputs of the model"
+            )
+        waiting += [each for each, _ in node.next_functions]
+
+
 def check_callbacks(callbacks: Iterable[Any], kind: type) -> None:
     """Check that callbacks are instances of a class.
 
@@ -123,6 +149,37 @@ def check_callbacks(callbacks: Iterable[Any], kind: type) -> None:
     for each in callbacks:
         if not isinstance(each, kind):
             raise InvalidType(f"a callback is a {kind.__module__}.{kind.__name__}, not {each!r}")
+
+
+def check_seed(seed: Any) -> None:
+    """Check a seed.
+
+    Raises:
+        InvalidArgument: it is no whole number that generators take.
+    """
+    check_count("seed", seed, 0)
+    if seed >= 1 << 32:
+        raise InvalidArgument(f"seed is less than 2**32, not {seed}")
+
+
+def check_alike(comm: Communicator, **options: Any) -> None:
+    """Check that all ranks have been given the same; called by all of them.
+
+    Args:
+        comm: of all ranks.
+        options: numbers, words and the like, by name.
+
+    Raises:
+        InvalidArgument: they have not; raised on every rank.
+    """
+    of_ranks = comm.all_gather_object(options)
+    for name in options:
+        values = [each.get(name) for each in of_ranks]
+        for rank, value in enumerate(values):
+            if value != values[0]:
+                raise InvalidArgument(
+                    f"{name} is {values[0]!r} on rank 0 and {value!r} on rank {rank}: give all the same"
+                )
 
 
 def check_count(name: str, value: Any, least: int = 1) -> None:

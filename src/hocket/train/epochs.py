@@ -48,11 +48,16 @@ def run_epochs(
         if not logs:
             continue
         if validation is not None:
-            logs.update({f"val_{name}": value for name, value in trainer.evaluate(validation).items()})
-        history.add(epoch, logs)
+            for each in trainer.callbacks:
+                each.on_test_begin(trainer)
+            found = trainer.evaluate(validation)
+            for each in trainer.callbacks:
+                each.on_test_end(trainer, found)
+            logs.update({f"val_{name}": value for name, value in found.items()})
         for each in last:
             if each.sees_parts or not trainer.num_batches:
                 each.on_epoch_end(trainer, epoch, logs)
+        history.add(epoch, logs)
         _agree_to_stop(trainer)
     for each in trainer.callbacks:
         each.on_train_end(trainer)

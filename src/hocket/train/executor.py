@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from hocket.comm import Communicator
-from hocket.errors import Aborted, InvalidArgument, InvalidState
+from hocket.errors import Aborted, InvalidArgument, InvalidModel, InvalidState
 from hocket.pipeline.action import Action
 from hocket.pipeline.checks.validate import validate
 from hocket.pipeline.costs import CostModel
@@ -22,7 +22,7 @@ from hocket.pipeline.schedule import PipelineSchedule
 from hocket.pipeline.timeline import PipelineTimeline
 from hocket.train.actions.registry import check_kinds
 from hocket.train.channels import Channels
-from hocket.train.checks import check_content
+from hocket.train.checks import check_content, check_loss_graph
 from hocket.train.copies import Copies
 from hocket.train.measured import measured_timeline
 from hocket.train.probe import Probe
@@ -118,6 +118,8 @@ class PipelineExecutor:
         self.replica, self.rank = divmod(comm.rank, self.schedule.num_ranks)
         self.num_steps = 0
         self._failure: str | None = None
+        self._has_checked_loss = False
+        self._are_trained = [(name, each, each.requires_grad) for name, each in split.parameters().items()]
         self._own_actions = self.schedule.actions[self.rank]
         _check_same_model(comm, split, self.schedule)
         _broadcast_state(comm, split)
@@ -157,6 +159,7 @@ class PipelineExecutor:
         self._check(micro_batches)
         if self.loss is None:
             raise InvalidArgument("a training step needs a loss")
+        self._check_trained()
         return self._run(micro_batches, self._own_actions, True, keeps_outputs, True)
 
     def forward(
@@ -216,6 +219,24 @@ class PipelineExecutor:
     def speaks_for(self, parameter: torch.nn.Parameter) -> bool:
         """Return whether this rank is the first of those that train a parameter."""
         return self._first_ranks[id(parameter)] == self.comm.rank
+
+    def check_loss_graph(self, loss: torch.Tensor) -> None:
+        """Check the first loss that is asked for. Raises as `hocket.train.checks.check_loss_graph`."""
+        if not self._has_checked_loss and loss.requires_grad:
+            own = {id(each) for each in self.split.stages[-1].parameters().values()}
+            check_loss_graph(
+                loss, {id(each): name for name, each in self.split.parameters().items() if id(each) not in own}
+            )
+            self._has_checked_loss = True
+
+    def _check_trained(self) -> None:
+        for name, parameter, was_trained in self._are_trained:
+            if parameter.requires_grad != was_trained:
+                then, now = ("was", "is not") if was_trained else ("was not", "is")
+                raise InvalidModel(
+                    f"parameter {name!r} {then} to be trained when the training began, and now {now} (requires_grad): "
+                    "end it, and begin another one"
+                )
 
     def trained_stages(self) -> list[int]:
         """Return the stages whose parameters this rank trains."""
@@ -331,7 +352,9 @@ def hash_of(schedule: PipelineSchedule) -> str:
 
 def _broadcast_state(comm: Communicator, split: SplitModel) -> None:
     """Have all ranks begin with the parameters and buffers of the first one."""
-    tensors = [each.detach() for each in (*split.parameters().values(), *split.buffers().values())]
+    tensors = [*split.parameters().values(), *split.buffers().values()]
+    if isinstance(split.model, torch.nn.Module):  # and what no stage uses
+        tensors += [*split.model.parameters(), *split.model.buffers()]
     if comm.size > 1:
-        for tensor in tensors:
-            comm.broadcast(tensor, 0)
+        for tensor in {id(each): each for each in tensors}.values():
+            comm.broadcast(tensor.detach(), 0)

@@ -16,6 +16,7 @@ from hocket.train.layer_graph import LayerGraph
 from hocket.train.modes import in_mode
 from hocket.train.specs import ValueSpec, blank
 from hocket.train.traced import graph_of_fx
+from hocket.train.tracing import check_hooks, random_state, refusing_what_export_leaves_out
 
 
 def graph_of_exported(
@@ -35,6 +36,7 @@ def graph_of_exported(
         InvalidModel: it cannot be exported: says what stands against it.
     """
     check_model(model)
+    check_hooks(model, lambda _: False)
     # Copies, as what is found of a view may be said of the tensor that it is part of.
     given = pytree.tree_map_only(torch.Tensor, torch.clone, (tuple(arguments), dict(keywords or {})))
     found = []
@@ -86,8 +88,9 @@ def _export(model: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, An
     shapes: Any = pytree.tree_map(shape_of, arguments)
     if keywords:
         shapes = (*shapes, *(pytree.tree_map(shape_of, value) for value in keywords.values()))
+    before = random_state()[1:]  # torch's own random numbers are operations
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), refusing_what_export_leaves_out():
             warnings.simplefilter("ignore")
             program = torch.export.export(model, arguments, keywords, dynamic_shapes=shapes, strict=False)
             found: fx.GraphModule = program.module(check_guards=True)
@@ -96,6 +99,11 @@ def _export(model: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, An
             f"{type(model).__name__} cannot be exported ({first_line(error)}); what it does may depend on the shapes "
             "of its inputs, not on their content"
         ) from error
+    if random_state()[1:] != before:
+        raise InvalidModel(
+            f"{type(model).__name__} draws random numbers of Python or NumPy, which tracing would do once and never "
+            "again: draw them by torch"
+        )
     return found
 
 

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from hocket.comm import Communicator
-from hocket.errors import InvalidModel
+from hocket.errors import InvalidArgument, InvalidModel, InvalidType
 from hocket.measure.pictures import check_picture_path
 from hocket.pipeline.schedule import PipelineSchedule
 from hocket.session import init
 from hocket.train.batches import Samples, Stream, sources_of
 from hocket.train.callbacks import Callback
-from hocket.train.checks import check_callbacks, check_content, check_count, check_loss, check_model
+from hocket.train.checks import check_alike, check_callbacks, check_content, check_count, check_loss, check_model
 from hocket.train.comparing import compare_with_simulation
 from hocket.train.cutting import Weigh
 from hocket.train.epochs import run_epochs
@@ -119,6 +119,24 @@ def fit(
         check_model(model)
         check_content({**dict(model.named_parameters()), **dict(model.named_buffers())})
         optimizer = read_optimizer(optimizer, model)
+        if weigh is not None and not callable(weigh):
+            raise InvalidType(f"weigh is a function of a target, not {weigh!r}")
+        if max_gradient_norm is not None and not max_gradient_norm > 0:
+            raise InvalidArgument(f"max_gradient_norm is more than 0, or None, not {max_gradient_norm!r}")
+        check_alike(
+            comm,
+            epochs=epochs,
+            max_steps=max_steps,
+            metrics=sorted(metrics),
+            callbacks=[type(each).__name__ for each in callbacks],
+            optimizer=type(optimizer).__name__,
+            learning_rates=[float(each.get("lr", 0)) for each in optimizer.param_groups],
+            max_gradient_norm=max_gradient_norm,
+            loss_is_mean=loss_is_mean,
+            exact=exact,
+            resumes=resume is not None,
+            draws=picture is not None,
+        )
         source, validation = sources_of(
             data, validation_data, comm, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last
         )

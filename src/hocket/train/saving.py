@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from hocket.errors import InvalidArgument, first_line
 from hocket.train.on_rank_0 import on_rank_0
@@ -38,7 +40,7 @@ def save(trainer: Trainer, path: Path) -> None:
             "totals": trainer.totals,
             "num_steps": trainer.num_steps,
         }
-        _write(content, path)
+        _write(pytree.tree_map_only(np.generic, np.generic.item, content), path)  # which torch.load refuses
 
     on_rank_0(trainer.comm, write)
 

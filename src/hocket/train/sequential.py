@@ -11,6 +11,7 @@ from hocket.train.layer_graph import Layer, LayerGraph
 from hocket.train.modes import frozen_modules
 from hocket.train.module_stage import ModuleStage
 from hocket.train.stage import Stage
+from hocket.train.tracing import check_hooks
 
 
 class _Chain(nn.Module):
@@ -30,6 +31,7 @@ class _Chain(nn.Module):
 
 def graph_of_sequential(model: nn.Sequential) -> LayerGraph:
     """Return the layers of a chain; what goes from one to the next may be a tensor, or a tree of them."""
+    check_hooks(model, lambda _: True)
     layers, value = [], "input"
     frozen = frozen_modules(model)
     for name, module in model._modules.items():

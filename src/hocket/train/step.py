@@ -240,6 +240,7 @@ class Step:
             check_loss_value(loss)
             if isinstance(result, torch.Tensor) and result.requires_grad:
                 self._are_detached.append(not loss.requires_grad)
+            executor.check_loss_graph(loss)
             self.losses[micro_batch] = loss.detach()
             kept.loss = loss * given.weight
         if self._keeps_outputs:

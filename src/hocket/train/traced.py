@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import fx, nn
 
 from hocket.errors import InvalidModel, first_line
@@ -15,6 +13,7 @@ from hocket.train.modes import frozen_modules, in_mode
 from hocket.train.module_stage import ModuleStage
 from hocket.train.split_model import CheckInputs
 from hocket.train.stage import Stage
+from hocket.train.tracing import Tracer, check_hooks, is_leaf, random_state
 
 _COMPUTE = ("call_module", "call_function", "call_method")
 
@@ -90,11 +89,19 @@ def graph_of_fx(
 
 
 def _trace(model: nn.Module) -> fx.Graph:
-    before = _random_state()
+    check_hooks(model, is_leaf)
+    before = random_state()
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     versions = [buffer._version for buffer, _ in kept]
     try:
-        graph = fx.Tracer().trace(model)
+        graph = Tracer().trace(model)
+        if any(node.op == "get_attr" and str(node.target).startswith("_tensor_constant") for node in graph.nodes):
+            # Tensors that were computed, perhaps of buffers: these are to be read in every pass, as they may change.
+            graph = Tracer(with_buffers=True).trace(model)
+    except InvalidModel as error:
+        raise InvalidModel(
+            f"{type(model).__name__} cannot be traced: {error}; graph_of_exported does, with torch.export"
+        ) from error
     except Exception as error:  # whatever the code of the model raises
         raise InvalidModel(
             f"{type(model).__name__} cannot be traced, as what it does depends on its inputs ({first_line(error)}). A "
@@ -105,7 +112,7 @@ def _trace(model: nn.Module) -> fx.Graph:
     for (buffer, content), is_changed in zip(kept, changed, strict=True):
         if is_changed:
             buffer.copy_(content)
-    drew = _random_state() != before
+    drew = random_state() != before
     if drew or any(changed):
         what = "draws random numbers" if drew else "writes to its buffers"
         raise InvalidModel(
@@ -113,10 +120,6 @@ def _trace(model: nn.Module) -> fx.Graph:
             "such as torch.nn.Dropout may, and graph_of_exported traces it with torch.export"
         )
     return graph
-
-
-def _random_state() -> tuple[bytes, Any]:
-    return torch.get_rng_state().numpy().tobytes(), random.getstate()
 
 
 def _is_alike(training: fx.Graph, evaluation: fx.Graph) -> bool:

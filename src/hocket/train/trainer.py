@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils import _pytree as pytree
 
-from hocket.errors import InvalidArgument
+from hocket.errors import InvalidArgument, InvalidType
 from hocket.train.batches import Batch, Source
 from hocket.train.callbacks import Callback
 from hocket.train.cutting import Parts, Weigh, micro_batches_of
@@ -227,6 +227,15 @@ def accuracy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 METRICS: Mapping[str, Metric] = {"accuracy": accuracy}
+_TAKEN = ("loss", "samples_per_s")  # names of what is measured in any case
+
+
+def _named(metric: str | Metric) -> tuple[str, Metric]:
+    if not isinstance(metric, str):
+        return getattr(metric, "__name__", type(metric).__name__), metric
+    if metric not in METRICS:
+        raise InvalidArgument(f"there is no metric {metric!r}; there are {', '.join(METRICS)}, and functions")
+    return metric, METRICS[metric]
 
 
 def read_metrics(metrics: Mapping[str, Metric] | Iterable[str | Metric]) -> dict[str, Metric]:
@@ -236,18 +245,18 @@ def read_metrics(metrics: Mapping[str, Metric] | Iterable[str | Metric]) -> dict
         metrics: by name, or functions, or names of those that there are.
 
     Raises:
-        InvalidArgument: there is none of a name.
+        InvalidArgument: there is none of a name, or two are of the same, or one of what is measured in any case.
+        InvalidType: one cannot be called.
     """
-    if isinstance(metrics, Mapping):
-        return dict(metrics)
-    found: dict[str, Metric] = {}
-    for each in metrics:
-        if isinstance(each, str):
-            if each not in METRICS:
-                raise InvalidArgument(f"there is no metric {each!r}; there are {', '.join(METRICS)}, and functions")
-            found[each] = METRICS[each]
-        else:
-            found[each.__name__] = each
+    if isinstance(metrics, str) or not isinstance(metrics, Iterable):
+        raise InvalidType(f"metrics are several, as in metrics=[{metrics!r}]")
+    pairs = list(metrics.items()) if isinstance(metrics, Mapping) else [_named(each) for each in metrics]
+    found = dict(pairs)
+    for name, metric in pairs:
+        if not callable(metric):
+            raise InvalidType(f"metric {name!r} is a function (output, target) -> number, not {metric!r}")
+        if name in _TAKEN or [other for other, _ in pairs].count(name) > 1:
+            raise InvalidArgument(f"several numbers would have the name {name!r}: give metrics as {{name: function}}")
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -61,9 +62,19 @@ class TorchUpdate:
         return {**every[0], "state": dict(sorted(found.items()))}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of this rank's parameters."""
+        """Take over the state of this rank's parameters.
+
+        Raises:
+            ValueError: it is of another kind of optimizer, or of other parameters.
+        """
         own = {number: each for number, each in state["state"].items() if self._is_own(number)}
+        before = self.optimizer.state_dict()
         self.optimizer.load_state_dict({**state, "state": own})
+        pairs = zip(before["param_groups"], self.optimizer.param_groups, strict=True)
+        absent = [name for mine, theirs in pairs for name in mine if name not in theirs]
+        if absent:
+            self.optimizer.load_state_dict(before)
+            raise ValueError(f"it has no {absent[0]!r}, which {type(self.optimizer).__name__} has")
 
     def _is_own(self, number: int) -> bool:
         return id(self._parameters[number]) in self._own
@@ -104,9 +115,10 @@ def clip_gradients(executor: PipelineExecutor, limit: float) -> float:
             norms[0, places[id(parameter)]] = torch.linalg.vector_norm(parameter.grad).double()
             norms[1, places[id(parameter)]] = 1
     executor.comm.all_reduce(norms, timeout=executor.timeout_s)
-    dtype = parameters[0].dtype if parameters else torch.float32
+    given = [each.dtype for each, has_gradient in zip(parameters, norms[1].tolist(), strict=True) if has_gradient]
+    dtype = reduce(torch.promote_types, given) if given else torch.float32
     total = torch.linalg.vector_norm(norms[0, norms[1] > 0].to(dtype))
     scale = torch.clamp(limit / (total + 1e-6), max=1.0)
     for parameter in own:
-        parameter.grad.mul_(scale.to(parameter.grad.dtype))  # type: ignore[union-attr]
+        parameter.grad.mul_(scale)  # type: ignore[union-attr]
     return float(total)

@@ -1,0 +1,125 @@
+"""What a trace of a module would leave out without a word: modes of autograd, and gradients of the model's own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import fx, nn
+
+from hocket.errors import InvalidModel
+
+_BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", *_BACKWARD_HOOKS)
+_APPLY = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+
+
+class Tracer(fx.Tracer):
+    """Notes the operations of a module; those with a gradient of their own (`torch.autograd.Function`) stay whole.
+
+    Raises:
+        InvalidModel: operations run under modes that nothing is noted of, such as within `torch.no_grad()`.
+    """
+
+    def __init__(self, with_buffers: bool = False) -> None:
+        super().__init__()
+        self.proxy_buffer_attributes = with_buffers
+        self._modes = _modes()
+
+    def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
+        def apply(kind: Any, *arguments: Any, **keywords: Any) -> Any:
+            if any(isinstance(each, fx.Proxy) for each in (*arguments, *keywords.values())):
+                return self.create_proxy("call_function", _call_of(kind), arguments, keywords)
+            return _APPLY(kind, *arguments, **keywords)
+
+        with mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)):
+            return super().trace(root, concrete_args)
+
+    def create_node(self, kind: str, *arguments: Any, **keywords: Any) -> fx.Node:
+        for name, value in _modes().items():
+            if value != self._modes[name]:
+                raise InvalidModel(f"it has operations under {name}, which tracing does not note")
+        return super().create_node(kind, *arguments, **keywords)
+
+
+@contextmanager
+def refusing_what_export_leaves_out() -> Iterator[None]:
+    """Refuse what torch.export goes through without keeping it.
+
+    Raises:
+        InvalidModel: a function has a gradient of its own, or a tensor gets a hook.
+    """
+
+    def apply(kind: Any, *arguments: Any, **keywords: Any) -> Any:
+        if not kind.__module__.startswith("torch."):
+            raise InvalidModel(f"{kind.__name__} has a backward pass of its own, which torch.export leaves out")
+        return _APPLY(kind, *arguments, **keywords)
+
+    def register_hook(*_: Any) -> None:
+        raise InvalidModel("a tensor gets a hook, which torch.export leaves out")
+
+    with (
+        mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)),
+        mock.patch.object(torch.Tensor, "register_hook", register_hook),
+    ):
+        yield
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """Return whether `torch.fx` keeps a module whole."""
+    return type(module).__module__.startswith("torch.nn") and not isinstance(module, nn.Sequential)
+
+
+def check_hooks(model: nn.Module, is_whole: Callable[[nn.Module], bool]) -> None:
+    """Check that no hooks are left out where a model's parts are run and not the model itself.
+
+    Args:
+        model: whose own hooks nobody calls.
+        is_whole: of a module within it, whether that is called as it is; of others forward hooks alone are run.
+
+    Raises:
+        InvalidModel: there are some.
+    """
+    for name, module in model.named_modules():
+        left_out = _HOOKS if module is model else () if is_whole(module) else _BACKWARD_HOOKS
+        if any(getattr(module, each) for each in left_out):
+            what = f"module {name!r}" if name else type(model).__name__
+            raise InvalidModel(
+                f"{what} has hooks, which nobody calls where its parts run on several ranks: remove them, or put "
+                "them on modules of torch.nn"
+            )
+
+
+def random_state() -> tuple[Any, ...]:
+    """Return where the generators of torch, Python and NumPy stand, to be compared."""
+    of_numpy = [each.tobytes() if isinstance(each, np.ndarray) else each for each in np.random.get_state()]
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), *of_numpy
+
+
+@cache
+def _call_of(kind: Any) -> Callable[..., Any]:
+    """A function's `apply` as a plain function, which generated code can name."""
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        return kind.apply(*arguments, **keywords)
+
+    call.__name__ = call.__qualname__ = kind.__name__
+    call.__module__ = kind.__module__
+    return call
+
+
+def _modes() -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "torch.no_grad() or set_grad_enabled()": torch.is_grad_enabled(),
+        "torch.inference_mode()": torch.is_inference_mode_enabled(),
+    }
+    for device in ("cpu", "cuda"):
+        is_on = torch.is_autocast_enabled(device)
+        found[f"torch.autocast({device!r})"] = is_on and torch.get_autocast_dtype(device)
+    return found
