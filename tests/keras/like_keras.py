@@ -47,6 +47,45 @@ def masked() -> keras.Model:
     )
 
 
+def penalized() -> keras.Model:
+    penalty = keras.regularizers.L2(0.5)
+    dense = keras.layers.Dense(6, kernel_regularizer=penalty)
+    return keras.Sequential([keras.Input((4,)), dense, keras.layers.Dense(2)])
+
+
+def partly_frozen() -> keras.Model:
+    model = chain()
+    model.layers[0].trainable = False
+    return model
+
+
+def mixed_types() -> keras.Model:
+    """An embedding takes its type from the model, a dense layer has its own."""
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        inputs = keras.Input((3,), dtype="int32")
+        hidden = keras.layers.Flatten()(keras.layers.Embedding(9, 4)(inputs))
+        return keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Dense(4)(hidden)))
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def widened() -> keras.Model:
+    """Repeating cannot be run without content."""
+    layers = [keras.layers.BatchNormalization(), keras.layers.RepeatVector(2), keras.layers.Flatten()]
+    return keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(2)])
+
+
+def of_numbers() -> keras.Model:
+    inputs = keras.Input(())
+    return keras.Model(inputs, keras.layers.Dense(2)(keras.ops.stack([inputs, inputs * 2], -1)))
+
+
+def stateful() -> keras.Model:
+    inner = keras.Sequential([keras.Input((4, 1), batch_size=4), keras.layers.SimpleRNN(2, stateful=True)])
+    return keras.Sequential([keras.Input((4,), batch_size=4), keras.layers.Reshape((4, 1)), inner])
+
+
 def shared() -> keras.Model:
     """A layer that adds to the loss, called twice."""
     given = keras.Input((4,))
@@ -108,6 +147,36 @@ def lambdas() -> keras.callbacks.Callback:
     return callback
 
 
+class Setting(keras.callbacks.Callback):
+    """Sets what layers and the optimizer are set to, and variables, between epochs."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 1:
+            self.model.layers[0].kernel_regularizer.l2 = np.float32(2.0).item()
+            self.model.optimizer.momentum = 0.9
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        for each in self.model.optimizer.momentums:
+            each.assign(each / 2)
+        logs["twice the loss"] = 2 * logs["loss"]
+
+
+class Freezing(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.model.layers[0].trainable = False
+
+
+class Halving(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        kernel = self.model.layers[0].kernel
+        kernel.assign(kernel / 2)
+
+
+class Compiling(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.model.compile(sgd(), "mae")
+
+
 class Failing(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         raise RuntimeError("the disk is full")
@@ -157,6 +226,26 @@ CASES: dict[str, dict[str, Any]] = {
     "loading": {"callbacks": Loading},
     "stopping": {"callbacks": Stopping},
     "lambdas": {"callbacks": lambdas},
+    "setting": {"make": penalized, "callbacks": Setting},
+    "halving": {"callbacks": Halving, "options": {"strategy": "data"}},
+    "plateau": {"callbacks": lambda: keras.callbacks.ReduceLROnPlateau("loss", patience=0, min_delta=9.0)},
+    "swapped": {
+        "optimizer": lambda: sgd(use_ema=True, ema_momentum=0.5),
+        "callbacks": keras.callbacks.SwapEMAWeights,
+    },
+    "scaled": {"optimizer": lambda: sgd(loss_scale_factor=8.0)},
+    "counting": {"make": partly_frozen, "optimizer": lambda: keras.optimizers.Nadam(0.05)},
+    "evaluated before": {
+        "metrics": lambda: ["mae"],
+        "prepare": lambda model: model.evaluate(*data()[:2], verbose=0),
+    },
+    "mixed types": {
+        "make": mixed_types,
+        "data": lambda: (np.arange(24).reshape(8, 3) % 9, data()[1]),
+        "options": {"num_micro_batches": 1},
+    },
+    "widened": {"make": widened, "options": {"num_micro_batches": 1}},
+    "numbers": {"make": of_numbers, "data": lambda: (data()[0][:, :1], data()[1])},
     "forked sums": {
         "make": forked,
         "loss": lambda: {
@@ -191,6 +280,7 @@ def both(comm: Communicator, case: dict[str, Any]) -> dict[str, Any]:
         model.compile(
             case.get("optimizer", sgd)(), case.get("loss", lambda: "mse")(), metrics=case.get("metrics", list)()
         )
+        case.get("prepare", bool)(model)
         callbacks = [case["callbacks"]()] if "callbacks" in case else []
         common = {"batch_size": 4, "epochs": 2, "shuffle": False, "callbacks": callbacks, "validation_data": given}
         if who == "keras":
@@ -239,6 +329,27 @@ def saved(comm: Communicator, folder: Path) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(*weights, strict=True))
 
 
+def frozen_between(comm: Communicator) -> float:
+    """Train, freeze a layer, train again, and go on with Keras alone; return how far the weights are apart from those
+    of Keras alone."""
+    x, y, _ = data()
+    weights = []
+    for is_split in (False, True):
+        keras.utils.set_random_seed(0)
+        model = chain()
+        model.compile(keras.optimizers.Adam(0.05), "mse")
+        for trains_first in (True, False):
+            model.layers[0].trainable = trains_first
+            if is_split:
+                fit(model, (x, y), comm=comm, batch_size=4, shuffle=False, num_micro_batches=2, verbose=False)
+            else:
+                model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+        model.layers[0].trainable = True
+        model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+        weights.append(model.get_weights())
+    return max(float(np.abs(a - b).max()) for a, b in zip(*weights, strict=True))
+
+
 def like_keras(comm: Communicator, folder: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     keras.config.set_dtype_policy("float32")
@@ -253,6 +364,7 @@ def like_keras(comm: Communicator, folder: Path) -> dict[str, Any]:
         return fit(model, given, comm=comm, batch_size=8, num_micro_batches=2, timeout=30, verbose=False, **options)
 
     x, y, _ = data()
+    found["frozen between"] = frozen_between(comm)
     found["dataset"] = (
         trained(chain, sgd(), "mse", Jump(), shuffle=False, seed=0).history["loss"],
         trained(chain, sgd(), "mse", [(x, y)], seed=0).history["loss"],
@@ -278,6 +390,17 @@ def like_keras(comm: Communicator, folder: Path) -> dict[str, Any]:
             )
         ),
         "scale": refusal(lambda: trained(shared_scale, sgd(), "mse", ((x, x), y), layers_per_partition=[2, 3])),
+        "dice": refusal(lambda: trained(chain, sgd(), "dice", (x, y))),
+        "circle": refusal(lambda: trained(chain, sgd(), keras.losses.Circle(), (x, y))),
+        "ignored": refusal(
+            lambda: trained(chain, sgd(), keras.losses.SparseCategoricalCrossentropy(ignore_class=1), (x, y))
+        ),
+        "stateful": refusal(lambda: trained(stateful, sgd(), "mse", (x, y))),
+        "freezing": refusal(lambda: trained(chain, sgd(), "mse", (x, y), callbacks=[Freezing()], epochs=2)),
+        "halving": refusal(lambda: trained(chain, sgd(), "mse", (x, y), callbacks=Halving())),
+        "compiling": refusal(lambda: trained(chain, sgd(), "mse", (x, y), callbacks=[Compiling()], epochs=2)),
+        "seed": refusal(lambda: trained(chain, sgd(), "mse", (x, y), seed=comm.rank)),
+        "weighing": refusal(lambda: trained(chain, sgd(), "mse", (x, y), weigh="a")),
         "no loss": refusal(lambda: trained(chain, sgd(), None, (x, y))),
     }
     return found

@@ -43,6 +43,10 @@ def test_a_saved_training_has_the_averages_of_all_ranks() -> None:
     assert all(rank["saved"] for rank in ranks())
 
 
+def test_what_is_frozen_between_trainings_keeps_its_averages() -> None:
+    assert all(rank["frozen between"] < 1e-6 for rank in ranks())
+
+
 def test_a_dataset_of_samples_and_a_list_of_batches() -> None:
     for rank in ranks():
         of_samples, of_batches = rank["dataset"]
@@ -58,6 +62,15 @@ REFUSED = {
     "masked": "InvalidModel: the loss is a mean over what the mask of output",
     "accumulated": "InvalidModel: the optimizer has gradient_accumulation_steps and global_clipnorm",
     "norm": "InvalidModel: stages 0 and 1 share 'batch_normalization",
+    "dice": "InvalidModel: loss 'dice' with axis=None is one number for a batch",
+    "circle": "InvalidModel: loss 'circle' compares a batch's samples with each other",
+    "ignored": "is a mean over what is not of class 1",
+    "stateful": "keeps its state between batches",
+    "freezing": "InvalidModel: a callback has set trainable of 'dense",
+    "halving": "within an epoch, when a rank has a part of the model alone",
+    "compiling": "InvalidModel: a callback has compiled the model anew",
+    "seed": "InvalidArgument: seed is 0 on rank 0 and 1 on rank 1",
+    "weighing": "InvalidType: weigh is a function of y and sample_weight, not 'a'",
     "no loss": "is compiled without a loss",
     "masked by weights": "InvalidModel: the loss is a mean over what the mask of output",
     "scale": "none",  # its numbers do not change

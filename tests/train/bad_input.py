@@ -96,6 +96,15 @@ CASES: dict[str, tuple[Callable[[], dict[str, Any]], str, str]] = {
         "InvalidType",
         "a callback is a hocket.train.callbacks.Callback",
     ),
+    "metrics of one name": (
+        lambda: {"metrics": [lambda *_: 0, lambda *_: 1]},
+        "InvalidArgument",
+        "several numbers would have the name '<lambda>'",
+    ),
+    "a metric's name": (lambda: {"metrics": "accuracy"}, "InvalidType", "metrics are several, as in"),
+    "seed": (lambda: {"seed": 2**40}, "InvalidArgument", "seed is less than 2**32"),
+    "weighing": (lambda: {"weigh": 3}, "InvalidType", "weigh is a function of a target, not 3"),
+    "norm": (lambda: {"max_gradient_norm": -1.0}, "InvalidArgument", "max_gradient_norm is more than 0, or None"),
     "epochs": (lambda: {"epochs": 1.5}, "InvalidArgument", "epochs is a whole number of 0 or more, not 1.5"),
     "steps": (lambda: {"max_steps": -1}, "InvalidArgument", "max_steps is a whole number of 0 or more, not -1"),
     "batch": (lambda: {"batch_size": 0}, "InvalidArgument", "batch_size is a whole number of 1 or more, not 0"),
@@ -139,6 +148,14 @@ LATE_CASES: dict[str, tuple[Callable[[], dict[str, Any]], str, str]] = {
         lambda: {"loss": lambda output, target: float(cross_entropy(output, target))},
         "InvalidType",
         "a loss gives a tensor of one number, not a float",
+    ),
+    "decay": (
+        lambda: {
+            "model": (made := make_model()),
+            "loss": lambda output, target: cross_entropy(output, target) + made[0].weight.square().sum(),
+        },
+        "InvalidModel",
+        "the loss reads parameter '0.weight' of another stage",
     ),
     "detached": (
         lambda: {"loss": lambda output, target: cross_entropy(output, target).detach()},

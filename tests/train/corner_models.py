@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import Dataset
@@ -120,6 +121,70 @@ class Noisy(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.b(self.a(x) + torch.randn(WIDTH))
+
+
+class NumpyNoisy(Noisy):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(self.a(x) * np.random.rand())
+
+
+class Teacher(nn.Module):
+    """A part of it is not to be trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            wanted = self.b(x)
+        return self.a(x) - wanted
+
+
+class HalfPrecise(Teacher):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            h = self.a(x)
+        return self.b(h.float())
+
+
+class Hooked(Teacher):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_forward_hook(lambda module, inputs, output: output * 2)
+
+
+class _Through(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+class Signs(nn.Module):
+    """With a gradient of its own: a sign that hands gradients through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(_Through.apply(self.a(x)))
+
+
+class OfBuffer(nn.Module):
+    """Takes what is computed of a buffer, and has a layer that nobody calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.unused = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("turn", torch.randn(WIDTH, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.a(torch.sin(x @ (self.turn * 2)))
 
 
 class Counts(nn.Module):

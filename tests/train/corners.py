@@ -37,9 +37,11 @@ from .corner_models import (
     Jittered,
     Largest,
     Masked,
+    OfBuffer,
     Residual,
     SharedNorm,
     Short,
+    Signs,
     Tied,
     Transposed,
     WritesToView,
@@ -244,6 +246,44 @@ def on_plateau(comm: Communicator, x: torch.Tensor) -> tuple[list[float], list[f
     return history.batch_losses, losses
 
 
+class Scaled(nn.Linear):
+    """With a parameter of less precision, and a gradient that it cannot hold the square of."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.scale = nn.Parameter(torch.full((1,), 100.0, dtype=torch.float16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x * self.scale.float())
+
+
+def clipped(comm: Communicator, x: torch.Tensor) -> tuple[list[float], list[float]]:
+    """Losses of a model with parameters of two types whose gradients are clipped, and those of plain torch."""
+
+    def make() -> nn.Sequential:
+        return nn.Sequential(Scaled(), nn.Linear(WIDTH, WIDTH))
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return 100 * F.mse_loss(output, target)
+
+    options = {"loss": loss, "epochs": 3, "max_gradient_norm": 0.5, "num_micro_batches": 1}
+    found = train(comm, made(make), (x, x), **options).batch_losses
+    plain, wanted = made(make), []
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(3):
+        optimizer.zero_grad()
+        wanted.append(loss(plain(x), x))
+        wanted[-1].backward()
+        nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+        optimizer.step()
+    return found, [float(each.detach()) for each in wanted]
+
+
+class Freezing(Callback):
+    def on_epoch_begin(self, trainer: Trainer, epoch: int) -> None:
+        next(trainer.executor.split.model.parameters()).requires_grad = epoch == 0
+
+
 class Batches:
     """A stream: nobody knows how many there are."""
 
@@ -305,6 +345,8 @@ def corners(comm: Communicator, folder: Path) -> dict[str, Any]:
         "own forward": gradients_at_all_cuts(
             comm, lambda: Residual(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)), normal(2, 3, WIDTH)
         ),
+        "own gradient": gradients_at_all_cuts(comm, Signs, normal(2, 3, WIDTH)),
+        "of a buffer": gradients_at_all_cuts(comm, OfBuffer, normal(2, 3, WIDTH)),
         "tied": two_pipes_on_a_rank(comm),
         "weighted": weighted(comm),
         "resumed": resumed(comm, folder),
@@ -335,6 +377,11 @@ def corners(comm: Communicator, folder: Path) -> dict[str, Any]:
     train(comm, model, (images, images[:, :, 0].contiguous()), num_micro_batches=4)
     found["padded"] = int(model[0].num_batches_tracked)
     found["plateau"] = on_plateau(comm, x)
+    torch.manual_seed(comm.rank)
+    model = OfBuffer()
+    train(comm, model, (x, x))
+    found["of rank 0"] = [each.tolist() for each in model.state_dict().values()]
+    found["mixed types"] = clipped(comm, x)
     other = x.clone()
     other[7] += comm.rank
 
@@ -350,6 +397,10 @@ def corners(comm: Communicator, folder: Path) -> dict[str, Any]:
         ),
         "stream": refusal(lambda: train(comm, made(chain), Unreadable())),
         "data": refusal(lambda: train(comm, made(chain), (other, x))),
+        "seed": refusal(lambda: train(comm, made(chain), (x, x), seed=comm.rank)),
+        "epochs": refusal(lambda: train(comm, made(chain), (x, x), epochs=1 + comm.rank)),
+        "unfreezing": refusal(lambda: train(comm, made(chain), (x, x), epochs=2, callbacks=[Freezing()])),
+        "empty": refusal(lambda: train(comm, made(chain), [(x[:0], x[:0])])),
         "metric": refusal(lambda: train(comm, made(chain), (x, x), metrics=[failing])),
         "sparse": refusal(
             lambda: train(

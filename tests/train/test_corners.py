@@ -8,12 +8,24 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import torch
 
 import hocket as hk
 from hocket.errors import InvalidModel
-from hocket.train import graph_of
+from hocket.train import TorchUpdate, graph_of, graph_of_exported
 
-from .corner_models import Counts, Noisy, OtherBranch, OtherInEvaluation
+from .corner_models import (
+    WIDTH,
+    Counts,
+    HalfPrecise,
+    Hooked,
+    Noisy,
+    NumpyNoisy,
+    OtherBranch,
+    OtherInEvaluation,
+    Signs,
+    Teacher,
+)
 from .corners import corners
 
 pytestmark = pytest.mark.timeout(200)
@@ -26,7 +38,9 @@ def ranks() -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["strides", "absent", "names and numbers", "own forward"])
+@pytest.mark.parametrize(
+    "name", ["strides", "absent", "names and numbers", "own forward", "own gradient", "of a buffer"]
+)
 def test_gradients_are_those_of_plain_torch_wherever_it_is_cut(name: str) -> None:
     assert [rank[name] for rank in ranks()] == [[], []]
 
@@ -120,6 +134,10 @@ REFUSED = {
     "x.size()[1] == 6)",
     "stream": "OSError of another house: no such file",
     "metric": "RuntimeError of another house: this metric cannot be",
+    "seed": "InvalidArgument: seed is 0 on rank 0 and 1 on rank 1",
+    "epochs": "InvalidArgument: epochs is 1 on rank 0 and 2 on rank 1",
+    "unfreezing": "InvalidModel: parameter '0.weight' was to be trained when the training began, and now is not",
+    "empty": "the data gave a batch of no samples",
     "sparse": "InvalidModel: gradients that are sparse cannot be summed over copies of a stage",
 }
 
@@ -128,6 +146,25 @@ REFUSED = {
 def test_what_is_refused(name: str) -> None:
     for rank in ranks():
         assert REFUSED[name] in rank["refused"][name]
+
+
+def test_what_no_stage_uses_is_that_of_rank_0_too() -> None:
+    first, second = (rank["of rank 0"] for rank in ranks())
+    assert first == second
+
+
+def test_gradients_of_several_types_are_clipped_as_by_torch() -> None:
+    for rank in ranks():
+        found, wanted = rank["mixed types"]
+        assert found == wanted
+
+
+def test_a_state_of_another_optimizer() -> None:
+    parameters = [torch.nn.Parameter(torch.ones(3))]
+    update = TorchUpdate(torch.optim.Adam(parameters, lr=0.5), parameters)
+    with pytest.raises(ValueError, match=r"it has no 'betas', which Adam has"):
+        update.load(torch.optim.SGD(parameters, lr=0.1).state_dict())
+    assert update.optimizer.param_groups[0]["lr"] == 0.5
 
 
 def test_data_that_differ_in_the_last_sample_are_refused() -> None:
@@ -139,6 +176,10 @@ def test_data_that_differ_in_the_last_sample_are_refused() -> None:
     ("make", "words"),
     [
         (Noisy, r"Noisy draws random numbers in code of its own"),
+        (NumpyNoisy, r"NumpyNoisy draws random numbers in code of its own"),
+        (Teacher, r"Teacher cannot be traced: it has operations under torch.no_grad\(\)"),
+        (HalfPrecise, r"HalfPrecise cannot be traced: it has operations under torch.autocast\('cpu'\)"),
+        (Hooked, r"Hooked has hooks"),
         (Counts, r"Counts writes to its buffers in code of its own"),
         (OtherBranch, r"OtherBranch has other operations in evaluation than in training"),
         (OtherInEvaluation, r"OtherInEvaluation has other operations in evaluation than in training"),
@@ -149,3 +190,16 @@ def test_what_tracing_would_do_once(make: Any, words: str) -> None:
     with pytest.raises(InvalidModel, match=words):
         graph_of(model)
     assert all(not buffer.any() for buffer in model.buffers())
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (Signs, r"has a backward pass of its own, which torch.export leaves out"),
+        (Hooked, r"Hooked has hooks"),
+        (NumpyNoisy, r"NumpyNoisy draws random numbers of Python or NumPy"),
+    ],
+)
+def test_what_export_would_leave_out(make: Any, words: str) -> None:
+    with pytest.raises(InvalidModel, match=words):
+        graph_of_exported(make(), (torch.ones(2, WIDTH),))

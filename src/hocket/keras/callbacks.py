@@ -50,6 +50,7 @@ class KerasCallbacks(Callback):
         self._list: keras.callbacks.CallbackList | None = None
         self._model, self._update, self._parameters = model, update, parameters
         self._settings = Settings(model)
+        self._last = _Last()
         self._logs: dict[str, Any] = {}
 
     def on_train_begin(self, trainer: Trainer) -> None:
@@ -58,7 +59,7 @@ class KerasCallbacks(Callback):
 
         def make() -> None:
             self._list = keras.callbacks.CallbackList(
-                self._given, add_history=False, add_progbar=False, model=self._model, **self._parameters
+                [*self._given, self._last], add_history=False, add_progbar=False, model=self._model, **self._parameters
             )
 
         if self._given:
@@ -125,36 +126,23 @@ class KerasCallbacks(Callback):
         """Call the callbacks on rank 0, and give the other ranks what they changed, or what they raised.
 
         Returns:
-            What they added to the last argument, their logs, if that is what it is.
+            What they added to the logs of an epoch, if they were given such.
         """
         if not self._given:
             return {}
-        logs = arguments[-1] if arguments and isinstance(arguments[-1], dict) else {}
-        before = dict(logs)
         has_whole = has_whole or len(trainer.executor.trained_stages()) == trainer.executor.split.num_stages
 
         def call() -> tuple[dict[str, Any], list[Setting], list[int], dict[str, Any]]:
             self._settings.remember()
             versions = self._versions()
             getattr(self._list, name)(*arguments)
-            settings = self._settings.changed()
-            changed = [
-                place for place, version in enumerate(self._versions()[: len(versions)]) if version != versions[place]
-            ]
-            variables = self._variables()
-            if len(variables) != len(versions):
-                raise InvalidModel("a callback has given the model or the optimizer other variables than it had")
-            optimizer = self._update.optimizer
-            known = {id(optimizer._learning_rate), id(optimizer._iterations)}  # on every rank, at any time
-            partial = [variables[place] for place in changed if id(variables[place]) not in known]
-            if partial and not has_whole:
-                raise InvalidModel(
-                    f"a callback has written to {partial[0].path!r} within an epoch, when a rank has a part of the "
-                    "model alone: do so at the end of epochs"
-                )
-            added = {key: value for key, value in logs.items() if key not in before or before[key] is not value}
             of_model = {key: getattr(self._model, key) for key in ("stop_training", "_initial_epoch")}
-            return of_model, settings, changed, added
+            return (
+                of_model,
+                self._settings.changed(),
+                self._written(versions, has_whole),
+                self._last.added_to(*arguments),
+            )
 
         of_model, settings, changed, added = on_rank_0(trainer.comm, call)
         for key, value in of_model.items():
@@ -168,9 +156,47 @@ class KerasCallbacks(Callback):
                 trainer.comm.broadcast(variables[place].value.detach(), 0)
         return added
 
+    def _written(self, versions: list[tuple[int, int]], has_whole: bool) -> list[int]:
+        """Places of the variables that have been written to since.
+
+        Raises:
+            InvalidModel: the other ranks could not be given them.
+        """
+        variables, now = self._variables(), self._versions()
+        if len(now) != len(versions):
+            raise InvalidModel("a callback has given the model or the optimizer other variables than it had")
+        places = [place for place, version in enumerate(now) if version != versions[place]]
+        optimizer = self._update.optimizer
+        known = {id(optimizer._learning_rate), id(optimizer._iterations)}  # on every rank, at any time
+        partial = [variables[place] for place in places if id(variables[place]) not in known]
+        if partial and not has_whole:
+            raise InvalidModel(
+                f"a callback has written to {partial[0].path!r} within an epoch, when a rank has a part of the model "
+                "alone: do so at the end of epochs"
+            )
+        return places
+
     def _variables(self) -> list[Any]:
         return [*self._model.variables, *self._update.optimizer.variables]
 
     def _versions(self) -> list[tuple[int, int]]:
         """What tells whether somebody has written to variables, or set their values."""
         return [(id(each._value), each._value._version) for each in self._variables()]
+
+
+class _Last(keras.callbacks.Callback):  # type: ignore[misc]
+    """Sees what the callbacks before it have added to the logs of an epoch, as the history does in Keras."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logs: dict[str, Any] = {}
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._logs = dict(logs or {})
+
+    def added_to(self, *arguments: Any) -> dict[str, Any]:
+        """Return what was added to the last of them, if it is logs."""
+        given = arguments[-1] if arguments and isinstance(arguments[-1], dict) else self._logs
+        added = {name: value for name, value in self._logs.items() if name not in given}
+        self._logs = {}
+        return added

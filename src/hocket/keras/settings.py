@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import is_not
 from typing import Any, TypeAlias
 
 import keras
@@ -24,7 +25,7 @@ class Settings:
     """
 
     def __init__(self, model: keras.Model) -> None:
-        self._model, self._optimizer = model, model.optimizer
+        self._model, self._compiled = model, (model.optimizer, model._compile_loss)
         self._objects = list({id(each): each for each in self._all_objects()}.values())
         self._known: list[dict[str, Any]] = []
 
@@ -38,7 +39,7 @@ class Settings:
         Raises:
             InvalidModel: that cannot be told to other ranks, or not while a model is trained.
         """
-        if self._model.optimizer is not self._optimizer:
+        if any(map(is_not, (self._model.optimizer, self._model._compile_loss), self._compiled)):
             raise InvalidModel("a callback has compiled the model anew: end the training first (stop_training)")
         found = []
         for number, (each, known) in enumerate(zip(self._objects, self._known, strict=True)):
@@ -62,7 +63,7 @@ class Settings:
                 for name, value in vars(layer).items()
                 if name.endswith(_WITH_SETTINGS) and hasattr(value, "__dict__")
             )
-        yield self._optimizer
+        yield self._model.optimizer
 
     @staticmethod
     def _check(owner: Any, name: str, value: Any) -> None:
