@@ -39,6 +39,13 @@ def subclassed():
 
     return Own()
 
+def compiled():
+    import keras
+
+    made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2), keras.layers.Dense(2)])
+    made.compile("sgd", "mse")
+    return made
+
 def with_lambda():
     import keras
     inputs = keras.Input((28, 28, 1))
@@ -113,6 +120,8 @@ def test_what_is_left_to_keras_is_told(folder: Path) -> None:
         (["--model", "mine.py:model", "--picture", "step.xyz"], "xyz"),
         (["--model", "mine.py:model", "--epochs", "0"], "--epochs is 1 or more, not 0"),
         (["--model", "mine.py:model", "--steps", "-1"], "--steps is 1 or more, not -1"),
+        (["--model", "mine.py:compiled", "--lr", "0.1"], "leave out --loss, --optimizer and --lr"),
+        (["--model", "mine.py:model", "--batch-size", "0"], "--batch-size is 1 or more, not 0"),
         (["--model", "mine.py:model", "--lr", "-1"], "--lr is a number above zero, not -1.0"),
         (["--model", "mine.py:model", "--timeout", "0"], "--timeout is a number above zero, not 0.0"),
         (["--model", "mine.py:model", "--save", "absent/model.pt"], "for the model"),

@@ -81,6 +81,11 @@ def of_numbers() -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(2)(keras.ops.stack([inputs, inputs * 2], -1)))
 
 
+def spectral() -> keras.Model:
+    layers = [keras.layers.SpectralNormalization(keras.layers.Dense(6)), keras.layers.Dense(2)]
+    return keras.Sequential([keras.Input((4,)), *layers])
+
+
 def stateful() -> keras.Model:
     inner = keras.Sequential([keras.Input((4, 1), batch_size=4), keras.layers.SimpleRNN(2, stateful=True)])
     return keras.Sequential([keras.Input((4,), batch_size=4), keras.layers.Reshape((4, 1)), inner])
@@ -211,6 +216,11 @@ CASES: dict[str, dict[str, Any]] = {
         "loss": lambda: keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"),
         "data": lambda: data(),
     },
+    "weights of a batch are 0": {
+        "loss": lambda: keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"),
+        "data": lambda: (*data()[:2], np.repeat(np.float32([1, 0]), 4)),
+    },
+    "spectral": {"make": spectral, "options": {"num_micro_batches": 1}},
     "masked": {
         "make": masked,
         "loss": lambda: keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -390,6 +400,7 @@ def like_keras(comm: Communicator, folder: Path) -> dict[str, Any]:
             )
         ),
         "scale": refusal(lambda: trained(shared_scale, sgd(), "mse", ((x, x), y), layers_per_partition=[2, 3])),
+        "spectral": refusal(lambda: trained(spectral, sgd(), "mse", (x, y))),
         "dice": refusal(lambda: trained(chain, sgd(), "dice", (x, y))),
         "circle": refusal(lambda: trained(chain, sgd(), keras.losses.Circle(), (x, y))),
         "ignored": refusal(

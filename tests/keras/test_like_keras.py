@@ -62,6 +62,7 @@ REFUSED = {
     "masked": "InvalidModel: the loss is a mean over what the mask of output",
     "accumulated": "InvalidModel: the optimizer has gradient_accumulation_steps and global_clipnorm",
     "norm": "InvalidModel: stages 0 and 1 share 'batch_normalization",
+    "spectral": "writes to its kernel in every forward pass, and there are 2 before the optimizer's step",
     "dice": "InvalidModel: loss 'dice' with axis=None is one number for a batch",
     "circle": "InvalidModel: loss 'circle' compares a batch's samples with each other",
     "ignored": "is a mean over what is not of class 1",

@@ -294,3 +294,19 @@ def test_what_is_not_used_any_more_is_let_go() -> None:
     with torch.no_grad(), Living() as living:
         captured(x)
     assert len(living.results) == 20 and living.most <= 3
+
+
+def test_what_keras_does_of_a_slice_and_not_of_a_copy_is_left_to_keras() -> None:
+    """torch's transposed convolution of one sample takes another path for a gradient of other strides."""
+
+    def make() -> keras.Model:
+        inputs = keras.Input((6, 6, 3))
+        first = ops.split(inputs, [1], axis=-1)[0]
+        return keras.Model(inputs, layers.Conv2DTranspose(3, 2, strides=2)(first))
+
+    stage, _, model = twins(make)
+    stage.train(True)
+    for seed in range(4):
+        x = inputs_of((6, 6, 3), seed, 1)
+        assert torch.equal(stage([x])[0], model(x, training=True))
+    assert stage.left_to_keras()

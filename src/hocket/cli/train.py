@@ -29,6 +29,10 @@ Examples:
   hocket train --model mine.py:make_model --data mine.py:load -n 2 --schedule zb-v --save out.pt"""
 
 
+# What options are where none are given; a compiled model has its own.
+_OF_NO_COMPILED_MODEL: dict[str, Any] = {"loss": "cross_entropy", "optimizer": "adam", "learning_rate": 1e-3}
+
+
 def register(application: typer.Typer) -> None:
     """Add the verb to the command."""
     application.command("train", help=_HELP, epilog=_EXAMPLES)(train)
@@ -58,11 +62,15 @@ def train(
     batch_size: Annotated[int, typer.Option(metavar="N", help="Samples of a step, over all replicas.")] = 32,
     epochs: Annotated[int, typer.Option(metavar="N")] = 1,
     steps: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Stop after so many.")] = None,
-    loss: Annotated[str, typer.Option(metavar="NAME", help="cross_entropy, mse, l1, or FILE.py:FUNCTION.")] = (
-        "cross_entropy"
+    loss: Annotated[
+        str, typer.Option(metavar="NAME", help="cross_entropy, mse, l1, or of torch models FILE.py:FUNCTION.")
+    ] = (_OF_NO_COMPILED_MODEL["loss"]),
+    optimizer: Annotated[str, typer.Option(metavar="NAME", help="sgd, adam or adamw.")] = _OF_NO_COMPILED_MODEL[
+        "optimizer"
+    ],
+    learning_rate: Annotated[float, typer.Option("--lr", "--learning-rate", metavar="R")] = (
+        _OF_NO_COMPILED_MODEL["learning_rate"]
     ),
-    optimizer: Annotated[str, typer.Option(metavar="NAME", help="sgd, adam or adamw.")] = "adam",
-    learning_rate: Annotated[float, typer.Option("--lr", "--learning-rate", metavar="R")] = 1e-3,
     exact: Annotated[bool, typer.Option("--exact", help="Gradients of one process, bit for bit.")] = False,
     recompute: Annotated[bool, typer.Option("--recompute", help="Keep less, compute more.")] = False,
     seed: Annotated[int, typer.Option(metavar="N")] = 0,
@@ -76,7 +84,7 @@ def train(
     """Check everything, and run the ranks."""
     if picture is not None:
         check_picture_path(picture)
-    for name, number in (("-n", num_ranks), ("--epochs", epochs), ("--steps", steps)):
+    for name, number in (("-n", num_ranks), ("--epochs", epochs), ("--steps", steps), ("--batch-size", batch_size)):
         if number is not None and number < 1:
             raise InvalidArgument(f"{name} is 1 or more, not {number}")
     for name, value in (("--lr", learning_rate), ("--timeout", timeout)):
@@ -122,6 +130,10 @@ def _check(options: dict[str, Any], num_ranks: int) -> None:
     if is_keras(made):
         from hocket.keras import graph_of_keras
 
+        if made.compiled and any(options[name] != value for name, value in _OF_NO_COMPILED_MODEL.items()):
+            raise InvalidArgument(
+                f"{options['model']} is compiled with a loss and an optimizer: leave out --loss, --optimizer and --lr"
+            )
         compile_keras(made, options["loss"], options["optimizer"], options["learning_rate"])
         graph = graph_of_keras(made)
     else:

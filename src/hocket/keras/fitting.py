@@ -153,6 +153,7 @@ def fit(
         if picture is not None:
             check_picture_path(Path(picture))
         plan = settle(wanted, graph, source, comm, verbose and comm.rank == 0)
+        check_what_is_written(model, plan.schedule.num_micro_batches)
         executor = stack.enter_context(
             PipelineExecutor(plan.schedule, plan.split, comm, loss_of(model), exact=exact, seed=seed, timeout=timeout)
         )
@@ -197,6 +198,20 @@ def check_compiled(model: keras.Model) -> None:
         plain = getattr(keras.Sequential if isinstance(model, keras.Sequential) else keras.Model, name)
         if getattr(type(model), name) is not plain:
             raise InvalidModel(f"model {model.name!r} has a {name} of its own, which a pipeline does not call")
+
+
+def check_what_is_written(model: keras.Model, num_micro_batches: int) -> None:
+    """Check that no forward pass writes to a variable that another one has been computed with.
+
+    Raises:
+        InvalidModel: one does: says what would do.
+    """
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.SpectralNormalization) and num_micro_batches > 1:
+            raise InvalidModel(
+                f"layer {layer.name!r} writes to its kernel in every forward pass, and there are {num_micro_batches} "
+                "before the optimizer's step: num_micro_batches=1"
+            )
 
 
 def _left_to_keras(executor: PipelineExecutor) -> dict[str, str]:

@@ -68,6 +68,8 @@ class KerasUpdate:
         try:
             self.optimizer.global_clipnorm = None  # would be the norm of this rank's gradients alone
             with torch.no_grad():
+                if not pairs:  # a batch of no weight: its gradients are 0, and momentum goes on
+                    pairs = [(torch.zeros_like(value), each) for value, each in zip(values, self._own, strict=True)]
                 if pairs:
                     self.optimizer.apply([gradient for gradient, _ in pairs], [each for _, each in pairs])
                 else:

@@ -86,6 +86,11 @@ def check_hooks(model: nn.Module, is_whole: Callable[[nn.Module], bool]) -> None
     Raises:
         InvalidModel: there are some.
     """
+    for name, parameter in model.named_parameters():
+        if getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise InvalidModel(
+                f"parameter {name!r} has post-accumulate hooks, which not every schedule calls: remove them"
+            )
     for name, module in model.named_modules():
         left_out = _HOOKS if module is model else () if is_whole(module) else _BACKWARD_HOOKS
         if any(getattr(module, each) for each in left_out):
