@@ -137,12 +137,8 @@ class KerasCallbacks(Callback):
             versions = self._versions()
             getattr(self._list, name)(*arguments)
             of_model = {key: getattr(self._model, key) for key in ("stop_training", "_initial_epoch")}
-            return (
-                of_model,
-                self._settings.changed(),
-                self._written(versions, has_whole),
-                self._last.added_to(*arguments),
-            )
+            settings, written = self._settings.changed(), self._written(versions, has_whole)
+            return of_model, settings, written, self._last.added_to(*arguments)
 
         of_model, settings, changed, added = on_rank_0(trainer.comm, call)
         for key, value in of_model.items():

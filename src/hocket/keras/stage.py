@@ -192,7 +192,8 @@ class KerasStage(Stage):
         """Run the operations without content, or where they cannot be, on zeros."""
         # Without content Keras has variables in their own types, also where it casts them.
         is_mixed = any(layer.compute_dtype != layer.variable_dtype for layer in self.layers)
-        devices = ("cpu",) if is_mixed else ("meta", "cpu")
+        usual = str(backend.torch.core.get_device())
+        devices = (usual,) if is_mixed else ("meta", usual)
         for device in devices:
             given = [_placeholders(spec, device) for spec in inputs]
             try:
