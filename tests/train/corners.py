@@ -32,6 +32,7 @@ from hocket.train import (
 from .corner_models import (
     WIDTH,
     Aside,
+    Checkpointed,
     ClampsInput,
     Images,
     Jittered,
@@ -346,6 +347,7 @@ def corners(comm: Communicator, folder: Path) -> dict[str, Any]:
             comm, lambda: Residual(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)), normal(2, 3, WIDTH)
         ),
         "own gradient": gradients_at_all_cuts(comm, Signs, normal(2, 3, WIDTH)),
+        "recomputed": gradients_at_all_cuts(comm, Checkpointed, normal(2, 3, WIDTH).requires_grad_()),
         "of a buffer": gradients_at_all_cuts(comm, OfBuffer, normal(2, 3, WIDTH)),
         "tied": two_pipes_on_a_rank(comm),
         "weighted": weighted(comm),

@@ -55,10 +55,14 @@ class KerasUpdate:
         own = {id(each) for stage in held for each in executor.split.stages[stage].parameters().values()}
         self._own = [each for each in self._variables if id(each.value) in own]
 
-    def step(self) -> None:
-        """Change the variables of this rank."""
+    def step(self, *, has_weight: bool = True) -> None:
+        """Change the variables of this rank; where no item of the batch counts, by gradients of 0, as Keras does."""
         values = [each.value for each in self._own]
-        pairs = [(value.grad, each) for value, each in zip(values, self._own, strict=True) if value.grad is not None]
+        pairs = [
+            (torch.zeros_like(value) if value.grad is None else value.grad, each)
+            for value, each in zip(values, self._own, strict=True)
+            if value.grad is not None or not has_weight
+        ]
         if self.optimizer.loss_scale_factor is not None:  # which `apply` divides by, as Keras multiplies the loss
             pairs = [(gradient * self.optimizer.loss_scale_factor, each) for gradient, each in pairs]
         limit = self.optimizer.global_clipnorm
@@ -68,8 +72,6 @@ class KerasUpdate:
         try:
             self.optimizer.global_clipnorm = None  # would be the norm of this rank's gradients alone
             with torch.no_grad():
-                if not pairs:  # a batch of no weight: its gradients are 0, and momentum goes on
-                    pairs = [(torch.zeros_like(value), each) for value, each in zip(values, self._own, strict=True)]
                 if pairs:
                     self.optimizer.apply([gradient for gradient, _ in pairs], [each for _, each in pairs])
                 else:

@@ -12,6 +12,7 @@ from unittest import mock
 import numpy as np
 import torch
 from torch import fx, nn
+from torch.utils.checkpoint import CheckpointFunction
 
 from hocket.errors import InvalidModel
 
@@ -34,6 +35,8 @@ class Tracer(fx.Tracer):
 
     def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
         def apply(kind: Any, *arguments: Any, **keywords: Any) -> Any:
+            if kind is CheckpointFunction:
+                return _recomputed(*arguments)
             if any(isinstance(each, fx.Proxy) for each in (*arguments, *keywords.values())):
                 return self.create_proxy("call_function", _call_of(kind), arguments, keywords)
             return _APPLY(kind, *arguments, **keywords)
@@ -57,6 +60,8 @@ def refusing_what_export_leaves_out() -> Iterator[None]:
     """
 
     def apply(kind: Any, *arguments: Any, **keywords: Any) -> Any:
+        if kind is CheckpointFunction:
+            return _recomputed(*arguments)
         if not kind.__module__.startswith("torch."):
             raise InvalidModel(f"{kind.__name__} has a backward pass of its own, which torch.export leaves out")
         return _APPLY(kind, *arguments, **keywords)
@@ -105,6 +110,11 @@ def random_state() -> tuple[Any, ...]:
     """Return where the generators of torch, Python and NumPy stand, to be compared."""
     of_numpy = [each.tobytes() if isinstance(each, np.ndarray) else each for each in np.random.get_state()]
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), *of_numpy
+
+
+def _recomputed(run: Callable[..., Any], _: bool, *arguments: Any) -> Any:
+    """What `torch.utils.checkpoint` with use_reentrant=True computes twice, without gradients at first."""
+    return run(*arguments)
 
 
 @cache

@@ -105,7 +105,7 @@ class Trainer:
         result = self.executor.step(parts.micro_batches, keeps_outputs=self._needs_outputs)
         if self._max_gradient_norm is not None:
             clip_gradients(self.executor, self._max_gradient_norm)
-        self.update.step()
+        self.update.step(has_weight=any(parts.weights))
         logs = self._logs(result, parts)
         self._add(self.totals, logs, batch, parts)
         return logs

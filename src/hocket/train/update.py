@@ -18,8 +18,8 @@ MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimi
 class Update(Protocol):
     """Changes parameters by their gradients, and can be saved."""
 
-    def step(self) -> None:
-        """Change the parameters of this rank's stages."""
+    def step(self, *, has_weight: bool = True) -> None:
+        """Change the parameters of this rank's stages; `has_weight`: whether any item of the batch counts."""
 
     def state(self) -> Mapping[str, Any]:
         """Return what this rank knows, such as averages of gradients; `merge` puts that of all ranks together."""
@@ -44,7 +44,7 @@ class TorchUpdate:
         self._parameters = [each for group in optimizer.param_groups for each in group["params"]]
         self._own = {id(each) for each in own if each.requires_grad}
 
-    def step(self) -> None:
+    def step(self, *, has_weight: bool = True) -> None:
         """Change the parameters."""
         self.optimizer.step()
 
