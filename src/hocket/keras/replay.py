@@ -120,9 +120,10 @@ class Replay:
         try:
             right = self._outcome(by_keras, tensors)
             mine = self._outcome(lambda copies: candidate(*copies), tensors)
+            is_same = len(mine) == len(right) and all(map(_equal, mine, right))
         except Exception:  # what Keras did once cannot be done again, or not for copies
-            right, mine = [], [None]
-        if len(mine) == len(right) and all(map(_equal, mine, right)):
+            is_same = False
+        if is_same:
             self.captured = candidate
         else:
             self.obstacle = "what it calls of torch depends on more than the shapes of its tensors"

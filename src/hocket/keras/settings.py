@@ -14,6 +14,7 @@ Setting: TypeAlias = tuple[int, str, Any]  # number of the object, name of the a
 
 _PLAIN = (bool, int, float, str, type(None))
 _WITH_SETTINGS = ("_regularizer", "_constraint")
+_ABSENT = object()
 _OF_MODES = "training"  # of torch modules; Keras sets it as it goes
 
 
@@ -44,7 +45,7 @@ class Settings:
         found = []
         for number, (each, known) in enumerate(zip(self._objects, self._known, strict=True)):
             for name, value in vars(each).items():
-                if known.get(name, self) is not value and name != _OF_MODES:
+                if known.get(name, _ABSENT) is not value and name != _OF_MODES:
                     self._check(each, name, value)
                     if name[0] != "_" and type(value) in _PLAIN:
                         found.append((number, name, value))

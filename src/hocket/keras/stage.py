@@ -195,7 +195,7 @@ class KerasStage(Stage):
         usual = str(backend.torch.core.get_device())
         devices = (usual,) if is_mixed else ("meta", usual)
         for device in devices:
-            given = [_placeholders(spec, device) for spec in inputs]
+            given = [_zeros(spec, device) for spec in inputs]
             try:
                 with (
                     backend.torch.core.device_scope(device),
@@ -269,7 +269,7 @@ def _unpacked(value: Any) -> Any:
     return value
 
 
-def _placeholders(spec: ValueSpec, device: str) -> Any:
+def _zeros(spec: ValueSpec, device: str) -> Any:
     leaves = [torch.zeros(leaf.shape, dtype=leaf.dtype, device=device) for leaf in spec.leaves]
     return pytree.tree_unflatten(leaves, spec.tree)
 
