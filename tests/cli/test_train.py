@@ -121,6 +121,7 @@ def test_what_is_left_to_keras_is_told(folder: Path) -> None:
         (["--model", "mine.py:model", "--epochs", "0"], "--epochs is 1 or more, not 0"),
         (["--model", "mine.py:model", "--steps", "-1"], "--steps is 1 or more, not -1"),
         (["--model", "mine.py:compiled", "--lr", "0.1"], "leave out --loss, --optimizer and --lr"),
+        (["--model", "mine.py:model", "--seed", "-1"], "seed is a whole number of 0 or more, not -1"),
         (["--model", "mine.py:model", "--batch-size", "0"], "--batch-size is 1 or more, not 0"),
         (["--model", "mine.py:model", "--lr", "-1"], "--lr is a number above zero, not -1.0"),
         (["--model", "mine.py:model", "--timeout", "0"], "--timeout is a number above zero, not 0.0"),

@@ -122,7 +122,9 @@ def _check(options: dict[str, Any], num_ranks: int) -> None:
         load_optimizer,
     )
     from hocket.train import Wanted, graph_of, settle_without_measuring
+    from hocket.train.checks import check_seed
 
+    check_seed(options["seed"])
     made = load_model(options["model"])
     if options["save"]:
         check_save_path(made, Path(options["save"]))
