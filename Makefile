@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(shell find native -name '*.[chi]pp' -o -name '*.inl' -o -name CMakeLists.txt)
 
-.PHONY: install demo test test-system lint format bench soak wheel clean
+PART ?= 1/1
+
+.PHONY: install demo test test-full test-native test-system lint format bench soak wheel clean
 .DEFAULT_GOAL := install
 
 install: $(VENV)/.native
@@ -23,7 +25,15 @@ demo: install
 	$(BIN)/python examples/mnist_ddp/demo.py
 
 test: install
-	$(BIN)/python -m pytest tests --ignore tests/system
+	$(BIN)/python -m pytest tests --ignore tests/native --ignore tests/system
+
+# Everything, every rank a fresh interpreter; in pieces: PART=1/4 to PART=4/4.
+test-full: install
+	$(BIN)/python -m pytest tests --ignore tests/system --tier full --part $(PART)
+
+# The native core as it is shipped, and under address and thread sanitizer.
+test-native: install
+	$(BIN)/python -m pytest tests/native
 
 # What needs root and Debian packages; CONTRIBUTING.md lists them.
 test-system: install
@@ -59,7 +69,7 @@ bench: install
 	$(BIN)/python benchmarks/vgg.py
 
 soak: install
-	HOCKET_SOAK=1 $(BIN)/python -m pytest tests --ignore tests/system --timeout 3600
+	HOCKET_SOAK=1 $(BIN)/python -m pytest tests --ignore tests/system --tier full --timeout 3600
 
 # The source archive and a manylinux wheel in dist/, tried out in an environment of their own.
 wheel: install

@@ -12,17 +12,56 @@ import cloudpickle
 import pytest
 
 from hocket.bench.launchers import wheel_file
+from hocket.session import spawner
 
-_SPAWNING = ("comm", "conformance", "keras", "mixing", "model", "train", "tune")
+from . import tier
+from .budgets import BudgetKeeper
+from .prefork.client import ForkServer
+
+_SPAWNING = ("comm", "conformance", "keras", "memory", "mixing", "model", "trace", "train", "tune")
 
 
-def pytest_configure() -> None:
+_fork_server = ForkServer()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of `make test` and `make test-full`."""
+    group = parser.getgroup("hocket")
+    group.addoption("--tier", choices=["quick", "full"], default="quick", help="quick: a fixed sample; full: all tests")
+    group.addoption("--part", metavar="I/N", default="1/1", help="only the I-th of N parts of the test files")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Ctrl-C works in the processes that tests start.
 
     A shell without job control starts its background jobs with SIGINT ignored, every process below inherits that, and
     Python then installs no handler: `make test &` would fail in all tests that interrupt something.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ[tier.VARIABLE] = config.getoption("tier")
+    is_all = config.args == ["tests"] and not config.getoption("keyword") and not config.getoption("markexpr")
+    is_enforced = not tier.is_full() and is_all
+    config.pluginmanager.register(BudgetKeeper(lambda: _fork_server.cpu_s, is_enforced), "hocket-budgets")
+
+
+def pytest_unconfigure() -> None:
+    """End what was started for the run."""
+    _fork_server.close()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what other parts, or the full tier alone, run."""
+    number, _, count = config.getoption("part").partition("/")
+    if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+        raise pytest.UsageError(f"--part must be I/N with I of 1 to N, such as 2/4, not {config.getoption('part')!r}")
+    files = sorted({item.path for item in items})
+    own = set(files[int(number) - 1 :: int(count)])
+    chosen = [
+        item for item in items if item.path in own and (tier.is_full() or item.get_closest_marker("full") is None)
+    ]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    items[:] = chosen
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -35,16 +74,20 @@ def _no_tables_of_this_user(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="module", autouse=True)
 def _ranks_of_spawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Where tests use `hocket.spawn`: what they run travels by value, as ranks are fresh interpreters, which cannot
-    import what lies in the folder of a test; and records of failures stay out of the tree."""
+    """Where tests use `hocket.spawn`: what they run travels by value, as ranks are other interpreters, which cannot
+    import what lies in the folder of a test; records of failures stay out of the tree; and in the quick tier ranks are
+    forked (`prefork`), but for modules marked `fresh_ranks`."""
     if request.path.parent.name not in _SPAWNING:
         yield
         return
+    is_fresh = tier.is_full() or request.node.get_closest_marker("fresh_ranks") is not None
     for module in (request.module, sys.modules.get(request.module.__package__)):
         if module is not None:
             cloudpickle.register_pickle_by_value(module)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOCKET_RECORD_DIR", str(tmp_path_factory.mktemp("records")))
+        if not is_fresh:
+            patch.setattr(spawner, "run_job", _fork_server.run_job)
         yield
 
 

@@ -1,0 +1,108 @@
+"""What `make test` may take, room by room, enforced by the run itself; CONTRIBUTING.md has the whole list.
+
+A budget is wall seconds on two cores that give 1.7 times one. Those change by the minute, so what is enforced is
+seconds of CPU, 1.7 for each: of this process, of the programs that tests start, and of the jobs of the fork server.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+CPU_S_EACH = 1.7
+TODAY = "rooms of the first nine issues"
+LATER_ROOM_S = 18.0
+BUDGETS_S = {TODAY: 360.0, "docs": 40.0, "system": 420.0}
+_OF_TODAY = {
+    "bench", "boot", "cli", "collectives", "comm", "conformance", "examples", "faults", "keras", "measure", "memory",
+    "mixing", "model", "pipeline", "prefork", "session", "sim", "torch", "trace", "train", "tune", "the project",
+}  # fmt: skip
+_SLOWEST = 20
+
+
+def room_of(path: Path) -> str:
+    """Return the folder of tests/ that a test file lies in, or "the project" for one that lies in tests/ itself."""
+    folders = path.parts[path.parts.index("tests") + 1 : -1]
+    return folders[0] if folders else "docs" if path.stem == "test_docs" else "the project"
+
+
+def budget_of(room: str) -> tuple[str, float]:
+    """Return whose budget a room draws on, and its seconds."""
+    owner = TODAY if room in _OF_TODAY else room
+    return owner, BUDGETS_S.get(owner, LATER_ROOM_S)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What one test took, its fixtures included."""
+
+    room: str
+    name: str
+    wall_s: float
+    cpu_s: float
+
+
+class BudgetKeeper:
+    """A pytest plugin that measures every test, prints what rooms took, and fails a run that took too much.
+
+    Args:
+        cpu_s_elsewhere: CPU seconds of processes that are neither this one nor children that it has waited for.
+        is_enforced: whether going over a budget fails the run: where all tests of the quick tier run.
+    """
+
+    def __init__(self, cpu_s_elsewhere: Callable[[], float], is_enforced: bool) -> None:
+        self._cpu_s_elsewhere = cpu_s_elsewhere
+        self._is_enforced = is_enforced
+        self._spent: list[Spent] = []
+
+    def _cpu_s(self) -> float:
+        return sum(os.times()[:4]) + self._cpu_s_elsewhere()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Measure a test."""
+        began_s, cpu_s = monotonic(), self._cpu_s()
+        try:
+            return (yield)
+        finally:
+            spent = Spent(room_of(item.path), item.nodeid, monotonic() - began_s, self._cpu_s() - cpu_s)
+            self._spent.append(spent)
+
+    def over_budget(self) -> list[str]:
+        """Return a line for each budget that was not enough."""
+        taken_s: dict[tuple[str, float], float] = defaultdict(float)
+        for each in self._spent:
+            taken_s[budget_of(each.room)] += each.cpu_s
+        return [
+            f"{owner}: {cpu_s:.0f} s of CPU, of {budget_s * CPU_S_EACH:.0f} s"
+            for (owner, budget_s), cpu_s in taken_s.items()
+            if cpu_s > budget_s * CPU_S_EACH
+        ]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail a run whose tests passed and took too long."""
+        if self._is_enforced and self.over_budget() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the seconds of rooms and of the slowest tests."""
+        write = terminalreporter.write_line
+        terminalreporter.section("seconds by room: wall, CPU, tests")
+        rooms: dict[str, list[Spent]] = defaultdict(list)
+        for each in self._spent:
+            rooms[each.room].append(each)
+        for room, tests in [*sorted(rooms.items()), ("all", self._spent)]:
+            wall_s, cpu_s = sum(each.wall_s for each in tests), sum(each.cpu_s for each in tests)
+            write(f"{room:<14}{wall_s:8.1f}{cpu_s:8.1f}{len(tests):7d}")
+        terminalreporter.section(f"the {_SLOWEST} slowest tests: wall, CPU")
+        for each in sorted(self._spent, key=lambda spent: -spent.wall_s)[:_SLOWEST]:
+            write(f"{each.wall_s:8.1f}{each.cpu_s:8.1f}  {each.name}")
+        for line in self.over_budget():
+            terminalreporter.write_line(f"over budget: {line}", red=True)

@@ -1,0 +1,85 @@
+"""Forks a process for each job that is asked for: ``python -m tests.prefork.server SOCKET``, from the project's root.
+
+A request is one byte with three descriptors: the job's own connection, stdout, stderr. What is to be run comes over
+that connection, and the result goes back the same way. All of them are pipes of the process that started this one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import sys
+from multiprocessing.connection import Connection
+from typing import NoReturn
+
+from hocket.boot import launcher
+
+from .forked_rank import ForkedRank, start_afresh
+from .preloaded import Preloaded
+
+_PRELOADED = (
+    "numpy", "numpy.testing", "ml_dtypes", "cloudpickle", "pytest", "mpi4py", "rich.console", "typer",
+    "hocket.session.spawned", "hocket.session.world", "hocket.tune", "hocket.comm", "hocket.backends.gloo",
+)  # fmt: skip
+_TORCH = ("torchgen", "functorch")
+
+
+def main(listener: socket.socket) -> None:
+    """Import what ranks need, say so, and serve until the other side is gone."""
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    torch = Preloaded("torch", _TORCH)
+    keras = Preloaded("keras", needs=torch)
+    for package in (torch, keras):
+        package.hide()
+    assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not be forked"
+    listener.send(b"r")
+    while True:
+        request, descriptors, _, _ = socket.recv_fds(listener, 1, 3)
+        if not request:
+            return
+        server = os.getpid()
+        if os.fork() == 0:
+            listener.close()
+            run(server, *descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        while _collect():
+            pass
+
+
+def _collect() -> bool:
+    """Collect a job that has ended."""
+    try:
+        return os.waitpid(-1, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return False
+
+
+def run(server: int, descriptor: int, stdout: int, stderr: int) -> NoReturn:
+    """Run one job and send its `JobResult`, or what was raised, with the seconds of CPU that it took."""
+    try:
+        connection = Connection(descriptor)
+        connection.send(os.getpid())
+        command, num_ranks, patience, environment, folder = connection.recv()
+        start_afresh(server, environment)
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        os.close(stdout)
+        os.close(stderr)
+        os.chdir(folder)
+        launcher.RankProcess = ForkedRank  # type: ignore[misc]
+        try:
+            answer: object = launcher.run_job(command, num_ranks, patience=patience)
+        except BaseException as error:
+            answer = error
+        times = os.times()
+        connection.send((answer, sum(times[:4])))
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[1])) as inherited:
+        main(inherited)

@@ -1,0 +1,61 @@
+"""Which tests run: `quick` is `make test`, a fixed sample where the whole would take minutes; `full` is everything."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import pytest
+
+T = TypeVar("T")
+VARIABLE = "HOCKET_TEST_TIER"
+
+full = pytest.mark.full
+"""Marks what `make test-full` alone runs."""
+
+
+def is_full() -> bool:
+    """Return whether everything is to run."""
+    return os.environ.get(VARIABLE) == "full"
+
+
+def sample(cases: Iterable[T], count: int) -> list[T]:
+    """Return all cases in the full tier, else `count` of them, the same ones each time."""
+    everything = list(cases)
+    if is_full() or len(everything) <= count:
+        return everything
+    chosen = sorted(random.Random(len(everything)).sample(range(len(everything)), count))
+    return [everything[number] for number in chosen]
+
+
+def covering(cases: Iterable[T], factors: Callable[[T], Sequence[Any]], strength: int = 2) -> list[T]:
+    """Return all cases in the full tier, else a covering array: of all cases, few that have every combination.
+
+    Args:
+        cases: of a product, or of part of one.
+        factors: the values that a case combines, such as operation, type and number of ranks.
+        strength: how many factors at a time have to be combined as in `cases`; 2 is every pair.
+
+    The cases are chosen greedily, each the one that adds most (D. M. Cohen et al., "The AETG system", IEEE TSE 1997).
+    """
+    everything = list(cases)
+    if is_full():
+        return everything
+    combinations = [_combinations(factors(case), strength) for case in everything]
+    missing = set().union(*combinations)
+    chosen: list[int] = []
+    left = list(range(len(everything)))
+    while missing:
+        left = [number for number in left if combinations[number] & missing]
+        best = max(left, key=lambda number: len(combinations[number] & missing))
+        missing -= combinations[best]
+        chosen.append(best)
+    return [everything[number] for number in sorted(chosen)]
+
+
+def _combinations(values: Sequence[Any], strength: int) -> set[tuple[tuple[int, str], ...]]:
+    named = [(place, repr(value)) for place, value in enumerate(values)]
+    return set(itertools.combinations(named, min(strength, len(named))))
