@@ -81,7 +81,7 @@ def _ranks_of_spawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
         yield
         return
     is_fresh = tier.is_full() or request.node.get_closest_marker("fresh_ranks") is not None
-    for module in (request.module, sys.modules.get(request.module.__package__)):
+    for module in (request.module, sys.modules.get(request.module.__package__), tier):
         if module is not None:
             cloudpickle.register_pickle_by_value(module)
     with pytest.MonkeyPatch.context() as patch:

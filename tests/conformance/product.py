@@ -15,7 +15,8 @@ import numpy as np
 import hocket as hk
 from hocket.comm.policy import DefaultPolicy
 
-from .cases import Case, most_items
+from ..tier import sample
+from .cases import Case, all_cases, large_cases, most_items
 from .data import Array, Pool
 from .outcome import check
 
@@ -130,6 +131,16 @@ _PREPARE: dict[str, Callable[[Cases, Case], Ready]] = {
         "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "reduce_scatter", "all_to_all", "send_recv",
     )
 }  # fmt: skip
+
+
+def some_cases(num_ranks: int) -> list[Case]:
+    """All cases in the full tier, else a sample of them."""
+    return sample(all_cases(num_ranks), 1_500)
+
+
+def some_large_cases(num_ranks: int) -> list[Case]:
+    """All large cases in the full tier, else a sample of them."""
+    return sample(large_cases(num_ranks), 32)
 
 
 def run_blocking(comm: hk.Communicator, cases: Sequence[Case], seed: int = 0) -> int:

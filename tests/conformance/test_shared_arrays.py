@@ -11,9 +11,12 @@ import pytest
 import hocket as hk
 from hocket import _native
 
+from ..tier import covering
+
 EAGER = _native.CONSTANTS["eager_bytes"]
 DTYPES = ("float32", "float64", "int32", "float16", "uint8", "complex64")
 COUNTS = (1, EAGER // 4 + 1, 40_001, 300_000)
+CASES = covering(product((2, 3, 4), DTYPES, COUNTS, (True, False)), tuple)  # ranks, type, items, in shared memory
 
 
 def _values(dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -114,22 +117,23 @@ class _Ranks:
         np.testing.assert_array_equal(out, np.concatenate(expected))
 
 
-def _run(comm: hk.Communicator) -> bool:
+def _run(comm: hk.Communicator, cases: list[tuple[str, int, bool]]) -> int:
     comm.all_reduce(comm.empty(EAGER, "uint8"))  # the first one makes that all ranks have mapped the memory
     comm.all_reduce(comm.empty(2 * EAGER, "uint8"))
-    for dtype, count in product(DTYPES, COUNTS):
-        for is_shared in (True, False):
-            ranks = _Ranks(comm, dtype, count, is_shared)
-            ranks.reductions()
-            ranks.copies()
-            ranks.counts()
-    return True
+    for dtype, count, is_shared in cases:
+        ranks = _Ranks(comm, dtype, count, is_shared)
+        ranks.reductions()
+        ranks.copies()
+        ranks.counts()
+    return len(cases)
 
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("num_ranks", [2, 3, 4])
 def test_every_collective(num_ranks: int) -> None:
-    assert all(hk.spawn(_run, num_ranks, timeout=190))
+    cases = [case for ranks, *case in CASES if ranks == num_ranks]
+    assert len(cases) > 3
+    assert hk.spawn(_run, num_ranks, cases, timeout=190) == [len(cases)] * num_ranks
 
 
 def _mixed(comm: hk.Communicator) -> bool:

@@ -12,15 +12,15 @@ from hocket.collectives import Schedule, algorithms
 from hocket.collectives.simulate import simulate
 from hocket.sim import Link
 
-from .cases import all_cases, large_cases
-from .product import run_async, run_blocking
+from ..tier import full
+from .product import run_async, run_blocking, some_cases, some_large_cases
 
 _LINK = Link.of(2.0, 10.0)
 
 
 def _run_product(comm: hk.Communicator) -> int:
-    cases = all_cases(comm.size)
-    large = large_cases(comm.size)
+    cases = some_cases(comm.size)
+    large = some_large_cases(comm.size)
     return run_blocking(comm, cases) + run_async(comm, cases) + run_async(comm, large, seed=1)
 
 
@@ -28,7 +28,7 @@ def _run_product(comm: hk.Communicator) -> int:
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
 def test_product(num_ranks: int) -> None:
     done = hk.simulate(_run_product, num_ranks, fabric=_LINK).results
-    assert done == [2 * len(all_cases(num_ranks)) + len(large_cases(num_ranks))] * num_ranks
+    assert done == [2 * len(some_cases(num_ranks)) + len(some_large_cases(num_ranks))] * num_ranks
 
 
 def _call(comm: hk.Communicator, schedule: Schedule, num_items: int) -> None:
@@ -59,7 +59,7 @@ def _call(comm: hk.Communicator, schedule: Schedule, num_items: int) -> None:
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("num_ranks", [2, 3, 7, 8, 16])
+@pytest.mark.parametrize("num_ranks", [2, 3, 7, 8, pytest.param(16, marks=full)])
 def test_executing_a_schedule_takes_what_simulating_it_says(num_ranks: int) -> None:
     num_items = 12 * 1024 * num_ranks
     compared = 0

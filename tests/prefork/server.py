@@ -6,6 +6,7 @@ that connection, and the result goes back the same way. All of them are pipes of
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import socket
@@ -33,6 +34,8 @@ def main(listener: socket.socket) -> None:
     keras = Preloaded("keras", needs=torch)
     for package in (torch, keras):
         package.hide()
+    gc.collect()
+    gc.freeze()  # a collection in a child would touch, and so copy, all that was imported
     assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not be forked"
     listener.send(b"r")
     while True:
