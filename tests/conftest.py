@@ -16,12 +16,9 @@ from hocket.session import spawner
 
 from . import tier
 from .budgets import BudgetKeeper
-from .prefork.client import ForkServer
+from .program import FORK_SERVER
 
 _SPAWNING = ("comm", "conformance", "keras", "memory", "mixing", "model", "trace", "train", "tune")
-
-
-_fork_server = ForkServer()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,12 +38,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[tier.VARIABLE] = config.getoption("tier")
     is_all = config.args == ["tests"] and not config.getoption("keyword") and not config.getoption("markexpr")
     is_enforced = not tier.is_full() and is_all
-    config.pluginmanager.register(BudgetKeeper(lambda: _fork_server.cpu_s, is_enforced), "hocket-budgets")
+    config.pluginmanager.register(BudgetKeeper(lambda: FORK_SERVER.cpu_s, is_enforced), "hocket-budgets")
 
 
 def pytest_unconfigure() -> None:
     """End what was started for the run."""
-    _fork_server.close()
+    FORK_SERVER.close()
 
 
 @pytest.hookimpl(trylast=True)
@@ -87,7 +84,7 @@ def _ranks_of_spawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOCKET_RECORD_DIR", str(tmp_path_factory.mktemp("records")))
         if not is_fresh:
-            patch.setattr(spawner, "run_job", _fork_server.run_job)
+            patch.setattr(spawner, "run_job", FORK_SERVER.run_job)
         yield
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from .. import program
 
 
 def hocket(folder: Path, *arguments: str, table: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -19,11 +20,5 @@ def hocket(folder: Path, *arguments: str, table: Path | None = None) -> subproce
     environ = {name: value for name, value in os.environ.items() if name != "HOCKET_TABLE"}
     if table is not None:
         environ["HOCKET_TABLE"] = str(table)
-    return subprocess.run(
-        [sys.executable, "-c", "from hocket.cli import main; main()", *arguments],
-        cwd=folder,
-        env={**environ, "COLUMNS": "100", "XDG_CACHE_HOME": str(folder / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    environ |= {"COLUMNS": "100", "XDG_CACHE_HOME": str(folder / "cache")}
+    return program.hocket(*arguments, folder=folder, environment=environ)

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from .. import program
+
 pytestmark = pytest.mark.timeout(120)
 QUICK = ("--budget", "1", "--ci", "0.5")
 
 
 def hocket(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hocket.cli", "bench", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+    return program.hocket("bench", *arguments, timeout_s=100)
 
 
 def test_run_and_report(tmp_path: Path) -> None:

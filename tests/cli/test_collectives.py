@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from .. import program
 
 pytestmark = pytest.mark.timeout(60)
 
 
 def hocket(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hocket.cli", "collectives", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50)
+    return program.hocket("collectives", *arguments, timeout_s=50)
 
 
 def test_list() -> None:

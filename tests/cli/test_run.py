@@ -10,18 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from .. import program
+
 pytestmark = pytest.mark.timeout(60)
 
 
 def hocket(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "from hocket.cli import main; main()", *arguments],
-        cwd=folder,
-        env={**os.environ, "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        timeout=40,
-    )
+    return program.hocket(*arguments, folder=folder, environment={**os.environ, "COLUMNS": "100"}, timeout_s=40)
 
 
 @pytest.fixture

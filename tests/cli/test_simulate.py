@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from hocket.trace.traffic import Traffic, TrafficStep
 
+from .. import program
+
 pytestmark = pytest.mark.timeout(60)
 
 
 def hocket(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hocket.cli", "simulate", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50)
+    return program.hocket("simulate", *arguments, timeout_s=50)
 
 
 def test_model() -> None:

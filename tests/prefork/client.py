@@ -1,4 +1,4 @@
-"""Runs jobs through the fork server: `ForkServer.run_job` takes the place of `hocket.boot.launcher.run_job`."""
+"""Runs jobs and programs through the fork server, from the process of pytest."""
 
 from __future__ import annotations
 
@@ -7,29 +7,34 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from hocket.boot.job_result import JobResult
 from hocket.boot.launcher import run_job as run_fresh_job
 from hocket.boot.supervisor import Patience
 
+from .requests import JobRequest, ProgramRequest, Request
+
 _ROOT = Path(__file__).parents[2]
 _START_DEADLINE_S = 120.0
-_GRACE_S = 30.0  # for the job's own clean-up, past its time limit
-# Variables that are read when modules are loaded: with other values than the server's a job needs fresh interpreters.
+_GRACE_S = 30.0  # for a job's own clean-up, past its time limit
+# Variables that are read when modules are loaded: with other values than the server's programs are fresh ones.
 _READ_AT_LOAD = ("HOCKET_ISA", "LD_", "PYTHON", "KERAS_", "TORCH", "OPENBLAS_", "NPY_", "MALLOC_", "GLIBC_")
 _THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-def _read_at_load() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith(_READ_AT_LOAD)}
+def _read_at_load(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(_READ_AT_LOAD)}
 
 
 class ForkServer:
     """A server process, started when it is first needed.
 
-    `cpu_s` is what its jobs have taken so far, in seconds of CPU; children of the server are not this process's own.
+    `cpu_s` is what its jobs have taken so far, in seconds of CPU; they are no children of this process.
     """
 
     def __init__(self) -> None:
@@ -40,32 +45,37 @@ class ForkServer:
 
     def run_job(self, command: list[str], num_ranks: int, *, patience: Patience) -> JobResult:
         """Run a job as `hocket.boot.launcher.run_job` does, of forked ranks where the variables allow it."""
-        if self._process is None:
-            self._start()
-        if _read_at_load() != self._variables:
+        request = JobRequest(dict(os.environ), os.getcwd(), command, num_ranks, patience)
+        if not self._may_fork(request):
             return run_fresh_job(command, num_ranks, patience=patience)
-        assert self._socket is not None
-        ours, theirs = socket.socketpair()
-        with theirs:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            socket.send_fds(self._socket, [b"j"], [theirs.fileno(), 1, 2])
-        with Connection(ours.detach()) as connection:
-            pid = connection.recv()
-            try:
-                connection.send((command, num_ranks, patience, dict(os.environ), os.getcwd()))
-                limit_s = None if patience.timeout_s is None else patience.timeout_s + _GRACE_S
-                if not connection.poll(limit_s):
-                    raise TimeoutError(f"the job did not end within {limit_s} s")
-                answer, cpu_s = connection.recv()
-            except BaseException:
-                os.kill(pid, signal.SIGKILL)  # its ranks die with it, and its guardian removes its files
-                raise
-        self.cpu_s += cpu_s
-        if isinstance(answer, BaseException):
-            raise answer
+        limit_s = None if patience.timeout_s is None else patience.timeout_s + _GRACE_S
+        sys.stdout.flush()
+        sys.stderr.flush()
+        answer = self._ask(request, limit_s, 1, 2)
         assert isinstance(answer, JobResult)
         return answer
+
+    def run_program(
+        self, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``python ARGUMENTS`` as `subprocess.run` does with captured output, forked where the variables allow it.
+
+        Args:
+            arguments: ``["script.py", *args]`` or ``["-m", "module", *args]``.
+            folder, environment: of the program.
+            timeout_s: seconds, after which TimeoutError is raised.
+        """
+        request = ProgramRequest(dict(environment), str(folder), arguments)
+        if not self._may_fork(request):
+            command = [sys.executable, *arguments]
+            return subprocess.run(
+                command, cwd=folder, env=dict(environment), capture_output=True, text=True, timeout=timeout_s
+            )
+        with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+            code = self._ask(request, timeout_s, stdout.fileno(), stderr.fileno())
+            stdout.seek(0)
+            stderr.seek(0)
+            return subprocess.CompletedProcess([sys.executable, *arguments], code, stdout.read(), stderr.read())
 
     def close(self) -> None:
         """End the server."""
@@ -74,8 +84,33 @@ class ForkServer:
             self._process.wait(_START_DEADLINE_S)
             self._process = None
 
+    def _may_fork(self, request: Request) -> bool:
+        if self._process is None:
+            self._start()
+        return _read_at_load(request.environment) == self._variables
+
+    def _ask(self, request: Request, limit_s: float | None, stdout: int, stderr: int) -> Any:
+        assert self._socket is not None
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._socket, [b"j"], [theirs.fileno(), stdout, stderr])
+        with Connection(ours.detach()) as connection:
+            pid = connection.recv()
+            try:
+                connection.send(request)
+                if not connection.poll(limit_s):
+                    raise TimeoutError(f"what was started did not end within {limit_s} s")
+                answer, cpu_s = connection.recv()
+            except BaseException:
+                os.kill(pid, signal.SIGKILL)  # its children die with it, and a job's guardian removes its files
+                raise
+        self.cpu_s += cpu_s
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
     def _start(self) -> None:
-        self._variables = _read_at_load()
+        self._variables = _read_at_load(os.environ)
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(

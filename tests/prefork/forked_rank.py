@@ -1,4 +1,4 @@
-"""A rank that is forked from this process instead of being started as a program."""
+"""A rank, or another Python program, that is forked from this process instead of being started afresh."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+import weakref
+from collections.abc import Mapping, Sequence
 from typing import IO, NoReturn
 
 from hocket.boot import runner
@@ -20,18 +21,32 @@ _prctl = ctypes.CDLL(None).prctl
 _MOST_DESCRIPTORS = 4096
 
 
-class ForkedRank(RankProcess):
-    """Takes the place of `RankProcess` for commands that `runner_command` made."""
+_RUNNER = runner_command([])
 
-    def __init__(self, rank: int, command: list[str], env: Mapping[str, str], *, piped: bool = False) -> None:
-        prefix = runner_command([])
-        assert command[: len(prefix)] == prefix and not piped
+
+def start_rank(rank: int, command: list[str], env: Mapping[str, str], *, piped: bool = False) -> RankProcess:
+    """Take the place of `RankProcess`: fork where the command is a Python program that `runner_command` made."""
+    if piped or command[: len(_RUNNER)] != _RUNNER:
+        return RankProcess(rank, command, env, piped=piped)
+    return ForkedRank(rank, command[len(_RUNNER) :], env)
+
+
+class ForkedRank(RankProcess):
+    """A forked rank in a process group of its own.
+
+    Args:
+        rank: number of the rank.
+        arguments: ``["script.py", *args]`` or ``["-m", "module", *args]``.
+        env: all its variables.
+    """
+
+    def __init__(self, rank: int, arguments: list[str], env: Mapping[str, str]) -> None:
         self.rank = rank
         self.started_s = time.time()
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            become_rank(parent, command[len(prefix) :], env)
+            become_program(parent, arguments, env)
         self._process = _Child(pid)  # type: ignore[assignment]
         self.pidfd = os.pidfd_open(pid)
 
@@ -60,11 +75,12 @@ def start_afresh(parent: int, environment: Mapping[str, str]) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # else temporary folders of the parent would go
     os.environ.clear()
     os.environ.update(environment)
 
 
-def become_rank(parent: int, arguments: list[str], environment: Mapping[str, str]) -> NoReturn:
+def become_program(parent: int, arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     """Run a program as `hocket.boot.runner` does, and end as an interpreter would but for freeing its memory."""
     code = 1
     try:
@@ -73,7 +89,7 @@ def become_rank(parent: int, arguments: list[str], environment: Mapping[str, str
         os.dup2(nothing, 0)
         os.closerange(3, _MOST_DESCRIPTORS)  # no object that owns one is let go: the frames above this one live on
         try:
-            runner.main(arguments)
+            runner.main(list(arguments))
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -12,16 +12,21 @@ import os
 import socket
 import sys
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import NoReturn
 
+import hocket.cli
 from hocket.boot import launcher
 
-from .forked_rank import ForkedRank, start_afresh
+from .forked_rank import become_program, start_afresh, start_rank
 from .preloaded import Preloaded
+from .requests import JobRequest, ProgramRequest, Request
 
 _PRELOADED = (
-    "numpy", "numpy.testing", "ml_dtypes", "cloudpickle", "pytest", "mpi4py", "rich.console", "typer",
-    "hocket.session.spawned", "hocket.session.world", "hocket.tune", "hocket.comm", "hocket.backends.gloo",
+    "numpy", "numpy.testing", "ml_dtypes", "cloudpickle", "pytest", "mpi4py", "rich.console", "rich.progress", "typer",
+    "matplotlib.figure", "matplotlib.backends.backend_agg", "hocket.session.spawned", "hocket.session.world",
+    "hocket.tune", "hocket.comm", "hocket.backends.gloo", "hocket.cli",
+    *(f"hocket.cli.{verb.stem}" for verb in (Path(hocket.cli.__file__).parent).glob("[!_]*.py")),
 )  # fmt: skip
 _TORCH = ("torchgen", "functorch")
 
@@ -45,7 +50,7 @@ def main(listener: socket.socket) -> None:
         server = os.getpid()
         if os.fork() == 0:
             listener.close()
-            run(server, *descriptors)
+            serve(server, *descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         while _collect():
@@ -53,34 +58,46 @@ def main(listener: socket.socket) -> None:
 
 
 def _collect() -> bool:
-    """Collect a job that has ended."""
+    """Collect a process that has ended."""
     try:
         return os.waitpid(-1, os.WNOHANG)[0] != 0
     except ChildProcessError:
         return False
 
 
-def run(server: int, descriptor: int, stdout: int, stderr: int) -> NoReturn:
-    """Run one job and send its `JobResult`, or what was raised, with the seconds of CPU that it took."""
+def serve(server: int, descriptor: int, stdout: int, stderr: int) -> NoReturn:
+    """Do what is asked for, and send what came of it, or what was raised, with the seconds of CPU that it took."""
     try:
         connection = Connection(descriptor)
         connection.send(os.getpid())
-        command, num_ranks, patience, environment, folder = connection.recv()
-        start_afresh(server, environment)
+        request: Request = connection.recv()
+        start_afresh(server, request.environment)
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
         os.close(stdout)
         os.close(stderr)
-        os.chdir(folder)
-        launcher.RankProcess = ForkedRank  # type: ignore[misc]
+        os.chdir(request.folder)
+        launcher.RankProcess = start_rank  # type: ignore[assignment,misc]
+        answer: object
         try:
-            answer: object = launcher.run_job(command, num_ranks, patience=patience)
+            answer = _run_job(request) if isinstance(request, JobRequest) else _run_program(request)
         except BaseException as error:
             answer = error
-        times = os.times()
-        connection.send((answer, sum(times[:4])))
+        connection.send((answer, sum(os.times()[:4])))
     finally:
         os._exit(0)
+
+
+def _run_job(request: JobRequest) -> object:
+    return launcher.run_job(list(request.command), request.num_ranks, patience=request.patience)
+
+
+def _run_program(request: ProgramRequest) -> int:
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        become_program(parent, request.arguments, request.environment)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 if __name__ == "__main__":

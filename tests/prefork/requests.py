@@ -1,0 +1,42 @@
+"""What the fork server is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hocket.boot.supervisor import Patience
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """Ranks, as of `hocket.boot.launcher.run_job`; answered with a `JobResult`.
+
+    Args:
+        environment, folder: of the launcher.
+        command: that `hocket.boot.rank_process.runner_command` made.
+        num_ranks, patience: as of `run_job`.
+    """
+
+    environment: Mapping[str, str]
+    folder: str
+    command: Sequence[str]
+    num_ranks: int
+    patience: Patience
+
+
+@dataclass(frozen=True)
+class ProgramRequest:
+    """A Python program; answered with its exit code, minus the signal's number if it was killed.
+
+    Args:
+        environment, folder: of the program.
+        arguments: ``["script.py", *args]`` or ``["-m", "module", *args]``.
+    """
+
+    environment: Mapping[str, str]
+    folder: str
+    arguments: Sequence[str]
+
+
+Request = JobRequest | ProgramRequest

@@ -1,0 +1,40 @@
+"""Python programs that tests run to their end: forked in the quick tier, fresh interpreters in the full one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from . import tier
+from .prefork.client import ForkServer
+
+FORK_SERVER = ForkServer()
+
+
+def run_python(
+    *arguments: str, folder: Path | None = None, environment: Mapping[str, str] | None = None, timeout_s: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python ARGUMENTS`` and return its exit code and what it printed.
+
+    Args:
+        arguments: a script, or "-m" and a module, and what follows.
+        folder: where it runs; here by default.
+        environment: all its variables; those of this process by default.
+        timeout_s: seconds after which it is killed, and TimeoutError or subprocess.TimeoutExpired raised.
+    """
+    folder = folder or Path.cwd()
+    env = dict(os.environ if environment is None else environment)
+    if tier.is_full():
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=timeout_s)
+    return FORK_SERVER.run_program(arguments, folder=folder, environment=env, timeout_s=timeout_s)
+
+
+def hocket(
+    *arguments: str, folder: Path | None = None, environment: Mapping[str, str] | None = None, timeout_s: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """Run the command ``hocket ARGUMENTS``; the rest as of `run_python`."""
+    return run_python("-m", "hocket.cli", *arguments, folder=folder, environment=environment, timeout_s=timeout_s)
