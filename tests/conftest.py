@@ -54,9 +54,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"--part must be I/N with I of 1 to N, such as 2/4, not {config.getoption('part')!r}")
     files = sorted({item.path for item in items})
     own = set(files[int(number) - 1 :: int(count)])
-    chosen = [
-        item for item in items if item.path in own and (tier.is_full() or item.get_closest_marker("full") is None)
-    ]
+    chosen = [item for item in items if item.path in own]
+    if not tier.is_full():
+        chosen = tier.choose_items([item for item in chosen if item.get_closest_marker("full") is None])
     config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
     items[:] = chosen
 

@@ -56,6 +56,31 @@ def covering(cases: Iterable[T], factors: Callable[[T], Sequence[Any]], strength
     return [everything[number] for number in sorted(chosen)]
 
 
+# Rooms in which a test starts whole jobs of fresh interpreters: of a product of parameters each value is enough.
+_STRENGTHS = {"boot": 1, "faults": 1, "mixing": 1}
+
+
+def choose_items(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests of the quick tier: of one with several parameters a covering array of their values.
+
+    Pairs are covered, or single values in some rooms; a test with one parameter keeps all of its values.
+    """
+    chosen: list[pytest.Item] = []
+    for (path, _), group in itertools.groupby(
+        items, lambda item: (item.path, getattr(item, "originalname", item.name))
+    ):
+        strength = _STRENGTHS.get(path.parent.name, 2)
+        tests = list(group)
+        chosen += covering(tests, _parameters, strength) if len(_parameters(tests[0])) > strength else tests
+    return chosen
+
+
+def _parameters(item: pytest.Item) -> tuple[str, ...]:
+    """The values of a test's parameters, as its id names them; those that are set together are one."""
+    callspec = getattr(item, "callspec", None)
+    return () if callspec is None else tuple(callspec._idlist)
+
+
 def _combinations(values: Sequence[Any], strength: int) -> set[tuple[tuple[int, str], ...]]:
     named = [(place, repr(value)) for place, value in enumerate(values)]
     return set(itertools.combinations(named, min(strength, len(named))))
