@@ -10,6 +10,7 @@ from pathlib import Path
 
 from . import tier
 from .prefork.client import ForkServer
+from .prefork.program import ForkedProgram, start_fresh_program
 
 FORK_SERVER = ForkServer()
 
@@ -31,6 +32,15 @@ def run_python(
         command = [sys.executable, *arguments]
         return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=timeout_s)
     return FORK_SERVER.run_program(arguments, folder=folder, environment=env, timeout_s=timeout_s)
+
+
+def start_python(
+    *arguments: str, folder: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[str] | ForkedProgram:
+    """Start ``python ARGUMENTS`` in a process group of its own, with pipes; the rest as of `run_python`."""
+    if tier.is_full():
+        return start_fresh_program([sys.executable, *arguments], folder=folder, environment=environment)
+    return FORK_SERVER.start_program(arguments, folder=folder, environment=environment)
 
 
 def hocket(

@@ -14,6 +14,7 @@ from hocket.bench.targets import parse_targets
 from hocket.errors import LaunchError, WrongResult
 from hocket.measure import StopRule
 
+from ..tier import sample
 from .test_choice import OMB_PY
 
 pytestmark = pytest.mark.timeout(240)
@@ -25,7 +26,9 @@ def measured(names, libraries, num_ranks=2, **options) -> Run:
     return run_points(choose_points(names, targets, **options), targets, num_ranks, BRIEF)
 
 
-@pytest.mark.parametrize("libraries", ["shm,gloo", "mpi:mpich", "mpi:openmpi", "mpi4py:mpich", "mpi4py:openmpi"])
+@pytest.mark.parametrize(
+    "libraries", sample(["shm,gloo", "mpi:mpich", "mpi:openmpi", "mpi4py:mpich", "mpi4py:openmpi"], 2)
+)
 def test_all_of_omb_py_by_memory_and_by_objects(libraries):
     ran = measured(OMB_PY, libraries, apis=["buffer", "pickle"], sizes=[8, 4096])
     assert not [each for each in ran.warnings if "left out" in each]

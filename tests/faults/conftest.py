@@ -18,7 +18,12 @@ from typing import Any
 
 import pytest
 
+from ..prefork.forked_rank import MARK, process_name
+from ..prefork.program import ForkedProgram, start_fresh_program
+from ..program import start_python
+
 DEADLINE_S = 110.0
+Running = subprocess.Popen[str] | ForkedProgram
 _BIN = Path(sys.executable).parent
 _PRELUDE = Path(__file__).parent / "prelude.py"
 
@@ -29,7 +34,7 @@ class Job:
 
     folder: Path
     mark: str
-    processes: list[subprocess.Popen[str]]
+    processes: list[Running]
     return_codes: list[int] = field(default_factory=list)
     stdout: str = ""
     stderr: str = ""
@@ -73,9 +78,10 @@ class Job:
 class Jobs:
     """Starts jobs and checks, when the test is over, that nothing of them is left."""
 
-    def __init__(self, folder: Path, launcher_command: Callable[[str], list[str]]) -> None:
+    def __init__(self, folder: Path, launcher_command: Callable[[str], list[str]], is_fresh: bool) -> None:
         self._folder = folder
         self._launcher_command = launcher_command
+        self._is_fresh = is_fresh
         self._uses_open_mpi = False
         self._jobs: list[Job] = []
         self._shared_memory = set(os.listdir("/dev/shm"))
@@ -95,13 +101,13 @@ class Jobs:
         elif torchrun:
             command = [str(_BIN / "torchrun"), "--standalone", f"--nproc-per-node={num_ranks}"]
         else:
-            command = [sys.executable, "-c", "from hocket.cli import main; main()", "run", "-n", str(num_ranks)]
+            command = [sys.executable, "-m", "hocket.cli", "run", "-n", str(num_ranks)]
         return self._start(script, [(command, {})], args, env)
 
     def start_on_hosts(self, script: str, num_local: int, *args: str, num_hosts: int = 2, **env: str) -> Job:
         """Start a script on some hosts, which are this machine under other names: `num_local` ranks on each."""
         port = _free_port()
-        command = [sys.executable, "-c", "from hocket.cli import main; main()", "run", "-n", str(num_local)]
+        command = [sys.executable, "-m", "hocket.cli", "run", "-n", str(num_local)]
         command += ["--nnodes", str(num_hosts), "--master-addr", "127.0.0.1", "--master-port", str(port)]
         starts = [([*command, "--node-rank", str(host)], {"HOCKET_HOST": f"host-{host}"}) for host in range(num_hosts)]
         return self._start(script, starts, args, env)
@@ -123,26 +129,28 @@ class Jobs:
         self._jobs.append(job)
         for command, variables in starts:
             job.processes.append(
-                subprocess.Popen(
+                self._start_process(
                     [*command, "script.py", *args],
-                    cwd=folder,
-                    env={
+                    folder,
+                    {
                         **os.environ,
                         "TMPDIR": str(folder / "temporary"),
                         "HOCKET_RECORD_DIR": str(folder / "records"),
-                        "HOCKET_TEST_MARK": job.mark,
+                        MARK: job.mark,
                         "OMP_NUM_THREADS": "1",
                         "COLUMNS": "120",
                         **variables,
                         **env,
                     },
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    process_group=0,
                 )
             )
         return job
+
+    def _start_process(self, command: list[str], folder: Path, environment: dict[str, str]) -> Running:
+        """Start a command: by the fork server, where it is a Python program, this is the quick tier and it may be."""
+        if command[0] != sys.executable or self._is_fresh:
+            return start_fresh_program(command, folder=folder, environment=environment)
+        return start_python(*command[1:], folder=folder, environment=environment)
 
     def check_leftovers(self) -> None:
         for job in self._jobs:
@@ -179,12 +187,15 @@ def _free_port() -> int:
 
 
 def _processes_of(job: Job) -> list[int]:
-    """Every process that has inherited the job's mark, whoever its parent is now."""
-    mark = f"HOCKET_TEST_MARK={job.mark}".encode()
+    """Every process that has inherited the job's mark, as a variable or as its name, whoever its parent is now."""
+    mark, process = f"{MARK}={job.mark}".encode(), process_name(job.mark)
     found = []
     for name in os.listdir("/proc"):
         try:
-            if name.isdigit() and mark in Path(f"/proc/{name}/environ").read_bytes():
+            if not name.isdigit():
+                continue
+            folder = Path("/proc", name)
+            if (folder / "comm").read_bytes().strip() == process or mark in (folder / "environ").read_bytes():
                 found.append(int(name))
         except OSError:
             continue  # ended meanwhile, or another user's
@@ -203,8 +214,10 @@ def _is_in_use(name: str) -> bool:
 
 
 @pytest.fixture
-def jobs(tmp_path: Path, launcher_command: Callable[[str], list[str]]) -> Iterator[Jobs]:
-    started = Jobs(tmp_path, launcher_command)
+def jobs(
+    tmp_path: Path, launcher_command: Callable[[str], list[str]], request: pytest.FixtureRequest
+) -> Iterator[Jobs]:
+    started = Jobs(tmp_path, launcher_command, request.node.get_closest_marker("fresh_ranks") is not None)
     try:
         yield started
         started.check_leftovers()

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from ..tier import sample
+
 pytestmark = pytest.mark.timeout(120)
 
 NUM_SEEDS = 100 if os.environ.get("HOCKET_SOAK") else 20
@@ -40,7 +42,7 @@ def make_plan(seed: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("seed", range(NUM_SEEDS))
+@pytest.mark.parametrize("seed", sample(range(NUM_SEEDS), 6))
 def test_the_others_raise_in_time_and_nothing_is_left(run_job: Callable[..., Any], seed: int) -> None:
     plan = make_plan(seed)
     job = run_job(SCENARIO, plan["size"], json.dumps(plan))

@@ -127,6 +127,7 @@ comm.barrier()
     assert job.notes("child")[0]["status"] == 0
 
 
+@pytest.mark.fresh_ranks
 def test_cycles_of_init_and_finalize(run_job: Callable[..., Any]) -> None:
     script = """
 def counts():

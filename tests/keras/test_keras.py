@@ -12,6 +12,7 @@ import pytest
 import hocket as hk
 from hocket.errors import InvalidArgument, InvalidModel, InvalidType
 
+from ..tier import sample
 from .models import compare_application, keras, losses_of_one_process, network, train, train_all
 
 pytestmark = pytest.mark.timeout(250)
@@ -103,7 +104,7 @@ APPLICATIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", APPLICATIONS)
+@pytest.mark.parametrize("name", sample(APPLICATIONS, 1))
 def test_applications_cut_anywhere_are_the_same_bit_for_bit(name: str) -> None:
     (found,) = hk.spawn(compare_application, 1, name, APPLICATIONS[name], (2, 3, 4), timeout=200)
     for num_stages, each in found.items():

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,6 +16,7 @@ from hocket.boot.job_result import JobResult
 from hocket.boot.launcher import run_job as run_fresh_job
 from hocket.boot.supervisor import Patience
 
+from .program import ForkedProgram, start_fresh_program
 from .requests import JobRequest, ProgramRequest, Request
 
 _ROOT = Path(__file__).parents[2]
@@ -51,7 +51,15 @@ class ForkServer:
         limit_s = None if patience.timeout_s is None else patience.timeout_s + _GRACE_S
         sys.stdout.flush()
         sys.stderr.flush()
-        answer = self._ask(request, limit_s, 1, 2)
+        connection, pid = self._send(request, 1, 2)
+        with connection:
+            try:
+                if not connection.poll(limit_s):
+                    raise TimeoutError(f"the job did not end within {limit_s} s")
+                answer = self.receive(connection)
+            except BaseException:
+                os.kill(pid, signal.SIGKILL)  # its ranks die with it, and its guardian removes its files
+                raise
         assert isinstance(answer, JobResult)
         return answer
 
@@ -63,19 +71,26 @@ class ForkServer:
         Args:
             arguments: ``["script.py", *args]`` or ``["-m", "module", *args]``.
             folder, environment: of the program.
-            timeout_s: seconds, after which TimeoutError is raised.
+            timeout_s: seconds, after which it is killed and subprocess.TimeoutExpired raised.
         """
+        with self.start_program(arguments, folder=folder, environment=environment) as program:
+            stdout, stderr = program.communicate(timeout_s)
+        return subprocess.CompletedProcess([sys.executable, *arguments], program.returncode, stdout, stderr)
+
+    def start_program(
+        self, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str]
+    ) -> subprocess.Popen[str] | ForkedProgram:
+        """Start ``python ARGUMENTS`` in a process group of its own, with pipes; the rest as of `run_program`."""
         request = ProgramRequest(dict(environment), str(folder), arguments)
         if not self._may_fork(request):
-            command = [sys.executable, *arguments]
-            return subprocess.run(
-                command, cwd=folder, env=dict(environment), capture_output=True, text=True, timeout=timeout_s
-            )
-        with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
-            code = self._ask(request, timeout_s, stdout.fileno(), stderr.fileno())
-            stdout.seek(0)
-            stderr.seek(0)
-            return subprocess.CompletedProcess([sys.executable, *arguments], code, stdout.read(), stderr.read())
+            return start_fresh_program([sys.executable, *arguments], folder=folder, environment=environment)
+        pipes = [os.pipe() for _ in range(2)]
+        try:
+            connection, _ = self._send(request, *(written for _, written in pipes))
+        finally:
+            for _, written in pipes:
+                os.close(written)
+        return ForkedProgram(self, connection, *(open(read, "rb", buffering=0) for read, _ in pipes))
 
     def close(self) -> None:
         """End the server."""
@@ -89,21 +104,19 @@ class ForkServer:
             self._start()
         return _read_at_load(request.environment) == self._variables
 
-    def _ask(self, request: Request, limit_s: float | None, stdout: int, stderr: int) -> Any:
+    def _send(self, request: Request, stdout: int, stderr: int) -> tuple[Connection, int]:
         assert self._socket is not None
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._socket, [b"j"], [theirs.fileno(), stdout, stderr])
-        with Connection(ours.detach()) as connection:
-            pid = connection.recv()
-            try:
-                connection.send(request)
-                if not connection.poll(limit_s):
-                    raise TimeoutError(f"what was started did not end within {limit_s} s")
-                answer, cpu_s = connection.recv()
-            except BaseException:
-                os.kill(pid, signal.SIGKILL)  # its children die with it, and a job's guardian removes its files
-                raise
+        connection = Connection(ours.detach())
+        pid = connection.recv()
+        connection.send(request)
+        return connection, pid
+
+    def receive(self, connection: Connection) -> Any:
+        """Return what came of a request, or raise it."""
+        answer, cpu_s = connection.recv()
         self.cpu_s += cpu_s
         if isinstance(answer, BaseException):
             raise answer

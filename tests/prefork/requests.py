@@ -27,7 +27,7 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class ProgramRequest:
-    """A Python program; answered with its exit code, minus the signal's number if it was killed.
+    """A Python program; answered with its pid, and then its exit code, minus the signal's number if it was killed.
 
     Args:
         environment, folder: of the program.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import signal
 import socket
 import sys
 from multiprocessing.connection import Connection
@@ -42,6 +43,7 @@ def main(listener: socket.socket) -> None:
     gc.collect()
     gc.freeze()  # a collection in a child would touch, and so copy, all that was imported
     assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not be forked"
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody collects what it forks
     listener.send(b"r")
     while True:
         request, descriptors, _, _ = socket.recv_fds(listener, 1, 3)
@@ -53,16 +55,6 @@ def main(listener: socket.socket) -> None:
             serve(server, *descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-        while _collect():
-            pass
-
-
-def _collect() -> bool:
-    """Collect a process that has ended."""
-    try:
-        return os.waitpid(-1, os.WNOHANG)[0] != 0
-    except ChildProcessError:
-        return False
 
 
 def serve(server: int, descriptor: int, stdout: int, stderr: int) -> NoReturn:
@@ -80,7 +72,7 @@ def serve(server: int, descriptor: int, stdout: int, stderr: int) -> NoReturn:
         launcher.RankProcess = start_rank  # type: ignore[assignment,misc]
         answer: object
         try:
-            answer = _run_job(request) if isinstance(request, JobRequest) else _run_program(request)
+            answer = _run_job(request) if isinstance(request, JobRequest) else _run_program(request, connection)
         except BaseException as error:
             answer = error
         connection.send((answer, sum(os.times()[:4])))
@@ -92,11 +84,12 @@ def _run_job(request: JobRequest) -> object:
     return launcher.run_job(list(request.command), request.num_ranks, patience=request.patience)
 
 
-def _run_program(request: ProgramRequest) -> int:
+def _run_program(request: ProgramRequest, connection: Connection) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         become_program(parent, request.arguments, request.environment)
+    connection.send(pid)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
