@@ -53,7 +53,7 @@ class BudgetKeeper:
 
     Args:
         cpu_s_elsewhere: CPU seconds of processes that are neither this one nor children that it has waited for.
-        is_enforced: whether going over a budget fails the run: where all tests of the quick tier run.
+        is_enforced: whether going over a budget fails the run.
     """
 
     def __init__(self, cpu_s_elsewhere: Callable[[], float], is_enforced: bool) -> None:

@@ -1,5 +1,8 @@
 """Forks a process for each job that is asked for: ``python -m tests.prefork.server SOCKET``, from the project's root.
 
+A fresh interpreter spends a second in imports before it does anything: most of the time of most tests. Here that is
+done once. In `make test-full` ranks and programs are fresh interpreters, as a user's are.
+
 A request is one byte with three descriptors: the job's own connection, stdout, stderr. What is to be run comes over
 that connection, and the result goes back the same way. All of them are pipes of the process that started this one.
 """

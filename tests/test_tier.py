@@ -1,0 +1,41 @@
+"""The quick tier's choices: what a covering array covers, and that a sample is fixed."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+import pytest
+
+from . import tier
+from .tier import covering, sample
+
+CASES = list(product("abc", range(4), (True, False), "xy"))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(tier.VARIABLE, "quick")
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("strength", [1, 2, 3])
+def test_every_combination_is_covered(strength: int) -> None:
+    chosen = covering(CASES, tuple, strength)
+    for places in combinations(range(4), strength):
+        assert {tuple(case[at] for at in places) for case in chosen} == {
+            tuple(case[at] for at in places) for case in CASES
+        }
+    assert len(chosen) < [10, 20, 40][strength - 1] < len(CASES)
+    assert chosen == covering(CASES, tuple, strength)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_sample_is_the_same_each_time() -> None:
+    assert sample(CASES, 5) == sample(CASES, 5)
+    assert len(set(sample(CASES, 5))) == 5
+    assert sample(CASES, 100) == CASES
+
+
+def test_the_full_tier_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(tier.VARIABLE, "full")
+    assert covering(CASES, tuple) == sample(CASES, 5) == CASES
