@@ -13,17 +13,20 @@ from pathlib import Path
 import pytest
 import torch
 
+from ..program import run_python, start_python
+from ..tier import full
+
 HERE = Path(__file__).parent
 
 
 def run(num_ranks: int, script: str, *args: str, launcher: str = "hocket") -> str:
     """Run a script of this folder as a job; fail with its output."""
     if launcher == "hocket":
-        command = [sys.executable, "-m", "hocket.cli", "run", "-n", str(num_ranks), str(HERE / script), *args]
+        command = ["-m", "hocket.cli", "run", "-n", str(num_ranks), str(HERE / script), *args]
     else:
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(num_ranks),
+        command = ["-m", "torch.distributed.run", "--nproc-per-node", str(num_ranks),
                    "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(HERE / script), *args]  # fmt: skip
-    job = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    job = run_python(*command, timeout_s=150)
     assert job.returncode == 0, job.stdout + job.stderr
     return job.stdout
 
@@ -32,19 +35,18 @@ def run_on_two_hosts(num_local: int, script: str, *args: str, fails: bool = Fals
     """Run a script of this folder on this machine under two names; return what it printed."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "hocket.cli", "run", "-n", str(num_local), "--nnodes", "2",
+    command = ["-m", "hocket.cli", "run", "-n", str(num_local), "--nnodes", "2",
                "--master-addr", "127.0.0.1", "--master-port", str(port)]  # fmt: skip
     launchers = [
-        subprocess.Popen(
-            [*command, "--node-rank", str(host), str(HERE / script), *args],
-            env={**os.environ, **env, "HOCKET_HOST": f"host-{host}"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        start_python(
+            *command,
+            *("--node-rank", str(host), str(HERE / script), *args),
+            folder=Path.cwd(),
+            environment={**os.environ, **env, "HOCKET_HOST": f"host-{host}"},
         )
         for host in range(2)
     ]
-    outputs = [launcher.communicate(timeout=150)[0] for launcher in launchers]
+    outputs = ["".join(launcher.communicate(timeout=150)) for launcher in launchers]
     assert [launcher.returncode != 0 for launcher in launchers] == [fails, fails], "".join(outputs)
     return "".join(outputs)
 
@@ -117,6 +119,7 @@ def test_buffers_in_shared_memory(num_ranks: int) -> None:
 
 
 @pytest.mark.timeout(200)
+@full
 def test_elastic_restart_under_torchrun(tmp_path: Path) -> None:
     """A rank dies in the middle; torchrun starts all of them again, and they go on from their checkpoint."""
     plain = run(2, "elastic.py", "gloo", str(tmp_path / "gloo"), launcher="torchrun")
