@@ -16,6 +16,7 @@ PACKAGE = ROOT / "src" / "hocket"
 
 FLOORS = {
     "errors": 0,
+    "discovery": 0,
     "_native": 0,
     "trace": 1,
     "boot": 1,

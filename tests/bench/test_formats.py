@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from hocket.bench.formats.layout import Layout
-from hocket.bench.formats.registry import find_writer, format_names
+from hocket.bench.layout import Layout
 from hocket.bench.result import Result
 from hocket.bench.run import Run
+from hocket.bench.writers import find_writer, format_names
 from hocket.errors import InvalidArgument
 
 from .results import result

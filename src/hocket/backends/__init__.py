@@ -5,13 +5,13 @@ shm, which needs no adapter, is native and always first.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import sys
 from collections.abc import Collection
 from functools import cache
 
 from hocket.backends._split import make_split
 from hocket.backends.base import Backend, Job, Lane, Lanes, Shares
+from hocket.discovery import discover
 from hocket.errors import BackendUnavailable
 
 __all__ = ["Backend", "Job", "Lane", "Lanes", "Shares", "backends_among", "find_backends", "has_collectives"]
@@ -20,12 +20,8 @@ __all__ = ["Backend", "Job", "Lane", "Lanes", "Shares", "backends_among", "find_
 @cache
 def find_backends() -> dict[str, type[Backend]]:
     """Return the adapters of this folder by name, in order of their names; their libraries are not loaded."""
-    found = {}
-    for module in sorted(pkgutil.iter_modules(__path__), key=lambda each: each.name):
-        if module.name != "base" and not module.name.startswith("_"):
-            adapter: type[Backend] = importlib.import_module(f"{__name__}.{module.name}").ADAPTER
-            found[adapter.name] = adapter
-    return found
+    adapters: list[type[Backend]] = [each.ADAPTER for each in discover(sys.modules[__name__], "ADAPTER")]
+    return {each.name: each for each in adapters}
 
 
 def backends_among(wanted: Collection[str] | None) -> dict[str, type[Backend]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +13,7 @@ import hocket.bench.families as folder
 from hocket.bench.buffers.base import BufferKind
 from hocket.bench.drivers.base import Call, Driver
 from hocket.bench.point import Point
+from hocket.discovery import discover
 from hocket.errors import InvalidArgument
 
 
@@ -132,10 +131,7 @@ class Benchmark:
 @lru_cache
 def benchmarks() -> Mapping[str, Benchmark]:
     """Return all of them, by name."""
-    modules = (
-        importlib.import_module(f"{folder.__name__}.{each.name}") for each in pkgutil.iter_modules(folder.__path__)
-    )
-    found = [benchmark for module in modules for benchmark in getattr(module, "BENCHMARKS", ())]
+    found = [benchmark for module in discover(folder, "BENCHMARKS") for benchmark in module.BENCHMARKS]
     return {each.name: each for each in sorted(found, key=lambda each: (each.family != "point to point", each.family))}
 
 

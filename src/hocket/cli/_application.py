@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import os
-import pkgutil
 import sys
 from typing import Annotated, Any, cast
 
@@ -13,6 +11,7 @@ import typer
 
 import hocket.cli
 from hocket.boot.environment import read_world
+from hocket.discovery import discover
 from hocket.errors import (
     HocketError,
     InvalidArgument,
@@ -71,9 +70,8 @@ def _application() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     application.callback()(_options)
-    for module in pkgutil.iter_modules(hocket.cli.__path__):
-        if not module.name.startswith("_"):
-            importlib.import_module(f"hocket.cli.{module.name}").register(application)
+    for module in discover(hocket.cli):
+        module.register(application)
     return application
 
 

@@ -115,9 +115,9 @@ def run(
     as_json: AsJson = False,
 ) -> int:
     """Check the arguments, measure, and print or write the results."""
-    from hocket.bench.formats.layout import Layout
-    from hocket.bench.formats.registry import find_writer
+    from hocket.bench.layout import Layout
     from hocket.bench.run import run_points
+    from hocket.bench.writers import find_writer
     from hocket.cli._bench_table import print_run, shown
     from hocket.measure import StopRule
 
@@ -190,9 +190,9 @@ def list_all() -> int:
     """Print what can be chosen."""
     from hocket.bench.buffers.registry import buffer_kinds, find_kind
     from hocket.bench.drivers.base import APIS
-    from hocket.bench.formats.registry import format_names
     from hocket.bench.registry import benchmarks
     from hocket.bench.targets import known_targets, parse_targets
+    from hocket.bench.writers import format_names
 
     found = benchmarks()
     for family in dict.fromkeys(each.family for each in found.values()):

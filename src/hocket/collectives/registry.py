@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -13,6 +11,7 @@ from typing import Any, TypeAlias
 import hocket.collectives.families as folder
 from hocket.collectives.schedule import Schedule
 from hocket.collectives.semantics import SEMANTICS
+from hocket.discovery import discover
 from hocket.errors import InvalidArgument
 from hocket.sim import Link
 
@@ -125,8 +124,7 @@ def algorithm(
 
 @lru_cache
 def _load() -> None:
-    for module in pkgutil.iter_modules(folder.__path__):
-        importlib.import_module(f"{folder.__name__}.{module.name}")
+    discover(folder)
 
 
 def algorithms(collective: str | None = None) -> list[Algorithm]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, cast
 
 import hocket.pipeline.formats as folder
+from hocket.discovery import discover
 from hocket.errors import InvalidArgument, InvalidSchedule
 from hocket.pipeline.schedule import PipelineSchedule
 
@@ -26,9 +25,7 @@ class Form(Protocol):
 @lru_cache
 def forms() -> dict[str, Form]:
     """Return all forms by the endings of their files."""
-    names = [each.name for each in pkgutil.iter_modules(folder.__path__) if not each.name.startswith("_")]
-    modules = [cast(Form, importlib.import_module(f"{folder.__name__}.{name}")) for name in names]
-    return {each.ENDING: each for each in modules}
+    return {each.ENDING: cast(Form, each) for each in discover(folder)}
 
 
 def load_schedule(path: str | Path) -> PipelineSchedule:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from types import MappingProxyType
 from typing import Literal
 
 import hocket.pipeline.kinds as folder
+from hocket.discovery import discover
 from hocket.errors import InvalidArgument
 
 Field = Literal["step", "pipe", "stage", "micro_batch", "peer"]
@@ -104,8 +103,7 @@ def register_kind(kind: Kind) -> Kind:
 
 @lru_cache
 def _load() -> None:
-    for module in pkgutil.iter_modules(folder.__path__):
-        importlib.import_module(f"{folder.__name__}.{module.name}")
+    discover(folder)
 
 
 def kinds() -> Mapping[str, Kind]:

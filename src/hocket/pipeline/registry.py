@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -13,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import hocket.pipeline.schedules as folder
+from hocket.discovery import discover
 from hocket.errors import InvalidArgument
 from hocket.pipeline.schedule import PipelineSchedule
 
@@ -120,8 +119,7 @@ def recipe(
 
 @lru_cache
 def _load() -> None:
-    for module in pkgutil.iter_modules(folder.__path__):
-        importlib.import_module(f"{folder.__name__}.{module.name}")
+    discover(folder)
 
 
 def recipes() -> list[Recipe]:

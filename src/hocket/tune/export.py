@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import hocket.tune.exporters as folder
+from hocket.discovery import discover
 from hocket.errors import InvalidArgument
 from hocket.tune.table import Table
 
@@ -46,8 +45,7 @@ def exporter(name: str, description: str) -> Callable[[Write], Write]:
 @lru_cache
 def exporters() -> dict[str, Exporter]:
     """Return all formats by name."""
-    for module in pkgutil.iter_modules(folder.__path__):
-        importlib.import_module(f"{folder.__name__}.{module.name}")
+    discover(folder)
     return dict(sorted(_found.items()))
 
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from functools import lru_cache
 
 import hocket.bench.apps as folder
 from hocket.bench.apps.base import Problem
+from hocket.discovery import discover
 from hocket.errors import InvalidArgument
-
-_NO_PROBLEMS = ("base", "rank", "registry", "speedup")
 
 
 @lru_cache
 def problems() -> dict[str, type[Problem]]:
     """Return the kinds of problems, by name."""
-    names = [each.name for each in pkgutil.iter_modules(folder.__path__) if each.name not in _NO_PROBLEMS]
-    modules = [importlib.import_module(f"{folder.__name__}.{name}") for name in names]
-    return {module.PROBLEM.name: module.PROBLEM for module in modules}
+    return {module.PROBLEM.name: module.PROBLEM for module in discover(folder, "PROBLEM")}
 
 
 def find_problem(name: str) -> type[Problem]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from hocket.bench.apps.rank import ALONE, SHARE, SHARES, TOGETHER
+from hocket.bench.apps._rank import ALONE, SHARE, SHARES, TOGETHER
 from hocket.bench.apps.registry import find_problem
 from hocket.bench.launchers import plain_job
 from hocket.errors import InvalidArgument
@@ -96,7 +96,7 @@ def measure_speedup(
     if modelled and fabric is None:
         raise InvalidArgument("what connects modelled ranks is not said")
     problem = kind(scale)
-    argv = [sys.executable, "-m", "hocket.bench.apps.rank", name, str(problem.scale)]
+    argv = [sys.executable, "-m", "hocket.bench.apps._rank", name, str(problem.scale)]
     with Coordinator([plain_job(argv, num_ranks)]) as coordinator:
         series = measure_series(coordinator, rule, on_round=on_round).series
     alone, together, share, shares = (series[Key(name, each)].samples for each in (ALONE, TOGETHER, SHARE, SHARES))

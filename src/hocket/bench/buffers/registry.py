@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import pkgutil
 from functools import lru_cache
 
 import hocket.bench.buffers as folder
 from hocket.bench.buffers.base import BufferKind
+from hocket.discovery import discover
 from hocket.errors import BackendUnavailable, InvalidArgument
 
 
 @lru_cache
 def buffer_kinds() -> dict[str, BufferKind]:
     """Return all kinds, installed or not, by name."""
-    modules = (
-        importlib.import_module(f"{folder.__name__}.{each.name}")
-        for each in pkgutil.iter_modules(folder.__path__)
-        if each.name not in ("base", "registry")
-    )
-    return {module.KIND.name: module.KIND for module in modules}
+    return {module.KIND.name: module.KIND for module in discover(folder, "KIND")}
 
 
 def find_kind(name: str) -> BufferKind:

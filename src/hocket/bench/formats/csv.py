@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from hocket.bench.formats.layout import Layout
+from hocket.bench.layout import Layout
 from hocket.bench.run import Run
 
 _PLAIN = Layout()

@@ -9,7 +9,7 @@ import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 
-from hocket.bench.formats.layout import Layout
+from hocket.bench.layout import Layout
 from hocket.bench.run import Run
 
 VERSION = 1

@@ -14,7 +14,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from hocket.bench.families.collectives import itemsize_of
-from hocket.bench.formats.layout import Layout
+from hocket.bench.layout import Layout
 from hocket.bench.registry import find_benchmark
 from hocket.bench.result import Result
 from hocket.bench.run import Run

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from statistics import median
 
-from hocket.bench.formats.layout import Layout
+from hocket.bench.layout import Layout
 from hocket.bench.registry import find_benchmark
 from hocket.bench.result import ALONE, PRODUCT, Result
 from hocket.bench.run import Run

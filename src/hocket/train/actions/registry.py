@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import hocket.train.actions as folder
+from hocket.discovery import discover
 from hocket.errors import InvalidArgument
 from hocket.pipeline.action import Action
 from hocket.pipeline.schedule import PipelineSchedule
@@ -40,8 +39,7 @@ def executes(*kinds: str) -> Callable[[Handler], Handler]:
 
 @lru_cache
 def _load() -> None:
-    for module in pkgutil.iter_modules(folder.__path__):
-        importlib.import_module(f"{folder.__name__}.{module.name}")
+    discover(folder)
 
 
 def find_handler(kind: str) -> Handler:

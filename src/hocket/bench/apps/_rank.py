@@ -1,4 +1,4 @@
-"""One rank of an application that is measured: ``python -m hocket.bench.apps.rank NAME SCALE``.
+"""One rank of an application that is measured: ``python -m hocket.bench.apps._rank NAME SCALE``.
 
 Four things are timed in the same rounds: the problem solved by one process, the problem solved by all ranks together, a
 rank's share of the work while the others are idle, and all ranks' shares at once, without any communication.

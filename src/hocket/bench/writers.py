@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Callable
 from typing import cast
 
 import hocket.bench.formats as folder
-from hocket.bench.formats.layout import Layout
+from hocket.bench.layout import Layout
 from hocket.bench.run import Run
+from hocket.discovery import module_names
 from hocket.errors import InvalidArgument
 
 
 def format_names() -> list[str]:
     """Return their names."""
-    return [each.name for each in pkgutil.iter_modules(folder.__path__) if each.name not in ("layout", "registry")]
+    return module_names(folder)
 
 
 def find_writer(name: str) -> Callable[[Run, Layout], str]:
