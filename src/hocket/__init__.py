@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hocket.lazy_names import lazy
 
 if TYPE_CHECKING:
     from hocket._native import Work
@@ -64,28 +65,23 @@ __all__ = [
     "spawn",
 ]
 
-_HOMES = {
-    "Communicator": "hocket.comm",
-    "Policy": "hocket.comm",
-    "Record": "hocket.trace",
-    "Recv": "hocket.comm",
-    "Send": "hocket.comm",
-    "Simulated": "hocket.session",
-    "Work": "hocket._native",
-    "init": "hocket.session",
-    "register_reduction": "hocket.comm",
-    "simulate": "hocket.session",
-    "spawn": "hocket.session",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # Names are loaded at first use (PEP 562), so that `import hocket` costs nothing.
-    if name not in __all__:
-        raise AttributeError(f"module 'hocket' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES.get(name, "hocket.errors")), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy(
+    __name__,
+    {
+        **dict.fromkeys(__all__, "errors"),
+        "Communicator": "comm",
+        "Policy": "comm",
+        "Record": "trace",
+        "Recv": "comm",
+        "Send": "comm",
+        "Simulated": "session",
+        "Work": "_native",
+        "init": "session",
+        "register_reduction": "comm",
+        "simulate": "session",
+        "spawn": "session",
+    },
+)
 
 
 def __dir__() -> list[str]:

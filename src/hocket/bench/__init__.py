@@ -5,8 +5,9 @@ Names are loaded when they are asked for.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hocket.lazy_names import lazy
 
 if TYPE_CHECKING:
     from hocket.bench.apps.registry import problems
@@ -24,36 +25,39 @@ if TYPE_CHECKING:
     from hocket.bench.selftest import Trial, run_trials
     from hocket.bench.targets import Target, parse_targets
 
-_HOMES = {
-    "GUIDELINES": "guidelines",
-    "Benchmark": "registry",
-    "Comparison": "comparison",
-    "Finding": "guidelines",
-    "Guideline": "guidelines",
-    "Point": "point",
-    "Prepared": "registry",
-    "Result": "result",
-    "Run": "run",
-    "Setting": "registry",
-    "Speedup": "apps.speedup",
-    "Target": "targets",
-    "Trial": "selftest",
-    "benchmarks": "registry",
-    "check": "guidelines",
-    "choose_points": "choice",
-    "compare": "comparison",
-    "find_benchmark": "registry",
-    "load_run": "files",
-    "make_page": "page",
-    "measure_speedup": "apps.speedup",
-    "open_drivers": "rank",
-    "open_world": "rank",
-    "parse_targets": "targets",
-    "prepare_all": "rank",
-    "problems": "apps.registry",
-    "run_points": "run",
-    "run_trials": "selftest",
-}
+__getattr__ = lazy(
+    __name__,
+    {
+        "GUIDELINES": "guidelines",
+        "Benchmark": "registry",
+        "Comparison": "comparison",
+        "Finding": "guidelines",
+        "Guideline": "guidelines",
+        "Point": "point",
+        "Prepared": "registry",
+        "Result": "result",
+        "Run": "run",
+        "Setting": "registry",
+        "Speedup": "apps.speedup",
+        "Target": "targets",
+        "Trial": "selftest",
+        "benchmarks": "registry",
+        "check": "guidelines",
+        "choose_points": "choice",
+        "compare": "comparison",
+        "find_benchmark": "registry",
+        "load_run": "files",
+        "make_page": "page",
+        "measure_speedup": "apps.speedup",
+        "open_drivers": "rank",
+        "open_world": "rank",
+        "parse_targets": "targets",
+        "prepare_all": "rank",
+        "problems": "apps.registry",
+        "run_points": "run",
+        "run_trials": "selftest",
+    },
+)
 __all__ = [
     "GUIDELINES",
     "Benchmark",
@@ -84,11 +88,3 @@ __all__ = [
     "run_points",
     "run_trials",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value

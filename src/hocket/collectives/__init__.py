@@ -5,8 +5,9 @@ Names are loaded when they are asked for: a program that names no algorithm does
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hocket.lazy_names import lazy
 
 if TYPE_CHECKING:
     from hocket.collectives.proof import verify
@@ -24,19 +25,16 @@ __all__ = [
     "verify",
 ]
 
-_HOMES = {
-    "Algorithm": "registry",
-    "algorithm": "registry",
-    "algorithms": "registry",
-    "find_algorithm": "registry",
-    "Schedule": "schedule",
-    "Transfers": "schedule",
-    "make_schedule": "schedule",
-    "verify": "proof",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy(
+    __name__,
+    {
+        "Algorithm": "registry",
+        "algorithm": "registry",
+        "algorithms": "registry",
+        "find_algorithm": "registry",
+        "Schedule": "schedule",
+        "Transfers": "schedule",
+        "make_schedule": "schedule",
+        "verify": "proof",
+    },
+)

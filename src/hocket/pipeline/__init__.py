@@ -5,10 +5,10 @@ Needs NumPy alone. Names are loaded when they are asked for.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hocket.errors import InvalidSchedule
+from hocket.lazy_names import lazy
 
 if TYPE_CHECKING:
     from hocket.pipeline.action import Action
@@ -41,57 +41,58 @@ if TYPE_CHECKING:
     from hocket.pipeline.timeline import PipelineTimeline
     from hocket.pipeline.trace_file import write_trace
 
-_HOMES = {
-    "Action": "action",
-    "Buffering": "buffering",
-    "Candidate": "choosing",
-    "CostModel": "costs",
-    "FillReport": "passes.fill_bubbles",
-    "Kind": "kind",
-    "ModelCosts": "model_costs",
-    "Need": "kind",
-    "PipelineSchedule": "schedule",
-    "PipelineTimeline": "timeline",
-    "Placement": "placement",
-    "Recipe": "registry",
-    "Rule": "list_scheduling",
-    "Stash": "kind",
-    "add_gradient_sync": "passes.gradient_sync",
-    "bidirectional": "placement",
-    "bottleneck_partition": "partition",
-    "build": "registry",
-    "choose": "choosing",
-    "concatenate": "passes.concatenate",
-    "custom": "placement",
-    "draw_text": "terminal",
-    "draw_timelines": "draw",
-    "fill_bubbles": "passes.fill_bubbles",
-    "find_recipe": "registry",
-    "linear": "placement",
-    "list_schedule": "list_scheduling",
-    "load_schedule": "files",
-    "load_text": "formats.text",
-    "looped": "placement",
-    "lower_bound_s": "bound",
-    "lower_messages": "passes.lower_messages",
-    "merge_backward": "passes.split_backward",
-    "predict_step_s": "performance_model",
-    "recipe": "registry",
-    "recipes": "registry",
-    "recompute": "passes.recompute",
-    "register_kind": "kind",
-    "retime": "passes.retime",
-    "save_schedule": "files",
-    "search_list_schedule": "list_scheduling",
-    "simulate": "simulation",
-    "smallest_buffering": "checks.deadlock",
-    "split_backward": "passes.split_backward",
-    "validate": "checks.validate",
-    "write_trace": "trace_file",
-    "zigzag": "placement",
-}
-
-_RENAMED = {"load_text": "load"}  # in its module
+__getattr__ = lazy(
+    __name__,
+    {
+        "Action": "action",
+        "Buffering": "buffering",
+        "Candidate": "choosing",
+        "CostModel": "costs",
+        "FillReport": "passes.fill_bubbles",
+        "Kind": "kind",
+        "ModelCosts": "model_costs",
+        "Need": "kind",
+        "PipelineSchedule": "schedule",
+        "PipelineTimeline": "timeline",
+        "Placement": "placement",
+        "Recipe": "registry",
+        "Rule": "list_scheduling",
+        "Stash": "kind",
+        "add_gradient_sync": "passes.gradient_sync",
+        "bidirectional": "placement",
+        "bottleneck_partition": "partition",
+        "build": "registry",
+        "choose": "choosing",
+        "concatenate": "passes.concatenate",
+        "custom": "placement",
+        "draw_text": "terminal",
+        "draw_timelines": "draw",
+        "fill_bubbles": "passes.fill_bubbles",
+        "find_recipe": "registry",
+        "linear": "placement",
+        "list_schedule": "list_scheduling",
+        "load_schedule": "files",
+        "load_text": "formats.text:load",
+        "looped": "placement",
+        "lower_bound_s": "bound",
+        "lower_messages": "passes.lower_messages",
+        "merge_backward": "passes.split_backward",
+        "predict_step_s": "performance_model",
+        "recipe": "registry",
+        "recipes": "registry",
+        "recompute": "passes.recompute",
+        "register_kind": "kind",
+        "retime": "passes.retime",
+        "save_schedule": "files",
+        "search_list_schedule": "list_scheduling",
+        "simulate": "simulation",
+        "smallest_buffering": "checks.deadlock",
+        "split_backward": "passes.split_backward",
+        "validate": "checks.validate",
+        "write_trace": "trace_file",
+        "zigzag": "placement",
+    },
+)
 
 __all__ = [
     "Action",
@@ -143,10 +144,3 @@ __all__ = [
     "write_trace",
     "zigzag",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
-    return getattr(module, _RENAMED.get(name, name))

@@ -5,8 +5,9 @@ Names are loaded when they are asked for: a program that simulates nothing does 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hocket.lazy_names import lazy
 
 if TYPE_CHECKING:
     from hocket.sim.fabric import Among, Fabric, Hosts, MessageCost, Messages, Uniform
@@ -25,20 +26,17 @@ __all__ = [
     "Uniform",
 ]
 
-_HOMES = {
-    "Among": "fabric",
-    "Fabric": "fabric",
-    "Hosts": "fabric",
-    "Link": "link",
-    "MessageCost": "fabric",
-    "Messages": "fabric",
-    "TaskGraph": "graph",
-    "Timeline": "graph",
-    "Uniform": "fabric",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy(
+    __name__,
+    {
+        "Among": "fabric",
+        "Fabric": "fabric",
+        "Hosts": "fabric",
+        "Link": "link",
+        "MessageCost": "fabric",
+        "Messages": "fabric",
+        "TaskGraph": "graph",
+        "Timeline": "graph",
+        "Uniform": "fabric",
+    },
+)

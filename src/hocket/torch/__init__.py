@@ -9,6 +9,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from hocket.lazy_names import lazy
+
 if TYPE_CHECKING:
     from hocket.comm import Communicator
     from hocket.torch.options import Options
@@ -16,17 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Options", "autoload", "communicator", "use_symmetric_buckets"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "Options":
-        from hocket.torch.options import Options
-
-        return Options
-    if name == "use_symmetric_buckets":
-        from hocket.torch.symmetric import use_symmetric_buckets
-
-        return use_symmetric_buckets
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy(__name__, {"Options": "options", "use_symmetric_buckets": "symmetric"})
 
 
 def autoload() -> None:

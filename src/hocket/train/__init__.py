@@ -5,8 +5,9 @@ Names are loaded when they are asked for.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hocket.lazy_names import lazy
 
 if TYPE_CHECKING:
     from hocket.train.actions.registry import executes
@@ -78,55 +79,50 @@ __all__ = [
     "sources_of",
 ]
 
-_HOMES = {
-    "Arrangement": "arrangement",
-    "Batch": "batches",
-    "Callback": "callbacks",
-    "Checkpoint": "callbacks",
-    "EarlyStopping": "callbacks",
-    "History": "history",
-    "Layer": "layer_graph",
-    "LayerGraph": "layer_graph",
-    "LearningRate": "callbacks",
-    "MicroBatch": "executor",
-    "ModuleStage": "module_stage",
-    "PipelineExecutor": "executor",
-    "Plan": "plan",
-    "SplitModel": "split_model",
-    "Stage": "stage",
-    "StageCosts": "layer_costs",
-    "StepResult": "executor",
-    "TorchUpdate": "update",
-    "Trainer": "trainer",
-    "Wanted": "settling",
-    "arrange": "arrangement",
-    "balance_by_time": "balance",
-    "compare_with_simulation": "comparing",
-    "costs_of_stages": "layer_costs",
-    "executes": "actions.registry",
-    "first_inputs": "settling",
-    "fit": "fitting",
-    "graph_of": "models",
-    "graph_of_exported": "exported",
-    "measure_link": "link",
-    "plan_ranks": "plan",
-    "plan_schedule": "plan",
-    "plan_training": "plan",
-    "profile_layers": "layer_costs",
-    "profile_stages": "layer_costs",
-    "random_key": "randomness",
-    "read_optimizer": "update",
-    "run_epochs": "epochs",
-    "settle": "settling",
-    "settle_without_measuring": "settling",
-    "source_of": "batches",
-    "sources_of": "batches",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy(
+    __name__,
+    {
+        "Arrangement": "arrangement",
+        "Batch": "batches",
+        "Callback": "callbacks",
+        "Checkpoint": "callbacks",
+        "EarlyStopping": "callbacks",
+        "History": "history",
+        "Layer": "layer_graph",
+        "LayerGraph": "layer_graph",
+        "LearningRate": "callbacks",
+        "MicroBatch": "executor",
+        "ModuleStage": "module_stage",
+        "PipelineExecutor": "executor",
+        "Plan": "plan",
+        "SplitModel": "split_model",
+        "Stage": "stage",
+        "StageCosts": "layer_costs",
+        "StepResult": "executor",
+        "TorchUpdate": "update",
+        "Trainer": "trainer",
+        "Wanted": "settling",
+        "arrange": "arrangement",
+        "balance_by_time": "balance",
+        "compare_with_simulation": "comparing",
+        "costs_of_stages": "layer_costs",
+        "executes": "actions.registry",
+        "first_inputs": "settling",
+        "fit": "fitting",
+        "graph_of": "models",
+        "graph_of_exported": "exported",
+        "measure_link": "link",
+        "plan_ranks": "plan",
+        "plan_schedule": "plan",
+        "plan_training": "plan",
+        "profile_layers": "layer_costs",
+        "profile_stages": "layer_costs",
+        "random_key": "randomness",
+        "read_optimizer": "update",
+        "run_epochs": "epochs",
+        "settle": "settling",
+        "settle_without_measuring": "settling",
+        "source_of": "batches",
+        "sources_of": "batches",
+    },
+)

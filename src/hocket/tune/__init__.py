@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hocket.lazy_names import lazy
 from hocket.tune.find import automatic_policy, find_table
 from hocket.tune.machine import Machine, this_machine
 from hocket.tune.model import ModelPolicy
@@ -27,10 +28,4 @@ __all__ = [
     "this_machine",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "Learner":  # needs NumPy, which a program that does not learn may do without
-        from hocket.tune.learn import Learner
-
-        return Learner
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy(__name__, {"Learner": "learn"})  # needs NumPy, which a program that does not learn may do without

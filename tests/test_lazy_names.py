@@ -1,0 +1,59 @@
+"""Packages load their names when these are asked for."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+import hocket
+from hocket.lazy_names import lazy
+
+ROOMS = ("bench", "collectives", "pipeline", "sim", "train", "tune")
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = "toys_for_lazy_names"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text(
+        "from hocket.lazy_names import lazy\n"
+        "__getattr__ = lazy(__name__, {'one': 'numbers', 'two': 'numbers:zwei', 'lost': 'numbers', 'torn': 'broken'})\n"
+    )
+    (tmp_path / name / "numbers.py").write_text("one, zwei = 1, 2\n")
+    (tmp_path / name / "broken.py").write_text("import no_such_library_at_all\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_names_are_loaded_once_and_stay(package: str) -> None:
+    module = importlib.import_module(package)
+    assert f"{package}.numbers" not in sys.modules
+    assert (module.one, module.two) == (1, 2)
+    assert vars(module)["two"] == 2
+    with pytest.raises(AttributeError, match=f"^module '{package}' has no attribute 'three'$"):
+        module.three  # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'lost'"):
+        module.lost  # noqa: B018
+    with pytest.raises(ModuleNotFoundError, match="no_such_library_at_all"):
+        module.torn  # noqa: B018
+
+
+def test_no_package_is_looked_for_before_a_name_is() -> None:
+    load = lazy("no_such_package_at_all", {"here": "there"})
+    with pytest.raises(AttributeError, match="module 'no_such_package_at_all' has no attribute 'absent'"):
+        load("absent")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ["hocket", *(f"hocket.{room}" for room in ROOMS)])
+def test_every_name_of_a_package_loads(name: str) -> None:
+    module = importlib.import_module(name)
+    for each in module.__all__:
+        assert getattr(module, each) is not None
+    with pytest.raises(AttributeError, match=f"^module '{name}' has no attribute 'nonsense'$"):
+        module.nonsense  # noqa: B018
+
+
+def test_hocket_lists_its_public_names() -> None:
+    assert dir(hocket) == sorted(hocket.__all__)
