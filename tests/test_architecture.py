@@ -18,6 +18,7 @@ FLOORS = {
     "errors": 0,
     "discovery": 0,
     "lazy_names": 0,
+    "versioned_json": 0,
     "_native": 0,
     "trace": 1,
     "boot": 1,

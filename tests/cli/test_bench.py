@@ -137,13 +137,13 @@ def test_applications() -> None:
         (("run", "latency", "-z", "101"), "a percentile is between 0 and 100, not 101"),
         (("run", "latency", "-o", "nowhere/there.json"), "there is no folder"),
         (("compare", "here.json", "shm"), "are a file and a library"),
-        (("compare", "here.json", "there.json"), "here.json cannot be read"),
+        (("compare", "here.json", "there.json"), "here.json: No such file"),
         (("compare", "shm", "shm"), "named twice"),
         (("check", "--sizes", "6"), "6 bytes cannot be divided into float32 for each of 2 ranks"),
         (("apps", "fft"), "there is no application 'fft'; there are kmeans, knn, matmul"),
         (("apps", "matmul", "-n", "1"), "a speed-up is of 2 ranks or more, not 1"),
         (("selftest", "-n", "1"), "between 2 ranks or more, not 1"),
-        (("report", "here.json"), "here.json cannot be read"),
+        (("report", "here.json"), "here.json: No such file"),
     ],
 )
 def test_wrong_arguments(arguments: tuple[str, ...], words: str) -> None:

@@ -127,7 +127,7 @@ def test_no_traffic_at_all(content: bytes, tmp_path: Path) -> None:
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"absent\.json cannot be read"):
+    with pytest.raises(InvalidArgument, match=r"absent\.json: No such file"):
         Traffic.load(tmp_path / "absent.json")
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from hocket.bench.formats.json import VERSION
+from hocket.bench.formats.json import HEAD
 from hocket.bench.result import Result
 from hocket.bench.run import Run
 from hocket.errors import InvalidArgument
@@ -17,15 +16,7 @@ def load_run(path: Path) -> Run:
     Raises:
         InvalidArgument: there is no such file, or it is something else.
     """
-    try:
-        given = json.loads(path.read_text())
-    except OSError as error:
-        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise InvalidArgument(f"{path} is no JSON: {error}") from error
-    version = given.get("hocket_bench") if isinstance(given, dict) else None
-    if version != VERSION:
-        raise InvalidArgument(f"{path} is no result of hocket bench run --format json (version {VERSION})")
+    _, given = HEAD.load(path)
     try:
         results = tuple(map(Result.from_json, given["results"]))
         factors = float(given["core_factor"]), float(given["foreign_busy"])

@@ -9,15 +9,16 @@ from typing import Any
 
 from hocket.collectives.schedule import COLUMNS, Schedule, from_columns
 from hocket.errors import InvalidSchedule
+from hocket.versioned_json import Head, read_text
 
-FORMAT = "hocket schedule, version 1"
+_FORMAT = Head("hocket schedule, version ", 1, InvalidSchedule)
 _HEAD = ("collective", "algorithm", "num_ranks", "num_blocks", "num_slots", "ports", "group_size")
 
 
 def to_json(schedule: Schedule) -> str:
     """Return a schedule as JSON, one transfer a line: [round, source, destination, block, source slot, destination
     slot, reduces]."""
-    head: dict[str, Any] = {"format": FORMAT}
+    head: dict[str, Any] = {"format": _FORMAT.text}
     head |= {name: getattr(schedule, name) for name in _HEAD}
     head["parameters"] = dict(schedule.parameters)
     columns = [getattr(schedule, name).tolist() for name in COLUMNS]
@@ -35,14 +36,7 @@ def from_json(text: str, place: str = "the schedule") -> Schedule:
     Raises:
         InvalidSchedule: it is no schedule; says where and why.
     """
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidSchedule(f"{place}, line {error.lineno}: {error.msg}") from None
-    except (ValueError, RecursionError) as error:
-        raise InvalidSchedule(f"{place}: {error}") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InvalidSchedule(f"{place}: not a {FORMAT}")
+    _, content = _FORMAT.parse(text, place)
     content.setdefault("group_size", content.get("num_ranks"))  # which the first schedules that were written lack
     for name in _HEAD:
         value = content.get(name)
@@ -84,8 +78,4 @@ def load_schedule(path: str | Path) -> Schedule:
     Raises:
         InvalidSchedule: it cannot be read, or is none.
     """
-    try:
-        text = Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSchedule(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    return from_json(text, str(path))
+    return from_json(read_text(path, InvalidSchedule), str(path))

@@ -10,6 +10,7 @@ import hocket.pipeline.formats as folder
 from hocket.discovery import discover
 from hocket.errors import InvalidArgument, InvalidSchedule
 from hocket.pipeline.schedule import PipelineSchedule
+from hocket.versioned_json import read_text
 
 
 class Form(Protocol):
@@ -36,11 +37,7 @@ def load_schedule(path: str | Path) -> PipelineSchedule:
         InvalidSchedule: it cannot be read, or is none.
     """
     form = _form(path)
-    try:
-        text = Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSchedule(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    return form.load(text, str(path))
+    return form.load(read_text(path, InvalidSchedule), str(path))
 
 
 def save_schedule(schedule: PipelineSchedule, path: str | Path) -> None:

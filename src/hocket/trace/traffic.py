@@ -12,8 +12,9 @@ from typing import Any
 from hocket import _native
 from hocket.errors import InvalidArgument
 from hocket.trace.record import Record
+from hocket.versioned_json import Head, read_text
 
-_FORMAT = "hocket-traffic-1"
+_HEAD = Head("hocket-traffic-", 1, InvalidArgument, title="of format 'hocket-traffic-1'")
 _REDUCING = frozenset(_native.REDUCING_OPS) - _native.WITH_COUNTS.keys()
 _ROOTED = frozenset({"reduce", "broadcast", "gather", "scatter"})
 WITH_BLOCKS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
@@ -183,12 +184,7 @@ class Traffic:
         Raises:
             InvalidArgument: the text is no JSON, not of this format, or a value in it cannot be.
         """
-        try:
-            content = json.loads(text)
-        except ValueError as error:
-            raise InvalidArgument(f"{where} is not JSON: {error}") from None
-        if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
-            raise InvalidArgument(f"{where} is not of format {_FORMAT!r}")
+        _, content = _HEAD.parse(text, where)
         place = where
         try:
             _check_keys(cls, content)
@@ -210,15 +206,11 @@ class Traffic:
         Raises:
             InvalidArgument: there is no such file, or it does not hold a traffic; the message names it.
         """
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidArgument(f"{path} cannot be read: {error}") from None
-        return cls.from_json(text, where=str(path))
+        return cls.from_json(read_text(path, InvalidArgument), where=str(path))
 
     def to_json(self) -> str:
         """Return the traffic as one JSON object, an operation a line; fields at their default are left out."""
-        head = {"format": _FORMAT, "name": self.name, "num_ranks": self.num_ranks, "source": self.source}
+        head = {"format": _HEAD.text, "name": self.name, "num_ranks": self.num_ranks, "source": self.source}
         lines = [json.dumps(_short(step)) for step in self.steps]
         return json.dumps(head)[:-1] + ', "steps": [\n' + ",\n".join(lines) + "\n]}\n"
 

@@ -19,9 +19,11 @@ from hocket.errors import InvalidArgument, TableError
 from hocket.measure.statistics import median_interval
 from hocket.tune.fit import Fit, is_usable
 from hocket.tune.machine import Machine
+from hocket.versioned_json import Head, read_text
 
-FORMAT = "hocket tuning table, version 2"
-_WITHOUT_SCHEDULES = "hocket tuning table, version 1"  # is read as well
+_WITHOUT_SCHEDULES = 1
+_HEAD = Head("hocket tuning table, version ", 2, TableError, older=(_WITHOUT_SCHEDULES,))
+FORMAT = _HEAD.text
 
 
 @dataclass(frozen=True)
@@ -186,20 +188,9 @@ def load_table(path: str | Path) -> Table:
     Raises:
         TableError: it cannot be read, or is no table; names the file, and the line where there is one.
     """
-    try:
-        text = Path(path).read_text()
-        content = json.loads(text)
-    except OSError as error:
-        raise TableError(f"{path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise TableError(f"{path}: not a text file") from None
-    except json.JSONDecodeError as error:
-        raise TableError(f"{path}, line {error.lineno}: {error.msg}") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, nesting without end
-        raise TableError(f"{path}: {error}") from None
-    if not isinstance(content, dict) or content.get("format") not in (FORMAT, _WITHOUT_SCHEDULES):
-        raise TableError(f"{path}, line 1: not a {FORMAT}")
-    is_old = content["format"] == _WITHOUT_SCHEDULES
+    text = read_text(path, TableError)
+    version, content = _HEAD.parse(text, str(path))
+    is_old = version == _WITHOUT_SCHEDULES
     machine = _read_machine(content.get("machine"), str(path))
     fits = () if is_old else _read_fits(content.get("fits"), machine, str(path))
     rules = () if is_old else _read_rules(content.get("rules", []), machine, str(path))
@@ -208,8 +199,8 @@ def load_table(path: str | Path) -> Table:
         raise TableError(f"{path}: there is no list of rows")
     seen: dict[tuple[object, ...], int] = {}
     checked = []
-    for content, line in zip(rows, _lines_of_rows(text), strict=True):
-        row = _read_row({"algorithm": "", "source": "sweep", **content} if is_old else content, f"{path}, line {line}")
+    for each, line in zip(rows, _lines_of_rows(text), strict=True):
+        row = _read_row({"algorithm": "", "source": "sweep", **each} if is_old else each, f"{path}, line {line}")
         if row.backend not in machine.backends:
             raise TableError(f"{path}, line {line}: the machine has no backend {row.backend!r}")
         first = seen.setdefault(row.place, line)

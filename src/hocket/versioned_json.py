@@ -1,0 +1,108 @@
+"""Files that begin with what they are: a JSON object with ``"format": "hocket schedule, version 1"`` in it."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the files of one kind begin with.
+
+    Args:
+        name: text before the number of the version; "": the number stands alone.
+        version: that is written.
+        error: raised where a file is something else.
+        older: versions that are read as well.
+        key: under which it stands in the object.
+        title: what such a file is, for messages; by default the text with an article.
+        most_nbytes: a longer file is refused; None: files of any length are read.
+    """
+
+    name: str
+    version: int
+    error: type[Exception]
+    older: tuple[int, ...] = ()
+    key: str = "format"
+    title: str = ""
+    most_nbytes: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the version that is written."""
+        return f"{self.name}{self.version}"
+
+    def load(self, path: str | Path) -> tuple[int, dict[str, Any]]:
+        """Read a file; see `parse`."""
+        return self.parse(read_text(path, self.error, most_nbytes=self.most_nbytes), str(path))
+
+    def parse(self, text: str, place: str) -> tuple[int, dict[str, Any]]:
+        """Return the version of a JSON object, and what else is in it.
+
+        Args:
+            text: JSON.
+            place: where it came from, for messages.
+
+        Raises:
+            error: it is no JSON object with such a head; names the place, what was found and what would be right.
+        """
+        try:
+            content = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise self.error(f"{place}, line {error.lineno}: {error.msg}") from None
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits, nesting without end
+            raise self.error(f"{place}: {error}") from None
+        place = f"{place}, line 1"
+        if not isinstance(content, dict):
+            raise self._refusal(place, f"it is {_KINDS[type(content)]}, not an object")
+        if self.key not in content:
+            raise self._refusal(place, f'it has no "{self.key}"')
+        return self.check(content.pop(self.key), place), content
+
+    def check(self, found: object, place: str) -> int:
+        """Return the version that a head says; see `parse`."""
+        version = self._version_of(found)
+        if version in (self.version, *self.older):
+            return version
+        if version is None:
+            raise self._refusal(place, f"it says {str(found)[:80]!r}")
+        readable = " and ".join(str(each) for each in sorted((self.version, *self.older)))
+        raise self._refusal(place, f"it is of version {version}; this hocket reads version {readable}")
+
+    def _version_of(self, found: object) -> int | None:
+        if not self.name:
+            return found if type(found) is int else None
+        number = found.removeprefix(self.name) if isinstance(found, str) and found.startswith(self.name) else ""
+        is_number = number.isascii() and number.isdecimal() and len(number) < 10 and number == str(int(number))
+        return int(number) if is_number else None
+
+    def _refusal(self, place: str, found: str) -> Exception:
+        return self.error(f"{place}: not {self.title or f'a {self.text}'}: {found}")
+
+
+def read_text(path: str | Path, error: type[Exception], *, most_nbytes: int | None = None) -> str:
+    """Return what is in a file.
+
+    Args:
+        path: of it.
+        error: raised where it cannot be read, is no text, or too long.
+        most_nbytes: that it may have.
+    """
+    most = -1 if most_nbytes is None else most_nbytes + 1
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(most)
+        if most_nbytes is not None and len(content) > most_nbytes:
+            raise error(f"{path}: longer than {most_nbytes} bytes")
+        return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8").read()  # any end of a line is one
+    except OSError as failure:
+        raise error(f"{path}: {failure.strerror or failure}") from None
+    except UnicodeDecodeError:
+        raise error(f"{path}: not a text file") from None
+
+
+_KINDS = {list: "a list", str: "text", int: "a number", float: "a number", bool: "true or false", type(None): "null"}
