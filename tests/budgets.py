@@ -1,7 +1,8 @@
-"""What `make test` may take, room by room, enforced by the run itself; CONTRIBUTING.md has the whole list.
+"""What `make test` may take, room by room; CONTRIBUTING.md has the whole list.
 
-A budget is wall seconds on two cores that give 1.7 times one. Those change by the minute, so what is enforced is
+A budget is wall seconds on two cores that give 1.7 times one. Those change by the minute, so what is compared is
 seconds of CPU, 1.7 for each: of this process, of the programs that tests start, and of the jobs of the fork server.
+A run prints what was not enough, and fails for it under `--enforce-budgets`.
 """
 
 from __future__ import annotations

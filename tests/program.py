@@ -24,7 +24,7 @@ def run_python(
         arguments: a script, or "-m" and a module, and what follows.
         folder: where it runs; here by default.
         environment: all its variables; those of this process by default.
-        timeout_s: seconds after which it is killed, and TimeoutError or subprocess.TimeoutExpired raised.
+        timeout_s: seconds after which it is killed, and subprocess.TimeoutExpired raised.
     """
     folder = folder or Path.cwd()
     env = dict(os.environ if environment is None else environment)

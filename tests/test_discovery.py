@@ -30,7 +30,7 @@ def test_all_folders_are_searched_in_one_order(package: ModuleType) -> None:
     assert not [name for name in sys.modules if name.startswith("toys_for_discovery.")]
     found = [each.__name__ for each in discover(package)]
     assert found == [f"toys_for_discovery.{name}" for name in ("ape", "basis", "mole", "zebra")]
-    assert [each.ENTRY.rpartition(".")[2] for each in discover(package, "ENTRY")] == ["ape", "mole", "zebra"]
+    assert [each.ENTRY.rpartition(".")[2] for each in discover(package, ("basis",))] == ["ape", "mole", "zebra"]
 
 
 # Package; a toy entry; an expression that is true when its registry has found it.
@@ -107,6 +107,18 @@ def test_registries_find_a_toy(case: str, tmp_path: Path) -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("case", ["backend", "buffer", "application"])
+def test_a_file_that_does_not_declare_itself_is_an_error(case: str, tmp_path: Path) -> None:
+    folder, _, question = REGISTRIES[case]
+    (tmp_path / "toy.py").write_text("")
+    home = question.split("(")[0].split(" in ")[-1].rpartition(".")[0]
+    code = f"import {home}, {folder}\n{folder}.__path__.append({str(tmp_path)!r})\n{question}\n"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert run.returncode == 1
+    assert f"AttributeError: module '{folder}.toy' has no attribute" in run.stderr
 
 
 def test_names_alone_load_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Collection
 from types import ModuleType
 
 
@@ -17,13 +18,13 @@ def module_names(package: ModuleType) -> list[str]:
     return sorted(each.name for each in pkgutil.iter_modules(package.__path__) if not each.name.startswith("_"))
 
 
-def discover(package: ModuleType, entry: str = "") -> list[ModuleType]:
+def discover(package: ModuleType, besides: Collection[str] = ()) -> list[ModuleType]:
     """Import a package's modules, by `module_names`, and return them in that order.
 
     Args:
         package: the one to search.
-        entry: an attribute that tells entries from what they are built on, such as "ADAPTER"; by default every module
-            is an entry.
+        besides: names of modules that are no entries, but what entries are built on. They are named, not guessed by
+            what a module lacks: an entry that forgot to declare itself has to raise, not to disappear.
     """
-    modules = [importlib.import_module(f"{package.__name__}.{name}") for name in module_names(package)]
-    return [each for each in modules if not entry or hasattr(each, entry)]
+    names = [name for name in module_names(package) if name not in besides]
+    return [importlib.import_module(f"{package.__name__}.{name}") for name in names]

@@ -16,7 +16,7 @@ from hocket.boot.job_result import JobResult
 from hocket.boot.launcher import run_job as run_fresh_job
 from hocket.boot.supervisor import Patience
 
-from .program import ForkedProgram, start_fresh_program
+from .program import ForkedProgram, receive_pid, start_fresh_program
 from .requests import JobRequest, ProgramRequest, Request
 
 _ROOT = Path(__file__).parents[2]
@@ -110,7 +110,7 @@ class ForkServer:
         with theirs:
             socket.send_fds(self._socket, [b"j"], [theirs.fileno(), stdout, stderr])
         connection = Connection(ours.detach())
-        pid = connection.recv()
+        pid = receive_pid(connection)
         connection.send(request)
         return connection, pid
 

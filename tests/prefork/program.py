@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 _PIECE_BYTES = 1 << 16
+_DEADLINE_S = 60.0  # for what takes a moment
 
 
 def start_fresh_program(
@@ -33,6 +34,14 @@ def start_fresh_program(
     )
 
 
+def receive_pid(connection: Connection) -> int:
+    """Return the pid that the fork server tells as soon as it has forked."""
+    if not connection.poll(_DEADLINE_S):
+        raise TimeoutError(f"the fork server told no pid within {_DEADLINE_S:g} s")
+    pid: int = connection.recv()
+    return pid
+
+
 class _Server(Protocol):
     def receive(self, connection: Connection) -> int: ...
 
@@ -48,7 +57,7 @@ class ForkedProgram:
 
     def __init__(self, server: _Server, connection: Connection, stdout: FileIO, stderr: FileIO) -> None:
         self.returncode: int | None = None
-        self.pid: int = connection.recv()
+        self.pid = receive_pid(connection)
         self.args = [sys.executable]
         self._server = server
         self._connection = connection
@@ -61,7 +70,7 @@ class ForkedProgram:
     def __exit__(self, *_: object) -> None:
         if self.poll() is None:
             self.kill()
-            self.wait()
+            self.wait(_DEADLINE_S)
         for pipe in self._outputs:
             pipe.close()
 

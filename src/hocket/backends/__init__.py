@@ -20,7 +20,7 @@ __all__ = ["Backend", "Job", "Lane", "Lanes", "Shares", "backends_among", "find_
 @cache
 def find_backends() -> dict[str, type[Backend]]:
     """Return the adapters of this folder by name, in order of their names; their libraries are not loaded."""
-    adapters: list[type[Backend]] = [each.ADAPTER for each in discover(sys.modules[__name__], "ADAPTER")]
+    adapters: list[type[Backend]] = [each.ADAPTER for each in discover(sys.modules[__name__], ("base",))]
     return {each.name: each for each in adapters}
 
 

@@ -9,11 +9,13 @@ from hocket.bench.apps.base import Problem
 from hocket.discovery import discover
 from hocket.errors import InvalidArgument
 
+_NO_PROBLEMS = ("base", "registry", "speedup")
+
 
 @lru_cache
 def problems() -> dict[str, type[Problem]]:
     """Return the kinds of problems, by name."""
-    return {module.PROBLEM.name: module.PROBLEM for module in discover(folder, "PROBLEM")}
+    return {module.PROBLEM.name: module.PROBLEM for module in discover(folder, _NO_PROBLEMS)}
 
 
 def find_problem(name: str) -> type[Problem]:

@@ -14,7 +14,7 @@ from hocket.errors import BackendUnavailable, InvalidArgument
 @lru_cache
 def buffer_kinds() -> dict[str, BufferKind]:
     """Return all kinds, installed or not, by name."""
-    return {module.KIND.name: module.KIND for module in discover(folder, "KIND")}
+    return {module.KIND.name: module.KIND for module in discover(folder, ("base", "registry"))}
 
 
 def find_kind(name: str) -> BufferKind:
