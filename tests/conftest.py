@@ -16,7 +16,7 @@ from hocket.session import spawner
 
 from . import tier
 from .budgets import BudgetKeeper
-from .program import FORK_SERVER
+from .program import FORK_SERVER, RANK_POOL
 
 _SPAWNING = ("bench", "comm", "conformance", "keras", "mixing", "model", "train", "tune")
 
@@ -43,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure() -> None:
     """End what was started for the run."""
+    RANK_POOL.close()
     FORK_SERVER.close()
 
 
@@ -70,22 +71,29 @@ def _no_tables_of_this_user(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _ranks_of_spawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _tasks_of_spawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Where tests use `hocket.spawn`: what they run travels by value, as ranks are other interpreters, which cannot
-    import what lies in the folder of a test; records of failures stay out of the tree; and in the quick tier ranks are
-    forked (`prefork`), but for modules marked `fresh_ranks`."""
+    import what lies in the folder of a test; and records of failures stay out of the tree."""
     if request.path.parent.name not in _SPAWNING:
         yield
         return
-    is_fresh = tier.is_full() or request.node.get_closest_marker("fresh_ranks") is not None
     for module in (request.module, sys.modules.get(request.module.__package__), tier):
         if module is not None:
             cloudpickle.register_pickle_by_value(module)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOCKET_RECORD_DIR", str(tmp_path_factory.mktemp("records")))
-        if not is_fresh:
-            patch.setattr(spawner, "run_job", FORK_SERVER.run_job)
         yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    """In the quick tier `hocket.spawn` runs its function on ranks that live on (`prefork`), on forked ones for tests
+    marked `own_ranks`, on fresh interpreters for those marked `fresh_ranks`."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not tier.is_full() and item.get_closest_marker("fresh_ranks") is None:
+            server = RANK_POOL if item.get_closest_marker("own_ranks") is None else FORK_SERVER
+            patch.setattr(spawner, "run_job", server.run_job)
+        return (yield)
 
 
 def _as_root() -> list[str]:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from . import tier
 from .prefork.client import ForkServer
+from .prefork.living_ranks import RankPool
 from .prefork.program import ForkedProgram, start_fresh_program
 
 FORK_SERVER = ForkServer()
+RANK_POOL = RankPool(FORK_SERVER)
 
 
 def run_python(

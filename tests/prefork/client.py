@@ -46,7 +46,7 @@ class ForkServer:
     def run_job(self, command: list[str], num_ranks: int, *, patience: Patience) -> JobResult:
         """Run a job as `hocket.boot.launcher.run_job` does, of forked ranks where the variables allow it."""
         request = JobRequest(dict(os.environ), os.getcwd(), command, num_ranks, patience)
-        if not self._may_fork(request):
+        if not self.may_fork(request.environment):
             return run_fresh_job(command, num_ranks, patience=patience)
         limit_s = None if patience.timeout_s is None else patience.timeout_s + _GRACE_S
         sys.stdout.flush()
@@ -62,6 +62,12 @@ class ForkServer:
                 raise
         assert isinstance(answer, JobResult)
         return answer
+
+    def start_job(
+        self, command: Sequence[str], num_ranks: int, environment: Mapping[str, str]
+    ) -> tuple[Connection, int]:
+        """Start a job of forked ranks; return where `receive` gets its `JobResult`, and the pid of its launcher."""
+        return self._send(JobRequest(environment, os.getcwd(), command, num_ranks, Patience()), 1, 2)
 
     def run_program(
         self, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], timeout_s: float
@@ -82,7 +88,7 @@ class ForkServer:
     ) -> subprocess.Popen[str] | ForkedProgram:
         """Start ``python ARGUMENTS`` in a process group of its own, with pipes; the rest as of `run_program`."""
         request = ProgramRequest(dict(environment), str(folder), arguments)
-        if not self._may_fork(request):
+        if not self.may_fork(request.environment):
             return start_fresh_program([sys.executable, *arguments], folder=folder, environment=environment)
         pipes = [os.pipe() for _ in range(2)]
         try:
@@ -99,10 +105,11 @@ class ForkServer:
             self._process.wait(_START_DEADLINE_S)
             self._process = None
 
-    def _may_fork(self, request: Request) -> bool:
+    def may_fork(self, environment: Mapping[str, str]) -> bool:
+        """Return whether a program with these variables can be a fork of the server."""
         if self._process is None:
             self._start()
-        return _read_at_load(request.environment) == self._variables
+        return _read_at_load(environment) == self._variables
 
     def _send(self, request: Request, stdout: int, stderr: int) -> tuple[Connection, int]:
         assert self._socket is not None

@@ -39,4 +39,33 @@ class ProgramRequest:
     arguments: Sequence[str]
 
 
+@dataclass(frozen=True)
+class RankTask:
+    """What a living rank is to run next.
+
+    Args:
+        folder: of the task of `hocket.spawn`.
+        working_folder, record_dir: of the rank.
+    """
+
+    folder: str
+    working_folder: str
+    record_dir: str
+
+
+@dataclass(frozen=True)
+class TaskEnd:
+    """What a living rank says when its task is over.
+
+    Args:
+        cpu_s: seconds of CPU that it took.
+        has_torch: whether torch is imported by now.
+        remains: what is left of the task that the next one could see, in a word; empty if nothing is.
+    """
+
+    cpu_s: float
+    has_torch: bool
+    remains: str
+
+
 Request = JobRequest | ProgramRequest

@@ -1,0 +1,98 @@
+"""A rank that runs one task of `hocket.spawn` after another: ``python -m tests.prefork.living_rank SOCKET``.
+
+Between two tasks it is made to look as a new process would: variables, folder, outputs, seeds, warnings that were
+shown. What cannot be undone is reported, and the rank is not used again.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import warnings
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+from hocket.session import spawned, world
+
+from .requests import RankTask, TaskEnd
+
+_TORCH_SEED = 67280421310721  # torch's own, of c10/core/GeneratorImpl.h
+
+
+def main(address: str) -> None:
+    """Run tasks until the other side is gone. A task that fails ends the process, as it does a rank."""
+    own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    own.connect(address)
+    connection = Connection(own.detach())
+    connection.send(int(os.environ["RANK"]))
+    base = dict(os.environ)
+    while True:
+        task = _receive(connection)
+        if task is None:
+            return
+        base |= {name: value for name, value in os.environ.items() if name not in _without_those_of_mpi(os.environ)}
+        _look_new(task, base)
+        given = dict(os.environ)
+        before_s = sum(os.times()[:4])
+        spawned.main(Path(task.folder))
+        gc.collect()  # what hangs in cycles ends here on all ranks, and not in the midst of the next task
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        connection.send(TaskEnd(sum(os.times()[:4]) - before_s, "torch" in sys.modules, _remains(given)))
+
+
+def _receive(connection: Connection) -> RankTask | None:
+    with socket.socket(fileno=os.dup(connection.fileno())) as own:
+        byte, outputs, _, _ = socket.recv_fds(own, 1, 2)
+    if not byte:
+        return None
+    for output, target in zip(outputs, (1, 2), strict=True):
+        os.dup2(output, target)
+        os.close(output)
+    task: RankTask = connection.recv()
+    return task
+
+
+def _look_new(task: RankTask, base: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update({**base, "HOCKET_RECORD_DIR": task.record_dir})
+    os.chdir(task.working_folder)
+    warnings._filters_mutated()  # type: ignore[attr-defined]  # a warning of an earlier task is shown again
+    random.seed()
+    np.random.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(_TORCH_SEED)
+    if (keras := sys.modules.get("keras")) is not None:
+        keras.utils.clear_session()
+
+
+def _without_those_of_mpi(variables: Mapping[str, str]) -> dict[str, str]:
+    """MPI is brought up once in a process, and keeps what it needs in variables."""
+    return {name: value for name, value in variables.items() if not name.startswith(("PMI", "MPI"))}
+
+
+def _remains(given: dict[str, str]) -> str:
+    """Return what a task left behind that the next one could see; an empty string if nothing."""
+    if _without_those_of_mpi(os.environ) != _without_those_of_mpi(given):
+        return "variables"
+    if threading.active_count() > 1:
+        return "threads"
+    if world._session.world is not None or world._session.open:
+        return "communicators"
+    if (distributed := sys.modules.get("torch.distributed")) is not None and distributed.is_initialized():
+        return "process groups"
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return "handlers of signals"
+    return ""
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
