@@ -56,8 +56,8 @@ def covering(cases: Iterable[T], factors: Callable[[T], Sequence[Any]], strength
     return [everything[number] for number in sorted(chosen)]
 
 
-# Rooms in which a test starts whole jobs of fresh interpreters: of a product of parameters each value is enough.
-_STRENGTHS = {"boot": 1, "faults": 1, "mixing": 1}
+# Rooms in which a test is a whole job that runs many cases: of a product of parameters each value is enough.
+_STRENGTHS = {"boot": 1, "conformance": 1, "faults": 1, "mixing": 1}
 
 
 def choose_items(items: Sequence[pytest.Item]) -> list[pytest.Item]:
