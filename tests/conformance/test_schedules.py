@@ -182,7 +182,9 @@ def _counts(comm: hk.Communicator, backend: str) -> bool:
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize(("backend", "num_ranks"), [("shm", 3), ("shm", 4), pytest.param("mpi", 3, marks=full), ("gloo", 2)])
+@pytest.mark.parametrize(
+    ("backend", "num_ranks"), [("shm", 3), ("shm", 4), pytest.param("mpi", 3, marks=full), ("gloo", 2)]
+)
 def test_blocks_of_different_sizes(backend: str, num_ranks: int) -> None:
     assert all(hk.spawn(_counts, num_ranks, backend, timeout=80))
 

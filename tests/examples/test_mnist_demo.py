@@ -15,6 +15,8 @@ import pytest
 
 from hocket.comm.policy import split_carrier
 
+from ..tier import full
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist_ddp"
 
 
@@ -110,6 +112,7 @@ def test_low_accuracy_falls_short() -> None:
     assert demo.shortfalls == ["gloo: test accuracy 94.0% is below 95%"]
 
 
+@full
 @pytest.mark.timeout(420)
 def test_quick_demo_runs_to_the_end(tmp_path: Path) -> None:
     command = (sys.executable, str(EXAMPLE / "demo.py"), "--quick", "--out", str(tmp_path))
@@ -155,6 +158,7 @@ def marked_processes(mark: str) -> set[int]:
     return found
 
 
+@full
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_ends_every_process(tmp_path: Path, number: signal.Signals) -> None:
     command = (sys.executable, str(EXAMPLE / "demo.py"), "--out", str(tmp_path / "out"))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,9 @@ from typing import Any
 import pytest
 
 from hocket.trace.traffic import Traffic
+
+from ..program import run_python
+from ..tier import full
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -40,8 +41,7 @@ TOTALS = {
 def run(name: str, num_ranks: int, *options: str) -> dict[str, Any]:
     """Run five steps and return what the example says of them; one rank is started without a launcher."""
     launcher = ["-m", "hocket.cli", "run", "-n", str(num_ranks)] if num_ranks > 1 else []
-    command = [sys.executable, *launcher, str(EXAMPLES / f"{name}.py"), "--steps", "5", "--json", *options]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    ended = run_python(*launcher, str(EXAMPLES / f"{name}.py"), "--steps", "5", "--json", *options, timeout_s=100)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     result: dict[str, Any] = json.loads(ended.stdout)
     assert result["ranks"] == num_ranks
@@ -67,6 +67,7 @@ def test_two_ranks_train_as_one(name: str, tmp_path: Path) -> None:
     assert {step.reduction for step in traffic.steps} == {"avg", None}
 
 
+@full
 @pytest.mark.timeout(120)
 def test_full_experts_drop_tokens() -> None:
     result = run("moe", 2, "--capacity-factor", "1")
@@ -79,6 +80,5 @@ def test_full_experts_drop_tokens() -> None:
     ("name", "option"), [("gpt", "--steps=0"), ("moe", "--capacity-factor=0"), ("dlrm", "--steps=0")]
 )
 def test_bad_option_is_one_line(name: str, option: str) -> None:
-    command = [sys.executable, str(EXAMPLES / f"{name}.py"), option]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    ended = run_python(str(EXAMPLES / f"{name}.py"), option, timeout_s=100)
     assert ended.returncode == 2 and "must be above 0" in ended.stderr and "Traceback" not in ended.stderr

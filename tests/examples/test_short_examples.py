@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from ..program import run_python
+from ..tier import full
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -20,6 +21,7 @@ CASES = {
     "train.py": (2, "of 1,000 digits never seen before, 9"),
     "spawn.py": (None, "both ranks say the same: True"),
 }
+LONG = {"bench.py", "simulate.py", "train.py"}  # ten seconds and more; their rooms test what they show
 
 
 def test_all_are_listed() -> None:
@@ -29,11 +31,10 @@ def test_all_are_listed() -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=full) if name in LONG else name for name in CASES])
 def test_example(name: str, tmp_path: Path) -> None:
     num_ranks, expected = CASES[name]
     launcher = ["-m", "hocket.cli", "run", "-n", str(num_ranks)] if num_ranks else []
-    command = [sys.executable, *launcher, str(EXAMPLES / name)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    run = run_python(*launcher, str(EXAMPLES / name), timeout_s=100, folder=tmp_path)
     assert run.returncode == 0, run.stderr
     assert expected in run.stdout

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from ..program import hocket
+from ..tier import full, is_full
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 # Arguments, what is printed, and what its numbers have to be.
 CASES: dict[str, tuple[list[str], str, Callable[..., bool]]] = {
     "train_gpt": (
-        ["150"],
+        ["150" if is_full() else "50"],
         r"seen before: ([\d.]+) bits a byte; by how often each comes ([\d.]+)",
         lambda learned, guessed: learned < guessed - 0.5,
     ),
@@ -25,11 +26,12 @@ CASES: dict[str, tuple[list[str], str, Callable[..., bool]]] = {
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", ["train_gpt", *(pytest.param(name, marks=full) for name in ("train_resnet", "train_deep"))]
+)
 def test_training(name: str, tmp_path: Path) -> None:
     arguments, printed, holds = CASES[name]
-    command = [sys.executable, "-m", "hocket.cli", "run", "-n", "2", str(EXAMPLES / f"{name}.py"), *arguments]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=220, cwd=tmp_path)
+    run = hocket("run", "-n", "2", str(EXAMPLES / f"{name}.py"), *arguments, timeout_s=220, folder=tmp_path)
     assert run.returncode == 0, run.stderr
     found = re.search(printed, run.stdout)
     assert found is not None, run.stdout

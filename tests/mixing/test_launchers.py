@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ..tier import sample
+
 SCRIPT = """
 import sys
 import numpy as np
@@ -39,7 +41,7 @@ print("ok", flush=True)
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("launcher", ["hocket run", "torchrun", "hydra", "open mpi"])
+@pytest.mark.parametrize("launcher", sample(["hocket run", "torchrun", "hydra", "open mpi"], 2))
 def test_mpi(tmp_path: Path, launcher: str, launcher_command: Callable[[str], list[str]]) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

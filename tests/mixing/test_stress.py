@@ -14,9 +14,10 @@ import hocket as hk
 from hocket.tune import learn, trial
 from hocket.tune.learn import Learner
 
+from ..tier import is_full
 from .programs import Runner, make_communicators, random_program
 
-NUM_SEEDS = 4000 if os.environ.get("HOCKET_SOAK") else 300
+NUM_SEEDS = 4000 if os.environ.get("HOCKET_SOAK") else 300 if is_full() else 60
 
 # Stops one of the processes for a moment, again and again, until it is told to end.
 PAUSE = """
@@ -65,6 +66,7 @@ def _start_pauser(comm: hk.Communicator) -> subprocess.Popen[str] | None:
     return subprocess.Popen([sys.executable, "-c", PAUSE, *map(str, pids)], stdin=subprocess.PIPE, text=True)
 
 
+@pytest.mark.own_ranks  # a learner sets constants of the tuner
 @pytest.mark.timeout(3600 if os.environ.get("HOCKET_SOAK") else 300)
 @pytest.mark.parametrize(
     ("num_ranks", "progress", "share", "pauses", "learns"),

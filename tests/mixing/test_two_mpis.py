@@ -13,13 +13,15 @@ import pytest
 import hocket as hk
 from hocket.backends._mpi import find_library
 
+from ..tier import full, is_full
+
 RANK_SCRIPT = Path(__file__).with_name("two_mpis_rank.py")
-NUM_SEEDS = 1000 if os.environ.get("HOCKET_SOAK") else 40
+NUM_SEEDS = 1000 if os.environ.get("HOCKET_SOAK") else 40 if is_full() else 15
 LIMIT_S = 3500 if os.environ.get("HOCKET_SOAK") else 150
 
 
 @pytest.mark.timeout(LIMIT_S + 30)
-@pytest.mark.parametrize("open_mpi", ["mpi", "mpi:openmpi"])
+@pytest.mark.parametrize("open_mpi", ["mpi:openmpi", pytest.param("mpi", marks=full)])
 def test_random_programs(tmp_path: Path, open_mpi: str, launcher_command: Callable[[str], list[str]]) -> None:
     done = subprocess.run(
         [*launcher_command("open mpi"), str(RANK_SCRIPT), open_mpi, "0", str(NUM_SEEDS)],

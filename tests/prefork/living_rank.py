@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import FunctionType
 
 import numpy as np
 
@@ -40,13 +41,15 @@ def main(address: str) -> None:
             return
         base |= {name: value for name, value in os.environ.items() if name not in _without_those_of_mpi(os.environ)}
         _look_new(task, base)
-        given = dict(os.environ)
+        given, settings = dict(os.environ), _settings()
         before_s = sum(os.times()[:4])
         spawned.main(Path(task.folder))
+        if world._session.world is not None:
+            world._session.world.finalize()  # as the end of a process does
         gc.collect()  # what hangs in cycles ends here on all ranks, and not in the midst of the next task
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        connection.send(TaskEnd(sum(os.times()[:4]) - before_s, "torch" in sys.modules, _remains(given)))
+        connection.send(TaskEnd(sum(os.times()[:4]) - before_s, "torch" in sys.modules, _remains(given, settings)))
 
 
 def _receive(connection: Connection) -> RankTask | None:
@@ -79,13 +82,33 @@ def _without_those_of_mpi(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if not name.startswith(("PMI", "MPI"))}
 
 
-def _remains(given: dict[str, str]) -> str:
+def _settings() -> dict[tuple[str, str], object]:
+    """The constants and functions of hocket's modules and classes: some tests set others."""
+    found: dict[tuple[str, str], object] = {}
+    for module in [each for name, each in sys.modules.items() if name.startswith("hocket.")]:
+        for name, value in vars(module).items():
+            if isinstance(value, type) and value.__module__ == module.__name__:
+                named = f"{module.__name__}.{name}"
+                found |= {(named, each): what for each, what in vars(value).items() if not each.startswith("__")}
+            elif isinstance(value, _CONSTANT):
+                found[module.__name__, name] = value
+    return found
+
+
+_CONSTANT = (bool, int, float, str, tuple, frozenset, FunctionType)
+
+
+def _remains(given: dict[str, str], settings: dict[tuple[str, str], object]) -> str:
     """Return what a task left behind that the next one could see; an empty string if nothing."""
     if _without_those_of_mpi(os.environ) != _without_those_of_mpi(given):
         return "variables"
+    now = _settings()
+    for name, value in settings.items():
+        if now.get(name) is not value:
+            return ".".join(name)
     if threading.active_count() > 1:
         return "threads"
-    if world._session.world is not None or world._session.open:
+    if world._session.open:
         return "communicators"
     if (distributed := sys.modules.get("torch.distributed")) is not None and distributed.is_initialized():
         return "process groups"
