@@ -8,7 +8,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -39,12 +39,17 @@ class _Kind:
 
 
 class RankPool:
-    """Sets of living ranks, by their number, variables, and whether they have imported torch."""
+    """Sets of living ranks, by their number, variables, and whether they have imported torch.
+
+    `given_up` counts the sets that were not used again, by what was left behind in them, "" where a task failed.
+    """
 
     def __init__(self, server: ForkServer) -> None:
         self._server = server
         self._sets: OrderedDict[_Kind, _RankSet] = OrderedDict()
         self._imports_torch: dict[str, bool] = {}
+        self.num_tasks = 0
+        self.given_up: Counter[str] = Counter()
 
     def run_job(self, command: list[str], num_ranks: int, *, patience: Patience) -> JobResult:
         """Take the place of `hocket.boot.launcher.run_job`; what is no task of `hocket.spawn` goes to the server."""
@@ -55,7 +60,9 @@ class RankPool:
         kind = _Kind(num_ranks, self._imports_torch.get(file, False), tuple(sorted(variables.items())))
         ranks = self._sets.pop(kind, None) or _RankSet(self._server, num_ranks, variables)
         result, has_torch = ranks.run(command[-1], patience)
+        self.num_tasks += 1
         if not ranks.is_alive:
+            self.given_up[ranks.remains] += 1
             return result
         self._imports_torch[file] = has_torch
         kind = _Kind(num_ranks, has_torch, kind.variables)
@@ -79,6 +86,7 @@ class RankPool:
 class _RankSet:
     def __init__(self, server: ForkServer, num_ranks: int, variables: Mapping[str, str]) -> None:
         self.is_alive = True
+        self.remains = ""
         self._server = server
         self._counted_s = 0.0
         with tempfile.TemporaryDirectory(prefix="hocket-ranks-") as folder, socket.socket(socket.AF_UNIX) as listener:
@@ -122,9 +130,9 @@ class _RankSet:
             self._server.cpu_s += end.cpu_s
             self._counted_s += end.cpu_s
         result = JobResult(self._outcomes(started_s, 0), {}, time.monotonic() - started_at, task.record_dir)
-            str({e.remains for e in ends if e.remains}) + os.environ.get("PYTEST_CURRENT_TEST", "") + "\n"
-        ) if any(end.remains for end in ends) else 0
-        if any(end.remains for end in ends) or len({end.has_torch for end in ends}) > 1:
+        remains = {end.remains for end in ends if end.remains}
+        if remains or len({end.has_torch for end in ends}) > 1:
+            self.remains = ", ".join(sorted(remains)) or "torch on some ranks"
             self.close()
         return result, ends[0].has_torch
 

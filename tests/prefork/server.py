@@ -28,8 +28,8 @@ from .requests import JobRequest, ProgramRequest, Request
 
 _PRELOADED = (
     "numpy", "numpy.testing", "ml_dtypes", "cloudpickle", "pytest", "mpi4py", "rich.console", "rich.progress", "typer",
-    "matplotlib.figure", "matplotlib.backends.backend_agg", "hocket.session.spawned", "tests.prefork.living_rank", "hocket.session.world",
-    "hocket.tune", "hocket.comm", "hocket.backends.gloo", "hocket.cli",
+    "matplotlib.figure", "matplotlib.backends.backend_agg", "hocket.session.spawned",
+    "tests.prefork.living_rank", "hocket.session.world", "hocket.tune", "hocket.comm", "hocket.backends.gloo", "hocket.cli",
     *(f"hocket.cli.{verb.stem}" for verb in (Path(hocket.cli.__file__).parent).glob("[!_]*.py")),
 )  # fmt: skip
 _TORCH = ("torchgen", "functorch")

@@ -1,0 +1,59 @@
+"""`make test-loaded`: busy processes beside the tests, and deadlines that are longer by a factor.
+
+A test's own deadline says how long it may take where nothing else runs. Beside eight busy processes two cores leave a
+tenth of themselves, and what needs several processes at once waits for the slowest: so every deadline that a test gives
+(its own, of `hocket.spawn`, of the programs it runs) is multiplied. What hocket promises by itself is not.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+FACTOR_VARIABLE = "HOCKET_TEST_DEADLINE_FACTOR"
+_BUSY = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+if os.getppid() != int(sys.argv[1]): sys.exit()
+while True: pass
+"""
+
+
+def scaled(seconds: float) -> float:
+    """Return a deadline of so many seconds as it is in this run."""
+    return seconds * float(os.environ.get(FACTOR_VARIABLE, "1"))
+
+
+def scale_timeouts(items: list[pytest.Item], default_s: float) -> None:
+    """Give every test the deadline that it has in this run."""
+    if scaled(1.0) == 1.0:
+        return
+    for item in items:
+        marker = item.get_closest_marker("timeout")
+        seconds = marker.args[0] if marker is not None and marker.args else default_s
+        item.add_marker(pytest.mark.timeout(scaled(seconds)), append=False)
+
+
+class BusyProcesses:
+    """Processes that do nothing but compute; they end with this one, however it ends.
+
+    Args:
+        count: how many.
+    """
+
+    def __init__(self, count: int) -> None:
+        command = [sys.executable, "-c", _BUSY, str(os.getpid())]
+        self._processes = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(count)]
+
+    def close(self) -> None:
+        """End them; none may have ended before."""
+        codes = [process.poll() for process in self._processes]
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait(10)
+        if any(code is not None for code in codes):
+            raise RuntimeError(f"a busy process ended before the tests did: {codes}")
