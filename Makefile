@@ -6,7 +6,7 @@ NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(shell find native -name '*.[ch
 
 PART ?= 1/1
 
-.PHONY: install demo test test-full test-native test-system lint format bench soak wheel clean
+.PHONY: install demo test test-full test-loaded test-native test-system lint format bench soak wheel clean
 .DEFAULT_GOAL := install
 
 install: $(VENV)/.native
@@ -30,6 +30,11 @@ test: install
 # Everything, every rank a fresh interpreter; in pieces: PART=1/4 to PART=4/4.
 test-full: install
 	$(BIN)/python -m pytest tests --ignore tests/system --tier full --part $(PART)
+
+# What communicates, beside eight busy processes, with deadlines ten times as long; it has no time limit of its own.
+COMMUNICATING := boot comm conformance faults keras memory mixing model session torch train tune
+test-loaded: install
+	$(BIN)/python -m pytest $(COMMUNICATING:%=tests/%) --busy 8 --deadline-factor 10
 
 # The native core as it is shipped, and under address and thread sanitizer.
 test-native: install

@@ -12,10 +12,12 @@ import cloudpickle
 import pytest
 
 from hocket.bench.launchers import wheel_file
+from hocket.boot.launcher import run_job as run_fresh_job
 from hocket.session import spawner
 
 from . import tier
 from .budgets import BudgetKeeper
+from .load import FACTOR_VARIABLE, BusyProcesses, patient, scale_subprocesses, scale_timeouts, scaled
 from .program import FORK_SERVER, RANK_POOL
 
 _SPAWNING = ("bench", "comm", "conformance", "keras", "mixing", "model", "train", "tune")
@@ -26,6 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("hocket")
     group.addoption("--tier", choices=["quick", "full"], default="quick", help="quick: a fixed sample; full: all tests")
     group.addoption("--enforce-budgets", action="store_true", help="fail when a room takes more CPU than its budget")
+    group.addoption("--busy", metavar="N", type=int, default=0, help="run beside N processes that are always busy")
+    group.addoption("--deadline-factor", metavar="X", type=float, default=1.0, help="deadlines of tests, times X")
     group.addoption("--part", metavar="I/N", default="1/1", help="only the I-th of N parts of the test files")
 
 
@@ -39,6 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[tier.VARIABLE] = config.getoption("tier")
     keeper = BudgetKeeper(lambda: FORK_SERVER.cpu_s, config.getoption("enforce_budgets"))
     config.pluginmanager.register(keeper, "hocket-budgets")
+    os.environ[FACTOR_VARIABLE] = str(config.getoption("deadline_factor"))
+    if not config.getoption("collectonly"):
+        config.add_cleanup(BusyProcesses(config.getoption("busy")).close)
 
 
 def pytest_unconfigure() -> None:
@@ -58,6 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [item for item in items if item.path in own]
     if not tier.is_full():
         chosen = tier.choose_items([item for item in chosen if item.get_closest_marker("full") is None])
+    scale_timeouts(chosen, float(config.getini("timeout")))
     config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
     items[:] = chosen
 
@@ -67,6 +75,8 @@ def _no_tables_of_this_user(tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("HOCKET_TABLE", raising=False)
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        if scaled(1.0) != 1.0:
+            scale_subprocesses(patch)
         yield
 
 
@@ -90,9 +100,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
     """In the quick tier `hocket.spawn` runs its function on ranks that live on (`prefork`), on forked ones for tests
     marked `own_ranks`, on fresh interpreters for those marked `fresh_ranks`."""
     with pytest.MonkeyPatch.context() as patch:
+        run_job = run_fresh_job
         if not tier.is_full() and item.get_closest_marker("fresh_ranks") is None:
-            server = RANK_POOL if item.get_closest_marker("own_ranks") is None else FORK_SERVER
-            patch.setattr(spawner, "run_job", server.run_job)
+            run_job = (RANK_POOL if item.get_closest_marker("own_ranks") is None else FORK_SERVER).run_job
+        patch.setattr(spawner, "run_job", patient(run_job))
         return (yield)
 
 

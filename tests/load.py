@@ -10,8 +10,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
+
+from hocket.boot.job_result import JobResult
+from hocket.boot.supervisor import Patience
 
 FACTOR_VARIABLE = "HOCKET_TEST_DEADLINE_FACTOR"
 _BUSY = """
@@ -27,6 +33,17 @@ def scaled(seconds: float) -> float:
     return seconds * float(os.environ.get(FACTOR_VARIABLE, "1"))
 
 
+def patient(run_job: Callable[..., JobResult]) -> Callable[..., JobResult]:
+    """Return a `hocket.boot.launcher.run_job` that waits as long as it is to be in this run."""
+
+    def run(command: list[str], num_ranks: int, *, patience: Patience) -> JobResult:
+        if patience.timeout_s is not None:
+            patience = replace(patience, timeout_s=scaled(patience.timeout_s))
+        return run_job(command, num_ranks, patience=patience)
+
+    return run
+
+
 def scale_timeouts(items: list[pytest.Item], default_s: float) -> None:
     """Give every test the deadline that it has in this run."""
     if scaled(1.0) == 1.0:
@@ -35,6 +52,23 @@ def scale_timeouts(items: list[pytest.Item], default_s: float) -> None:
         marker = item.get_closest_marker("timeout")
         seconds = marker.args[0] if marker is not None and marker.args else default_s
         item.add_marker(pytest.mark.timeout(scaled(seconds)), append=False)
+
+
+def scale_subprocesses(patch: pytest.MonkeyPatch) -> None:
+    """Let this process wait for its children as long as it is to in this run."""
+    wait, communicate = subprocess.Popen.wait, subprocess.Popen.communicate
+
+    def longer(timeout: float | None) -> float | None:
+        return None if timeout is None else scaled(timeout)
+
+    def wait_longer(process: subprocess.Popen[Any], timeout: float | None = None) -> int:
+        return wait(process, longer(timeout))
+
+    def communicate_longer(process: subprocess.Popen[Any], input: Any = None, timeout: float | None = None) -> Any:
+        return communicate(process, input, longer(timeout))
+
+    patch.setattr(subprocess.Popen, "wait", wait_longer)
+    patch.setattr(subprocess.Popen, "communicate", communicate_longer)
 
 
 class BusyProcesses:

@@ -18,11 +18,12 @@ from typing import Any
 
 import pytest
 
+from ..load import scaled
 from ..prefork.forked_rank import MARK, process_name
 from ..prefork.program import ForkedProgram, start_fresh_program
 from ..program import start_python
 
-DEADLINE_S = 110.0
+DEADLINE_S = scaled(110.0)
 Running = subprocess.Popen[str] | ForkedProgram
 _BIN = Path(sys.executable).parent
 _PRELUDE = Path(__file__).parent / "prelude.py"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ..tier import is_full
+from ..tier import full, sample
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.fresh_ranks]  # a forked child leaves out most of such an end
 
@@ -54,6 +54,7 @@ for run in range(int(sys.argv[1])):
 """
 
 
+@full
 @pytest.mark.parametrize("repetition", range(10 if IS_SOAK else 1))
 def test_torch_jobs_that_end_right_after_their_last_operation(run_job: Callable[..., Any], repetition: int) -> None:
     job = run_job(TORCH_RUNS, 2, str(NUM_RUNS))
@@ -87,7 +88,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("progress", ["caller", "thread"])
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", sample(ENDS, 4))
 def test_end_of_a_program(run_job: Callable[..., Any], end: str, progress: str) -> None:
     script = f"comm = hk.init(timeout=30, progress={progress!r})\ncomm.barrier()\n{ENDS[end]}\n"
     job = run_job(script, 2)

@@ -103,6 +103,7 @@ def test_two_hosts_need_more_than_shared_memory() -> None:
     assert f"BootstrapMismatch: rank 0 could not arrange the start of the group: {reason}" in said
 
 
+@full
 @pytest.mark.timeout(200)
 def test_a_transformer_has_the_losses_of_gloo(tmp_path: Path) -> None:
     for backend in ("gloo", "hocket"):
@@ -113,7 +114,7 @@ def test_a_transformer_has_the_losses_of_gloo(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize("num_ranks", [2, pytest.param(3, marks=full)])
 def test_buffers_in_shared_memory(num_ranks: int) -> None:
     assert run(num_ranks, "symmetric.py").count("done") == num_ranks
 
@@ -137,7 +138,7 @@ def test_elastic_restart_under_torchrun(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("num_ranks", [2, 4])
+@pytest.mark.parametrize("num_ranks", [2, pytest.param(4, marks=full)])
 def test_parallel_training_gives_the_losses_of_gloo(tmp_path: Path, num_ranks: int) -> None:
     for backend in ("gloo", "hocket"):
         assert run(num_ranks, "parallel.py", backend, str(tmp_path)).count("done") == num_ranks

@@ -16,6 +16,7 @@ from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Candidate, Choices, Gr
 from hocket.errors import InvalidArgument
 from hocket.tune import ModelPolicy, Row, TablePolicy
 
+from ..tier import is_full
 from .tables import row, table
 
 pytestmark = pytest.mark.timeout(60)
@@ -218,7 +219,7 @@ def random_rows(rng: random.Random) -> list[Row]:
 
 
 @given(st.integers(0, 2**32), st.permutations(BACKENDS), st.integers(1, 9), st.integers(0, 1 << 41))
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, deadline=None, max_examples=100 if is_full() else 15)
 def test_explanations_tell_what_is_chosen(seed: int, backends: list[str], size: int, any_nbytes: int) -> None:
     rng = random.Random(seed)
     rows = random_rows(rng)
@@ -251,7 +252,7 @@ def _nbytes(point: tuple[int, float]) -> int:
     st.lists(st.tuples(st.integers(0, 1 << 40), st.floats(1e-8, 10)), min_size=1, max_size=6, unique_by=_nbytes),
     st.lists(st.integers(0, 1 << 42), min_size=2, max_size=20),
 )
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, deadline=None, max_examples=100 if is_full() else 15)
 def test_expected_seconds(points: list[tuple[int, float]], sizes: list[int]) -> None:
     policy = TablePolicy(table(*(row("broadcast", "mpi", nbytes, s) for nbytes, s in points)))
     for nbytes, seconds in points:
