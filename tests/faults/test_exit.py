@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ..tier import full, sample
+from ..tier import full, is_full, sample
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.fresh_ranks]  # a forked child leaves out most of such an end
 
