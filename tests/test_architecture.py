@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
+
+from hocket.backends import find_backends
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "hocket"
@@ -48,17 +51,16 @@ SAME_FLOOR = {("torch", "session")}
 
 # Third-party packages and the rooms (or files) that may import them.
 ALLOWED = {
-    "torch": {"backends/_torch.py", "backends/gloo.py", "backends/nccl.py", "torch", "train", "keras", "movement",
+    "torch": {"torch", "train", "keras", "movement",
               "collectives/sparse", "collectives/compress", "bench/buffers/torch.py", "bench/drivers/torch.py"},
     "numpy": {""},
     "cloudpickle": {"session"},
     "typer": {"cli"},
     "rich": {"cli", "measure"},
-    "mpi4py": {"backends/_mpi.py", "bench/drivers/mpi4py.py"},
+    "mpi4py": {"bench/drivers/mpi4py.py"},
     "cupy": {"bench/buffers/cupy.py"},
     "numba": {"bench/buffers/numba.py"},
     "pycuda": {"bench/buffers/pycuda.py"},
-    "ucxx": {"backends/_ucx.py"},
     "keras": {"keras"},
     "mlxtend": {"keras/by_name.py"},
     "dask": {"dask"},
@@ -67,6 +69,15 @@ ALLOWED = {
     "matplotlib": {"measure/pictures.py", "tune/draw.py", "collectives/draw.py", "pipeline/draw.py", "bench/draw.py"},
 }  # fmt: skip
 MOST_LINES = 500
+
+
+def allowed() -> dict[str, set[str]]:
+    """`ALLOWED`, and what backends declare that their own files may import."""
+    found = {top: set(rooms) for top, rooms in ALLOWED.items()}
+    for adapter in find_backends().values():
+        for top, files in adapter.requires.modules.items():
+            found.setdefault(top, set()).update(f"backends/{file}.py" for file in files)
+    return found
 
 
 def python_files() -> list[Path]:
@@ -112,12 +123,25 @@ def test_imports_go_to_lower_floors(path: Path) -> None:
 @pytest.mark.parametrize("path", python_files(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_third_party_imports_stay_in_their_rooms(path: Path) -> None:
     place = str(path.relative_to(PACKAGE))
+    rooms_of = allowed()
     for name in imports_of(path):
         top = name.split(".")[0]
         if top == "hocket" or top in sys.stdlib_module_names:
             continue
-        assert top in ALLOWED, f"{place} imports {top}, which is no dependency"
-        assert any(place.startswith(room) for room in ALLOWED[top]), f"{place} must not import {top}"
+        assert top in rooms_of, f"{place} imports {top}, which is no dependency"
+        assert any(place.startswith(room) for room in rooms_of[top]), f"{place} must not import {top}"
+
+
+@pytest.mark.parametrize("name", sorted(find_backends()))
+def test_backends_declare_what_they_import(name: str) -> None:
+    """Declared files are the adapter's own or private; declared modules come with an extra."""
+    adapter = find_backends()[name]
+    requires = adapter.requires
+    for file in (file for files in requires.modules.values() for file in files):
+        assert file.startswith("_") or f"hocket.backends.{file}" in {each.__module__ for each in adapter.__mro__}
+        assert (PACKAGE / "backends" / f"{file}.py").exists()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert not requires.modules or requires.extra in extras
 
 
 def test_no_file_is_too_long() -> None:

@@ -62,7 +62,7 @@ REGISTRIES = {
     "handler": (
         "hocket.train.actions",
         "from hocket.train.actions.registry import executes\nexecutes('TOY')(lambda step, action: None)",
-        "hocket.train.actions.registry._load() or hocket.train.actions.registry.find_handler('TOY')",
+        "hocket.train.actions.registry.find_handlers(['TOY'])",
     ),
     "verb": (
         "hocket.cli",

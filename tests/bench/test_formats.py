@@ -62,6 +62,5 @@ def test_nccl_json_is_consistent_as_their_tool_checks_it():
 
 
 def test_unknown_formats_are_refused():
-    assert format_names() == ["csv", "json", "nccl", "osu"]
-    with pytest.raises(InvalidArgument, match="there are csv, json, nccl, osu"):
+    with pytest.raises(InvalidArgument, match=f"there are {', '.join(format_names())}"):
         find_writer("xml")

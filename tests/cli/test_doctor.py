@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hocket.backends import declarations
 from hocket.cli import _findings
 
 from .command import hocket
@@ -49,7 +50,7 @@ def test_more_ranks_than_processors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_single_copy_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_SINGLE_COPY", "0")
-    assert _only(_findings.check_shared_memory, "single copy").state == "note"
+    assert _only(declarations()["shm"].diagnose, "single copy").state == "note"
 
 
 def test_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +66,7 @@ def test_torch_that_may_not_load_backends(monkeypatch: pytest.MonkeyPatch) -> No
 def test_mpi_of_another_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     monkeypatch.setenv("MPI4PY_LIBMPI", "/somewhere/libmpi.so.12")
-    states = [each.state for each in _findings.check_mpi()]
+    states = [each.state for each in declarations()["mpi"].diagnose()]
     assert "problem" in states
 
 

@@ -14,6 +14,8 @@ import pytest
 
 import hocket as hk
 
+from ..backends import WITH_COLLECTIVES
+
 SHAPES = [(3,), (0,), (7, 5), (1,), (2000,), (64, 64), (5,)]
 
 
@@ -57,7 +59,7 @@ def _coalesced(comm: hk.Communicator, backend: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("backend", ["shm", "mpi", "gloo"])
+@pytest.mark.parametrize("backend", WITH_COLLECTIVES)
 def test_coalesced(backend: str) -> None:
     assert all(hk.spawn(_coalesced, 2, backend, timeout=50))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 
 import pytest
 
 import hocket as hk
+from hocket.backends import declarations
 
+from ..backends import ALL, limit_threads
 from ..tier import sample
 from .cases import all_cases
 from .product import run_async, run_blocking, some_large_cases
@@ -16,13 +17,12 @@ from .product import run_async, run_blocking, some_large_cases
 
 def _run(shm_only: hk.Communicator, backend: str, form: str) -> Counter[str]:
     shm_only.finalize()
-    if backend == "gloo":
-        importlib.import_module("torch").set_num_threads(1)
+    limit_threads(backend)
     comm = hk.init(backends=["shm", backend], timeout=60)
     comm.policy = hk.Policy.fixed({"*": backend})
     run = run_blocking if form == "blocking" else run_async
-    cases = all_cases(comm.size)
-    run(comm, sample(cases if backend == "mpi" else cases[::7], 800))
+    declared = declarations()[backend].tested
+    run(comm, sample(all_cases(comm.size)[:: declared.one_case_in if declared else 1], 800))
     used = Counter(record.backend for record in comm.records())
     run(comm, some_large_cases(comm.size), seed=1)
     return used
@@ -30,7 +30,7 @@ def _run(shm_only: hk.Communicator, backend: str, form: str) -> Counter[str]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("form", ["blocking", "async"])
-@pytest.mark.parametrize("backend", ["gloo", "mpi", "ucx"])
+@pytest.mark.parametrize("backend", [name for name in ALL if name != "shm"])
 def test_product(backend: str, form: str) -> None:
     for used in hk.spawn(_run, 2, backend, form, timeout=280):
         # What the library would compute otherwise than promised goes to shm: avg of 16-bit floats, int16 for gloo.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,8 @@ import hocket as hk
 from hocket import _native
 from hocket.comm.policy import Policy
 
-from ..tier import full, is_full
+from ..backends import WITH_COLLECTIVES, limit_threads, with_ranks
+from ..tier import is_full
 
 EAGER, DIRECT = _native.CONSTANTS["eager_bytes"], _native.CONSTANTS["least_direct_bytes"]
 # The largest block of a case in bytes: sent with the line, staged in one piece and in many, read directly.
@@ -98,8 +98,7 @@ def _check_case(comm: hk.Communicator, backend: str, turn: int, nbytes: int, is_
 
 
 def _run(comm: hk.Communicator, backend: str) -> bool:
-    if backend == "gloo":
-        importlib.import_module("torch").set_num_threads(1)
+    limit_threads(backend)
     comm.finalize()
     comm = hk.init(backends=["shm", backend], timeout=60)
     for turn, nbytes in enumerate(LARGEST):
@@ -110,13 +109,7 @@ def _run(comm: hk.Communicator, backend: str) -> bool:
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize(
-    ("backend", "num_ranks"),
-    [
-        *(("shm", 1), ("shm", 2), ("shm", 3), ("mpi", 1), ("mpi", 3), ("gloo", 2)),
-        *(pytest.param(*case, marks=full) for case in [("shm", 5), ("mpi", 2), ("gloo", 3)]),
-    ],
-)
+@pytest.mark.parametrize(("backend", "num_ranks"), with_ranks(WITH_COLLECTIVES))
 def test_against_numpy(backend: str, num_ranks: int) -> None:
     assert all(hk.spawn(_run, num_ranks, backend, timeout=120))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,8 @@ import pytest
 
 import hocket as hk
 from hocket import _native
+
+from ..backends import WITH_COLLECTIVES, limit_threads, with_ranks
 
 LIMITS = [_native.CONSTANTS[name] for name in ("inline_bytes", "eager_bytes", "least_direct_bytes")]
 SIZES = [0, 8, *(each + step for each in LIMITS for step in (-8, 0, 8)), (1 << 20) + 8, (5 << 20) + 8]
@@ -22,8 +23,7 @@ def _values(seed: int, nbytes: int, dtype: str) -> np.ndarray[Any, Any]:
 
 
 def _run(comm: hk.Communicator, backend: str) -> bool:
-    if backend == "gloo":
-        importlib.import_module("torch").set_num_threads(1)
+    limit_threads(backend)
     comm.finalize()
     comm = hk.init(backends=["shm", backend], timeout=60)
     rank, size = comm.rank, comm.size
@@ -64,10 +64,7 @@ def _run(comm: hk.Communicator, backend: str) -> bool:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    ("backend", "num_ranks"),
-    [("shm", 1), ("shm", 2), ("shm", 3), ("mpi", 2), ("mpi", 3), ("gloo", 2), ("gloo", 3)],
-)
+@pytest.mark.parametrize(("backend", "num_ranks"), [("shm", 1), *with_ranks(WITH_COLLECTIVES, least=2)])
 def test_against_numpy(backend: str, num_ranks: int) -> None:
     assert all(hk.spawn(_run, num_ranks, backend, timeout=100))
 

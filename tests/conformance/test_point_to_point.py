@@ -11,6 +11,7 @@ import pytest
 import hocket as hk
 from hocket import _native
 
+from ..backends import MESSAGES_ALONE
 from .data import DTYPES, make_items
 from .outcome import check
 
@@ -139,7 +140,7 @@ def _over(comm: hk.Communicator, run: Callable[[hk.Communicator], None], backend
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("backend", ["shm", "ucx"])
+@pytest.mark.parametrize("backend", ["shm", *MESSAGES_ALONE])
 @pytest.mark.parametrize(
     ("run", "num_ranks"),
     [

@@ -13,6 +13,8 @@ import pytest
 
 import hocket as hk
 
+from ..backends import WITH_COLLECTIVES, limit_threads, with_most_ranks
+
 UFUNCS = {
     "sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "band": np.bitwise_and,
     "bor": np.bitwise_or, "bxor": np.bitwise_xor, "land": np.logical_and, "lor": np.logical_or, "lxor": np.logical_xor,
@@ -75,8 +77,7 @@ def _check_case(comm: hk.Communicator, backend: str, op: Any, dtype: str, count:
 
 
 def _run(comm: hk.Communicator, backend: str) -> bool:
-    if backend == "gloo":
-        importlib.import_module("torch").set_num_threads(1)
+    limit_threads(backend)
     comm.finalize()
     comm = hk.init(backends=["shm", backend], timeout=60)
     for number, (op, dtype) in enumerate(CASES):
@@ -87,15 +88,14 @@ def _run(comm: hk.Communicator, backend: str) -> bool:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("backend", "num_ranks"), [("shm", 1), ("shm", 2), ("shm", 3), ("mpi", 3), ("gloo", 3)])
+@pytest.mark.parametrize(("backend", "num_ranks"), [("shm", 1), ("shm", 2), *with_most_ranks(WITH_COLLECTIVES, 3)])
 def test_against_numpy(backend: str, num_ranks: int) -> None:
     assert all(hk.spawn(_run, num_ranks, backend, timeout=100))
 
 
 def _scan(comm: hk.Communicator, backend: str) -> bool:
     """scan of every other type, up to many chunks; 16-bit floats accumulate in 32 bits."""
-    if backend == "gloo":
-        importlib.import_module("torch").set_num_threads(1)
+    limit_threads(backend)
     comm.finalize()
     comm = hk.init(backends=["shm", backend], timeout=60)
     for dtype in ("float16", ml_dtypes.bfloat16, "float32", "float64", "int32"):
@@ -110,9 +110,9 @@ def _scan(comm: hk.Communicator, backend: str) -> bool:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("backend", ["shm", "mpi", "gloo"])
-def test_scan(backend: str) -> None:
-    assert all(hk.spawn(_scan, 3, backend, timeout=100))
+@pytest.mark.parametrize(("backend", "num_ranks"), with_most_ranks(WITH_COLLECTIVES, 3))
+def test_scan(backend: str, num_ranks: int) -> None:
+    assert all(hk.spawn(_scan, num_ranks, backend, timeout=100))
 
 
 def _torch_tensors(comm: hk.Communicator) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from hocket.collectives.source import format_algorithm, parse_algorithm
 from hocket.comm.policy import Policy, Range
 from hocket.sim import Link
 
+from ..backends import ALL, WITH_COLLECTIVES, limit_threads, with_most_ranks, with_ranks
 from ..tier import full, is_full
 
 Array = np.ndarray[Any, Any]
@@ -28,8 +28,7 @@ DTYPES = ("float32", "int64", "float64", "uint8", "complex64", "float16")
 def _start(comm: hk.Communicator, backend: str) -> hk.Communicator:
     if backend == "shm":
         return comm
-    if backend == "gloo":
-        importlib.import_module("torch").set_num_threads(1)
+    limit_threads(backend)
     comm.finalize()
     return hk.init(backends=["shm", backend], timeout=60)
 
@@ -131,19 +130,7 @@ def _run(comm: hk.Communicator, backend: str) -> int:
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("backend", "num_ranks"),
-    [
-        ("shm", 1),
-        ("shm", 2),
-        ("shm", 3),
-        ("shm", 5),
-        pytest.param("shm", 8, marks=full),
-        ("mpi", 2),
-        pytest.param("mpi", 3, marks=full),
-        pytest.param("gloo", 2, marks=full),
-        ("gloo", 3),
-        ("ucx", 2),
-        pytest.param("ucx", 3, marks=full),
-    ],
+    [("shm", 1), pytest.param("shm", 8, marks=full), *with_ranks(ALL, least=2, quick_up_to=5)],
 )
 def test_every_algorithm_against_numpy(backend: str, num_ranks: int) -> None:
     checked = hk.spawn(_run, num_ranks, backend, timeout=180)
@@ -182,9 +169,7 @@ def _counts(comm: hk.Communicator, backend: str) -> bool:
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize(
-    ("backend", "num_ranks"), [("shm", 3), ("shm", 4), pytest.param("mpi", 3, marks=full), ("gloo", 2)]
-)
+@pytest.mark.parametrize(("backend", "num_ranks"), [("shm", 4), *with_most_ranks(WITH_COLLECTIVES, 3)])
 def test_blocks_of_different_sizes(backend: str, num_ranks: int) -> None:
     assert all(hk.spawn(_counts, num_ranks, backend, timeout=80))
 
@@ -251,7 +236,7 @@ def _in_flight(comm: hk.Communicator, backend: str) -> bool:
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize(("backend", "num_ranks"), [("shm", 2), ("shm", 3), ("mpi", 2), ("gloo", 2)])
+@pytest.mark.parametrize(("backend", "num_ranks"), [("shm", 3), *with_most_ranks(WITH_COLLECTIVES, 2)])
 def test_several_in_flight(backend: str, num_ranks: int) -> None:
     assert all(hk.spawn(_in_flight, num_ranks, backend, timeout=80))
 

@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 
+from ..backends import ALL
+
 pytestmark = pytest.mark.timeout(120)
 
-BACKENDS = ("mpi", "gloo", "ucx", "ucx beside mpi", "mpi beside mpi:mpich", "mpi:mpich beside mpi")
+BACKENDS = (*ALL[1:], "ucx beside mpi", "mpi beside mpi:mpich", "mpi:mpich beside mpi")
 START = """
 import importlib
 BACKEND, *others = sys.argv[1].split(" beside ")
-if BACKEND == "gloo":
+from hocket.backends import declarations
+if "torch" in declarations()[BACKEND].requires.modules:
     importlib.import_module("torch").set_num_threads(1)
 comm = hk.init(backends=["shm", BACKEND, *others], timeout=30, progress="caller")
 x = np.ones(1 << 20, np.float32)  # beyond what any library sends without the other's help

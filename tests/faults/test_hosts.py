@@ -7,26 +7,30 @@ from typing import Any
 
 import pytest
 
+from .. import backends
+
 pytestmark = pytest.mark.timeout(120)
 
 START = """
 import importlib
-if sys.argv[1] == "gloo":
+from hocket.backends import declarations
+declared = declarations()[sys.argv[1]]
+if "torch" in declared.requires.modules:
     importlib.import_module("torch").set_num_threads(1)
 comm = hk.init(backends=[sys.argv[1]], timeout=30)
 assert comm.num_hosts == 2 and comm.local_size == SIZE // 2, (comm.num_hosts, comm.local_size)
 x = np.ones(1 << 18, np.float32)
-named = len(sys.argv) > 2 and sys.argv[1:] != ["ucx", "native"]  # which has no collectives of its own
+named = len(sys.argv) > 2 and (declared.has_collectives or sys.argv[2] != "native")
 how = {"algorithm": sys.argv[2]} if named else {}
 comm.all_reduce(x, **how)
 assert (x == SIZE).all()
 comm.barrier()
 """
 WAYS = pytest.mark.parametrize("algorithm", ["native", "hierarchical"])
-BOTH = pytest.mark.parametrize("backend", ["mpi", "gloo", "ucx"])
+BETWEEN_HOSTS = pytest.mark.parametrize("backend", backends.BETWEEN_HOSTS)
 
 
-@BOTH
+@BETWEEN_HOSTS
 @WAYS
 @pytest.mark.parametrize("victim", [0, 3])
 def test_death(run_on_hosts: Callable[..., Any], backend: str, algorithm: str, victim: int) -> None:
@@ -53,7 +57,7 @@ note("over")
         assert first["time_s"] - dead["time_s"] < 2, first
 
 
-@BOTH
+@BETWEEN_HOSTS
 def test_who_gives_up_and_leaves_at_once_is_understood(run_on_hosts: Callable[..., Any], backend: str) -> None:
     script = """
 for number in range(4):
@@ -71,7 +75,7 @@ comm.barrier()
     assert len(job.notes("over")) == 4, job.stderr
 
 
-@BOTH
+@BETWEEN_HOSTS
 def test_leaving(run_on_hosts: Callable[..., Any], backend: str) -> None:
     """Who finalizes took part in all that was issued before; what comes after fails by name, and at once."""
     script = """
@@ -93,7 +97,7 @@ else:
     assert error["time_s"] - max(left["time_s"], error["entered_s"]) < 2
 
 
-@BOTH
+@BETWEEN_HOSTS
 @WAYS
 def test_deadline_names_who_is_missing(run_on_hosts: Callable[..., Any], backend: str, algorithm: str) -> None:
     script = """
@@ -155,7 +159,7 @@ else:
     assert job.return_codes == [0, 0], job.stderr
 
 
-@BOTH
+@BETWEEN_HOSTS
 def test_uncaught_exception(run_on_hosts: Callable[..., Any], backend: str) -> None:
     script = """
 if RANK == 1:
@@ -258,7 +262,7 @@ note("over")
     assert len(job.notes("over")) == 3, job.stderr
 
 
-@BOTH
+@BETWEEN_HOSTS
 @pytest.mark.parametrize("progress", ["caller", "thread"])
 def test_interrupts_belong_to_the_program(run_on_hosts: Callable[..., Any], backend: str, progress: str) -> None:
     """Whoever of hocket is in Python when a signal comes: the operation goes on, and the program gets the exception."""

@@ -13,6 +13,7 @@ import pytest
 import hocket as hk
 import hocket.memory
 
+from ..backends import WITH_COLLECTIVES
 from . import devices
 from .devices import DeviceArray, FakeDriver, tensor_on_device
 
@@ -102,7 +103,7 @@ def _every_operation(comm: hk.Communicator, which: str, backend: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("backend", ["shm", "mpi", "gloo"])
+@pytest.mark.parametrize("backend", WITH_COLLECTIVES)
 @pytest.mark.parametrize("which", ["device", "dlpack"])
 def test_every_kind_of_operation(which: str, backend: str) -> None:
     assert hk.spawn(_every_operation, 2, which, backend, timeout=90) == [True] * 2

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ..backends import WITH_COLLECTIVES
 from ..program import hocket
 from ..tier import sample
 
@@ -17,7 +18,7 @@ IS_SOAK = bool(os.environ.get("HOCKET_SOAK"))
 NUM_SEEDS = 1000 if IS_SOAK else 24
 SCRIPT = Path(__file__).with_name("faulty_rank.py")
 # Most over shared memory alone, where a job starts in half a second.
-LIBRARIES = (["shm"],) * 10 + (["shm", "mpi"], ["shm", "gloo", "mpi"])
+LIBRARIES = (["shm"],) * 10 + (["shm", "mpi"], WITH_COLLECTIVES)
 
 
 def make_plan(seed: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Random programs over shared memory, gloo, MPI and UCX in one process, each rank waiting in an order of its own."""
+"""Random programs over all backends that can be tested here, each rank waiting in an order of its own."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import hocket as hk
 from hocket.tune import learn, trial
 from hocket.tune.learn import Learner
 
+from ..backends import ALL
 from ..tier import is_full
 from .programs import Runner, make_communicators, random_program
 
@@ -34,7 +35,7 @@ while not select.select([sys.stdin], [], [], rng.random() * 0.3)[0]:
 def _run(comm: hk.Communicator, seeds: range, progress: str, pauses: bool, learns: bool) -> tuple[int, set[str]]:
     comm.finalize()
     importlib.import_module("torch").set_num_threads(1)
-    comm = hk.init(backends=["shm", "gloo", "mpi", "ucx"], timeout=60, progress=progress)
+    comm = hk.init(backends=ALL, timeout=60, progress=progress)
     communicators, members = make_communicators(comm)
     learners = [_make_learner(each) for each in communicators if each is not None and learns]
     runner = Runner(communicators, members, comm.rank)
@@ -84,4 +85,4 @@ def test_random_programs(num_ranks: int, progress: str, share: float, pauses: bo
     seeds = range(num_ranks * 10**6, num_ranks * 10**6 + round(NUM_SEEDS * share))
     timeout = 3500 if os.environ.get("HOCKET_SOAK") else 280
     for done, used in hk.spawn(_run, num_ranks, seeds, progress, pauses, learns, timeout=timeout):
-        assert done == len(seeds) and used == {"shm", "gloo", "mpi", "ucx"}
+        assert done == len(seeds) and used == set(ALL)

@@ -10,11 +10,12 @@ import pytest
 
 import hocket as hk
 
+from ..backends import WITH_COLLECTIVES
 from . import counter_examples as examples
 from .counter_examples import CounterExample, counter_examples
 
 NUM_ITEMS = 1 << 18  # 1 MiB of float32: every library needs the other side for it
-MIXES = [("shm", "mpi"), ("mpi", "gloo"), ("gloo", "shm")]
+MIXES = list(zip(WITH_COLLECTIVES, WITH_COLLECTIVES[-1:] + WITH_COLLECTIVES[:-1], strict=True))
 
 
 Plain = tuple[str, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]

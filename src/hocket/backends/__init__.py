@@ -1,20 +1,25 @@
 """The libraries that can carry operations, one adapter a file.
 
-shm, which needs no adapter, is native and always first.
+shm, which needs no adapter, is native and always first. `declarations` has what all of them say of themselves.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import cache
 
+from hocket.backends._declaration import Declaration, Finding, Link, Requirements, Tested, installed_version
+from hocket.backends._shm import SharedMemory
 from hocket.backends._split import make_split
 from hocket.backends.base import Backend, Job, Lane, Lanes, Shares
 from hocket.discovery import discover
 from hocket.errors import BackendUnavailable
 
-__all__ = ["Backend", "Job", "Lane", "Lanes", "Shares", "backends_among", "find_backends", "has_collectives"]
+__all__ = [
+    "Backend", "Declaration", "Finding", "Job", "Lane", "Lanes", "Link", "Requirements", "SharedMemory", "Shares",
+    "Tested", "backends_among", "declarations", "find_backends", "has_collectives", "installed_version", "quickest",
+]  # fmt: skip
 
 
 @cache
@@ -22,6 +27,23 @@ def find_backends() -> dict[str, type[Backend]]:
     """Return the adapters of this folder by name, in order of their names; their libraries are not loaded."""
     adapters: list[type[Backend]] = [each.ADAPTER for each in discover(sys.modules[__name__], ("base",))]
     return {each.name: each for each in adapters}
+
+
+def declarations() -> dict[str, type[Declaration]]:
+    """Return what each library says of itself, by name: shared memory first."""
+    return {SharedMemory.name: SharedMemory, **find_backends()}
+
+
+def quickest(names: Iterable[str], num_hosts: int = 1) -> str:
+    """Return that of several libraries with the least latency by its declared link; optional ones come last."""
+    known = declarations()
+
+    def order(name: str) -> tuple[bool, float]:
+        declared = known.get(name)  # two at once have no declaration of their own
+        link = declared.link_for(num_hosts) if declared else None
+        return declared is None or declared.is_optional, link.latency_s if link else float("inf")
+
+    return min(names, key=order)
 
 
 def backends_among(wanted: Collection[str] | None) -> dict[str, type[Backend]]:

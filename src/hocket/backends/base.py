@@ -11,9 +11,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from hocket import _native
+from hocket.backends._declaration import Declaration
 from hocket.errors import BackendUnavailable, CommTimeout
 
 T = TypeVar("T")
@@ -89,17 +90,8 @@ class Lanes:
     schedules: _native.Lane
 
 
-class Backend(ABC):
-    """A library that is up for a job."""
-
-    name: ClassVar[str]
-    """By which calls and tables name it."""
-
-    is_optional: ClassVar[bool] = False
-    """Whether only who asks for it by name hears of it."""
-
-    has_collectives: ClassVar[bool] = True
-    """Whether it has any of its own; otherwise they are made of messages, by schedules that a model chooses."""
+class Backend(Declaration, ABC):
+    """A library that is up for a job; what it declares of itself stands in `Declaration`."""
 
     @classmethod
     def find_reason_against(cls, job: Job) -> str | None:
@@ -111,7 +103,7 @@ class Backend(ABC):
     def find_obstacle(cls) -> str | None:
         """Return why the library cannot be had in this process, or None. Called on every rank, before `start`."""
 
-    @classmethod  # noqa: B027
+    @classmethod
     def prepare(cls) -> None:
         """Set up what has to be before any library is loaded; called where this one is about to be started.
 
@@ -145,7 +137,7 @@ class Backend(ABC):
             timeout: seconds.
         """
 
-    def set_shares(self, key: int, shares: Shares) -> None:  # noqa: B027
+    def set_shares(self, key: int, shares: Shares) -> None:
         """Divide the operations of a communicator, where they are split; between the same ones on all members."""
 
     @abstractmethod
@@ -160,7 +152,7 @@ class Backend(ABC):
         """
         return f"{self.name} cannot go on after a rank has failed"
 
-    def close(self, *, is_broken: bool) -> None:  # noqa: B027
+    def close(self, *, is_broken: bool) -> None:
         """Let go of the library; after a failure other ranks may not answer any more. Most have nothing to do."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from queue import SimpleQueue
@@ -12,6 +12,7 @@ from threading import Semaphore, Thread
 from typing import Any, ClassVar, cast
 
 from hocket import _native
+from hocket.backends._declaration import Finding, Link, Requirements, installed_version
 from hocket.backends._torch import (
     GroupCollectives,
     GroupLane,
@@ -32,6 +33,9 @@ class GlooBackend(Backend):
     """One gloo context per lane; they find each other through a store that rank 0 keeps."""
 
     name: ClassVar[str] = "gloo"
+    link: ClassVar[Link | None] = Link(100e-6, 1.0)
+    link_between_hosts: ClassVar[Link | None] = Link(200e-6, 0.9)
+    requires: ClassVar[Requirements] = Requirements("torch", {"torch": ("_torch", "gloo")})
 
     def __init__(self, device: Any, store: Any, job: Job) -> None:
         # One for all groups: a device has a thread that wakes up a hundred times a second whether there is work or not.
@@ -51,6 +55,14 @@ class GlooBackend(Backend):
         if dist is None:
             return reason
         return None if dist.is_gloo_available() else "this build of torch has no gloo"
+
+    @classmethod
+    def diagnose(cls) -> Iterator[Finding]:
+        version = installed_version("torch")
+        if version is None:
+            yield Finding("gloo", "note", "torch is not installed", "pip install 'hocket[torch]' for gloo and training")
+        else:
+            yield Finding("gloo", "good", f"torch {version}")
 
     @classmethod
     def start(cls, job: Job) -> GlooBackend:

@@ -7,12 +7,16 @@ be in one process; they are used only where they are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
 from hocket import _native
 from hocket.backends import _mpi
+from hocket.backends._declaration import Finding, Link, Requirements, Tested, installed_version
 from hocket.backends.base import Backend, Job, Lanes, call_driving
 from hocket.errors import BootstrapMismatch
 
@@ -32,6 +36,12 @@ class MpiBackend(Backend):
     """A communicator of MPI's per lane."""
 
     name: ClassVar[str] = "mpi"
+    needs_driving: ClassVar[bool] = True
+    link: ClassVar[Link | None] = Link(1e-6, 5.0)
+    link_between_hosts: ClassVar[Link | None] = Link(50e-6, 1.0)
+    requires: ClassVar[Requirements] = Requirements("mpi", {"mpi4py": ("_mpi",)})
+    left_files: ClassVar[tuple[str, ...]] = ("mpich_shm_*", "psm2_shm*", "sm_segment.*", "vader_segment.*")
+    tested: ClassVar[Tested | None] = Tested(num_ranks=(1, 2, 3), one_case_in=1)
 
     def __init__(self, started: _mpi.Started, job: Job) -> None:
         self._mpi = mpi = started.mpi
@@ -58,6 +68,10 @@ class MpiBackend(Backend):
     @classmethod
     def find_obstacle(cls) -> str | None:
         return _mpi.find_obstacle(cls.family())
+
+    @classmethod
+    def diagnose(cls) -> Iterable[Finding]:
+        return _diagnose()
 
     @classmethod
     def start(cls, job: Job) -> MpiBackend:
@@ -108,6 +122,43 @@ def _create_group(mpi: Any, group: Any, tag: int) -> Any:
     communicator = mpi.COMM_WORLD.Create_group(group, tag)
     communicator.Set_errhandler(mpi.ERRORS_RETURN)
     return communicator
+
+
+def _diagnose() -> Iterator[Finding]:
+    under_open_mpi = _mpi.is_under_open_mpi()
+    if importlib.util.find_spec("mpi4py") is None:
+        yield Finding("mpi", "note", "mpi4py is not installed", "pip install 'hocket[mpi]' for MPI")
+        return
+    found = {family: _mpi.find_library(family) for family in ("mpich", "openmpi")}
+    there = {family: path for family, path in found.items() if path is not None}
+    wanted = "openmpi" if under_open_mpi else "mpich"
+    version = installed_version("mpi4py")
+    if wanted not in there:
+        yield Finding(
+            "mpi",
+            "problem" if under_open_mpi else "note",
+            f"mpi4py {version} is here, {wanted}, which this launcher needs, is not"
+            if under_open_mpi
+            else f"mpi4py {version} is here without {wanted}",
+            f"pip install {wanted}",
+        )
+    else:
+        yield Finding("mpi", "good", f"{wanted} at {there[wanted]}")
+    if len(there) == 2 and all(path.startswith(sys.prefix) for path in there.values()):
+        yield Finding(
+            "mpi launchers",
+            "note",
+            "mpich and openmpi are both in this environment, and share the names "
+            "mpirun and mpiexec: the one installed last has them",
+            "start MPICH by mpiexec.hydra or hocket run, Open MPI by prterun --personality ompi",
+        )
+    if under_open_mpi and os.environ.get("MPI4PY_LIBMPI", "").find("libmpi.so.12") >= 0:
+        yield Finding(
+            "mpi launchers",
+            "problem",
+            "under Open MPI's launcher MPI4PY_LIBMPI names MPICH, which would start with one rank in each process",
+            "unset MPI4PY_LIBMPI, or start by hocket run",
+        )
 
 
 ADAPTER = MpiBackend

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from hocket.backends import _mpi
+from hocket.backends._declaration import Finding, Link, Tested
 from hocket.backends.mpi import MpiBackend
 
 
 class OpenMpiBackend(MpiBackend):
     name: ClassVar[str] = "mpi:openmpi"
     is_optional: ClassVar[bool] = True
+    link: ClassVar[Link | None] = None
+    link_between_hosts: ClassVar[Link | None] = None
+    launcher: ClassVar[str] = "openmpi"
+    tested: ClassVar[Tested | None] = None  # tests/mixing/test_two_mpis.py
 
     @classmethod
     def family(cls) -> str:
         return "openmpi"
+
+    @classmethod
+    def diagnose(cls) -> Iterable[Finding]:
+        return ()  # "mpi" says it for both
 
     @classmethod
     def prepare(cls) -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple, cast
 
 from hocket import _native
+from hocket.backends._declaration import Requirements, Tested
 from hocket.backends._refusing import RefusingLane
 from hocket.backends._torch import (
     GroupCollectives,
@@ -49,6 +50,9 @@ class NcclBackend(Backend):
 
     name: ClassVar[str] = "nccl"
     is_optional: ClassVar[bool] = True
+    requires: ClassVar[Requirements] = Requirements("torch", {"torch": ("_torch", "nccl")})
+    left_files: ClassVar[tuple[str, ...]] = ("nccl-*",)
+    tested: ClassVar[Tested | None] = None  # tests/memory/test_nccl.py
 
     def __init__(self, store: Any, job: Job, gpu: Gpu) -> None:
         self._store = store

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import ClassVar
 
 from hocket import _native
+from hocket.backends._declaration import Tested
 from hocket.backends.base import Backend, Job, Lanes
 from hocket.errors import BackendUnavailable
 
@@ -20,8 +22,10 @@ class Sim(Backend):
         description: of what connects them.
     """
 
-    name = "sim"
-    is_optional = True
+    name: ClassVar[str] = "sim"
+    is_optional: ClassVar[bool] = True
+    is_virtual: ClassVar[bool] = True
+    tested: ClassVar[Tested | None] = None  # tests/conformance/test_virtual.py
 
     def __init__(self, ranks: _native.VirtualRanks, rank: int, description: str) -> None:
         self._ranks = ranks

@@ -22,12 +22,13 @@ import ctypes
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hocket import _native
 from hocket.backends import _ucx
+from hocket.backends._declaration import Finding, Link, Requirements, installed_version
 from hocket.backends._refusing import RefusingLane
 from hocket.backends.base import Backend, Job, Lane, Lanes
 from hocket.errors import Aborted, CollectiveMismatch, CommTimeout
@@ -46,6 +47,11 @@ class UcxBackend(Backend):
     name: ClassVar[str] = "ucx"
     is_optional: ClassVar[bool] = True
     has_collectives: ClassVar[bool] = False
+    needs_driving: ClassVar[bool] = True
+    link: ClassVar[Link | None] = Link(15e-6, 1.4)
+    link_between_hosts: ClassVar[Link | None] = Link(70e-6, 1.0)
+    requires: ClassVar[Requirements] = Requirements("ucx", {"ucxx": ("_ucx",)})
+    left_files: ClassVar[tuple[str, ...]] = ("ucx_*",)
 
     def __init__(self, connection: _ucx.Connection, job: Job) -> None:
         self._connection = connection
@@ -57,6 +63,15 @@ class UcxBackend(Backend):
     @classmethod
     def find_obstacle(cls) -> str | None:
         return _ucx.find_obstacle()
+
+    @classmethod
+    def diagnose(cls) -> Iterator[Finding]:
+        version = installed_version("ucxx-cu13")
+        if version is None:
+            yield Finding("ucx", "note", "ucxx is not installed", "pip install 'hocket[ucx]' for backends=\"ucx\"")
+        else:
+            ucx = installed_version("libucx-cu13")
+            yield Finding("ucx", "good", f'ucxx {version}, UCX {ucx}; for who asks for backend "ucx"')
 
     @classmethod
     def start(cls, job: Job) -> UcxBackend:

@@ -7,6 +7,7 @@ import socket
 
 import numpy as np
 
+from hocket.backends import quickest
 from hocket.bench.measuring import Measured, OnResults, Request, measure_points
 from hocket.bench.rank import contenders_of, look, open_drivers, open_world, prepare_all, raise_wrong
 from hocket.boot.control import host_identity
@@ -65,8 +66,7 @@ def measure_launched(request: Request, on_round: OnRound | None, on_results: OnR
 def _clock_of(world: Communicator) -> tuple[SharedClock, Communicator]:
     """The clock of all ranks, and the communicator by which they talk of the measurement itself."""
     control = world.dup()
-    quickest = next(name for name in ("shm", "mpi", *control.backends) if name in control.backends)
-    control.policy = Policy.fixed({"*": quickest})
+    control.policy = Policy.fixed({"*": quickest(control.backends, control.num_hosts)})
 
     def send(value: float, peer: int) -> None:
         control.send(np.array([value]), peer, _TAG)

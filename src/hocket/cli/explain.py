@@ -17,7 +17,7 @@ from hocket.errors import InvalidArgument
 from hocket.session.schedules import LazySchedules
 from hocket.tune.find import find_table, foreign_table
 from hocket.tune.machine import this_machine
-from hocket.tune.model import LINKS, LINKS_BETWEEN_HOSTS, ModelPolicy
+from hocket.tune.model import ModelPolicy, links_for
 from hocket.tune.policy import TablePolicy
 from hocket.tune.table import load_table
 
@@ -60,7 +60,7 @@ def explain(
         raise InvalidArgument(f"--hosts must be a number from 1 to that of the ranks, not {num_hosts}")
     policy: Policy = ModelPolicy()
     common = {"shm", *backends_among(None)}
-    backends = [name for name in (LINKS if num_hosts == 1 else LINKS_BETWEEN_HOSTS) if name in common]
+    backends = [name for name in links_for(num_hosts) if name in common]
     if (path := table or find_table(num_hosts)) is not None:
         loaded = load_table(path)
         # As hocket.init does; what versions of libraries are here, only init knows.

@@ -349,8 +349,10 @@ def _over(timeline: PipelineTimeline, bound_s: float | None) -> str:
 
 def _path(timeline: PipelineTimeline) -> str:
     """The critical path by kinds, such as 8F 14B."""
+    from hocket.pipeline.kind import kinds
+
     counts = Counter(timeline.schedule.action(row).kind for row in timeline.critical_path())
-    return " ".join(f"{number}{kind}" for kind, number in counts.items() if kind in ("F", "B", "I", "W", "R"))
+    return " ".join(f"{number}{kind}" for kind, number in counts.items() if kinds()[kind].is_pass)
 
 
 def _details(timeline: PipelineTimeline) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hocket.errors import InvalidArgument
 from hocket.pipeline.costs import CostModel
+from hocket.pipeline.kind import kinds
 from hocket.pipeline.placement import Placement
 from hocket.pipeline.schedule import PipelineSchedule
 
@@ -79,7 +80,8 @@ def bound_of(schedule: PipelineSchedule, costs: CostModel) -> float | None:
     There is one for one step of F and B, or of F, I and W, along a chain.
     """
     columns = schedule.columns
-    has_others = bool({"R", "STEP"} & set(columns.kinds)) or (columns.with_previous.any() and costs.overlapped_s)
+    has_others = any(name in ("R", "STEP") or kinds()[name].counts_as for name in columns.kinds)
+    has_others |= bool(columns.with_previous.any() and costs.overlapped_s)
     if has_others or not schedule.is_chain or schedule.num_steps > 1:
         return None
     first = columns.rows("F")

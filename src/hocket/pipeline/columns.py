@@ -48,9 +48,17 @@ class Columns:
     def __len__(self) -> int:
         return len(self.rank)
 
+    def counted_as(self, *names: str) -> list[str]:
+        """Return those kinds of the table that are one of these, or take the place of one."""
+        return [name for name in self.kinds if name in names or kinds()[name].counts_as in names]
+
+    def rows_of(self, name: str) -> NDArray[np.int64]:
+        """Return the numbers of all actions of one kind."""
+        return self._by_kind[name]
+
     def rows(self, *names: str) -> NDArray[np.int64]:
-        """Return the numbers of all actions of these kinds."""
-        found = [self._by_kind[name] for name in names if name in self._by_kind]
+        """Return the numbers of all actions of these kinds, and of those that take their place."""
+        found = [self._by_kind[name] for name in self.counted_as(*names)]
         if len(found) == 1:
             return found[0]
         return np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket.errors import InvalidArgument
+from hocket.pipeline.kind import kinds
 from hocket.sim import Fabric, Link, Uniform
 
 PerStage: TypeAlias = float | Sequence[float]
@@ -68,11 +69,8 @@ class CostModel:
         """Return the seconds of one micro-batch, of every stage."""
         if cost in self.seconds:
             return per_stage(self.seconds[cost], num_stages, f"seconds of {cost}")
-        if cost == "B":
-            return self.seconds_of("I", num_stages) + self.seconds_of("W", num_stages)
-        if cost == "R":
-            return self.seconds_of("F", num_stages)
-        return np.zeros(num_stages)
+        parts = next((kind.instead for kind in kinds().values() if kind.cost == cost and kind.instead), ())
+        return sum((self.seconds_of(part, num_stages) for part in parts), np.zeros(num_stages))
 
     def stash_nbytes_of(self, stash: str, num_stages: int) -> NDArray[np.float64]:
         """Return what a stash takes for one micro-batch, of every stage."""

@@ -160,7 +160,7 @@ class _Finder:
     def find(self, name: str, need: Need) -> tuple[Rows, Rows, Rows]:
         """All pairs of an action of a kind and one that it waits for by this need."""
         columns = self._schedule.columns
-        row, micro_batch = units_of(columns, columns.rows(name))
+        row, micro_batch = units_of(columns, columns.rows_of(name))
         stage, peer = columns.stage[row], columns.peer[row]
         if need.stages == "peer":
             stage, peer = peer, stage

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 import hocket.pipeline.kinds as folder
 from hocket.discovery import discover
 from hocket.errors import InvalidArgument
 
 Field = Literal["step", "pipe", "stage", "micro_batch", "peer"]
+Crossing = Literal["activation", "gradient"]
+Execute: TypeAlias = Callable[[Any, Any], None]
+"""(step, action) -> None: see `hocket.train.executes`. It calls methods of the step, so needs no import of it."""
+CROSSINGS: tuple[Crossing, ...] = ("activation", "gradient")
 SAME: tuple[Field, ...] = ("step", "pipe", "stage", "micro_batch")
 
 _found: dict[str, Kind] = {}
@@ -68,10 +72,17 @@ class Kind:
         cost: under which name `CostModel.seconds` has the time of one; None: it takes none.
         resource: "rank": the rank does nothing else meanwhile; any other name: the rank starts it and goes on, and
             actions of that resource follow one another.
-        message: whether it sends or receives, and what.
+        instead: names of costs whose sum its own is, where a cost model does not have it.
+        message: whether it sends or receives.
+        carries: what such a message is: the output of a forward pass, or the gradient of one. Where a table has
+            receives of it, the actions that wait for it across ranks take nothing from elsewhere themselves.
         takes, frees: what it keeps, from its beginning on; and what it lets go, at its end.
         peer_offset: how far the stage at the other end of a message is along a chain.
-        color: in pictures.
+        counts_as: the kind that it takes the place of: wherever others wait for that one, or a check asks for it, this
+            one does as well. Another backward pass counts as "B".
+        is_of_forward: whether it is executed also where there are no backward passes: for predictions.
+        execute: how a training step executes it, where no function of `hocket.train.actions` does.
+        color, terminal_color: in pictures; in a terminal, the number of a background colour.
     """
 
     name: str
@@ -80,11 +91,22 @@ class Kind:
     needs: tuple[Need, ...] = ()
     cost: str | None = None
     resource: str = "rank"
+    instead: tuple[str, ...] = ()
     message: Literal["send", "receive"] | None = None
+    carries: Crossing | None = None
     takes: tuple[Stash, ...] = ()
     frees: tuple[Stash, ...] = ()
     peer_offset: int = 0
+    counts_as: str | None = None
+    is_of_forward: bool = False
+    execute: Execute | None = None
     color: str = "#b8bec6"
+    terminal_color: int = 45
+
+    @property
+    def is_pass(self) -> bool:
+        """Whether it is work on micro-batches that takes time."""
+        return self.scope == "micro_batch" and self.cost is not None
 
 
 def register_kind(kind: Kind) -> Kind:

@@ -92,7 +92,7 @@ def _units(schedule: PipelineSchedule, stashes: dict[str, list[Stash]]) -> Keyed
     parts = [keyed_units(schedule, np.zeros(0, np.int64))]
     for kind, of_kind in stashes.items():
         for stash in of_kind:
-            units = keyed_units(schedule, columns.rows(kind))
+            units = keyed_units(schedule, columns.rows_of(kind))
             keep = np.ones(len(units.row), np.bool_)
             for other, wanted in ((stash.only_with, True), (stash.unless, False)):
                 if other is not None:

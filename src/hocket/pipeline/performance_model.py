@@ -6,11 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket.pipeline.costs import CostModel, per_stage
+from hocket.pipeline.kind import CROSSINGS, kinds
 from hocket.pipeline.schedule import PipelineSchedule
 from hocket.pipeline.simulation import simulate
-
-_PASSES = ("F", "B", "I", "W", "R")
-_SENDING = ("F", "B", "I")
 
 
 def predict_step_s(schedule: PipelineSchedule, costs: CostModel) -> float:
@@ -25,8 +23,14 @@ def predict_step_s(schedule: PipelineSchedule, costs: CostModel) -> float:
         costs: of its actions.
     """
     num_stages = schedule.num_stages
-    bare = schedule.without("SYNC_START", "SYNC_WAIT", "STEP")
-    alike = {name: float(costs.seconds_of(name, num_stages).max()) for name in _PASSES}
+    bare = schedule.without(*schedule.columns.counted_as("SYNC_START", "SYNC_WAIT", "STEP"))
+    known = kinds()
+    passes = {kind.cost for kind in known.values() if kind.is_pass and kind.cost}
+    awaited = {
+        name for kind in known.values() for need in kind.needs if need.carries in CROSSINGS for name in need.kinds
+    }
+    sending = bare.columns.counted_as(*awaited)
+    alike = {name: float(costs.seconds_of(name, num_stages).max()) for name in passes}
     timeline = simulate(bare, CostModel(seconds=alike))
     groups = bare.columns.groups
     on_path = np.isin(groups, groups[timeline.critical_path()])  # with all that overlaps with what is on it
@@ -37,7 +41,10 @@ def predict_step_s(schedule: PipelineSchedule, costs: CostModel) -> float:
         nbytes = float(per_stage(costs.message_nbytes, num_stages, "message_nbytes").max())
         cost = fabric.message_cost(0, 1, int(np.ceil(nbytes)))
         message_s = cost.latency_s + cost.occupied_s
-    total = sum(alike.get(action.kind, 0.0) * action.width + message_s * (action.kind in _SENDING) for action in path)
+    total = sum(
+        alike.get(known[action.kind].cost or "", 0.0) * action.width + message_s * (action.kind in sending)
+        for action in path
+    )
     exposed = [0.0]
     gradients = per_stage(costs.gradient_nbytes, num_stages, "gradient_nbytes")
     rows = bare.columns.rows("B", "W")

@@ -5,9 +5,6 @@ from __future__ import annotations
 from hocket.pipeline.kind import kinds
 from hocket.pipeline.timeline import PipelineTimeline
 
-_COLORS = {"F": 44, "B": 43, "I": 43, "W": 42, "R": 46}
-_OTHER = 45
-
 
 def draw_text(timeline: PipelineTimeline, width: int = 100, *, color: bool = False) -> str:
     """Return a timeline as text.
@@ -39,7 +36,7 @@ def draw_text(timeline: PipelineTimeline, width: int = 100, *, color: bool = Fal
             if len(word) < 1 + len(number):
                 word = word[0].ljust(end - begin)
             cells[begin:end] = list(word.replace(" ", "─"))
-            paint[begin:end] = [_COLORS.get(action.kind, _OTHER)] * (end - begin)
+            paint[begin:end] = [kinds()[action.kind].terminal_color] * (end - begin)
         lines.append(name.rjust(margin) + (_painted(cells, paint) if color else "".join(cells)))
     return "\n".join(lines)
 

@@ -66,10 +66,11 @@ def init(
     one. May be called again after ``comm.finalize()``.
 
     Args:
-        backends: names of libraries that must be there, and that operations may use: of "shm", "gloo", "mpi", "ucx" and
-            "nccl"; two with a plus between them, as in "mpi+gloo", carry parts of one operation at the same time. None:
-            those that HOCKET_BACKENDS names (``shm,mpi``); without it shm, gloo if torch is imported already or the job
-            spans hosts, and mpi if it is installed; ``comm.backends.left_out`` says why one is not there.
+        backends: names of libraries that must be there, and that operations may use, such as "shm", "gloo" and "mpi"
+            (``hocket bench list`` has all); two with a plus between them, as in "mpi+gloo", carry parts of one
+            operation at the same time. None: those that HOCKET_BACKENDS names (``shm,mpi``); without it all that are
+            installed and worth it, but for those that are used only when requested by name: shm, mpi, and gloo if torch
+            is imported already or the job spans hosts; ``comm.backends.left_out`` says why one is not there.
         policy: how a library is chosen for an operation that names none: "auto", or a `Policy`.
         timeout: seconds after which an operation, or this call, gives up.
         progress: who drives asynchronous operations: "caller" (every call into hocket does), "thread" (a native thread

@@ -17,7 +17,7 @@ class Options:
     """For ``torch.distributed.init_process_group("hocket", pg_options=Options(...))``.
 
     Args:
-        backends: names of the libraries that may carry operations: of "shm", "gloo" and "mpi"; None: all that can be
+        backends: names of the libraries that may carry operations, such as "shm" and "mpi"; None: all that can be
             had. Groups that are made later have those of the first one.
         policy: how one is chosen for an operation that names none: "auto", or a `hocket.Policy`.
     """

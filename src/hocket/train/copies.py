@@ -34,12 +34,13 @@ class Copies:
         self._timeout_s = executor.timeout_s
         self._ties = [tie for tie in self._split.ties if tie.parameter.requires_grad]
         self._gradients: dict[tuple[int, int], StageGradients] = {}
+        forward = schedule.columns.counted_as("F")
         for pipe, stage in schedule.placement.stages_of(executor.rank):
             order = sorted(
                 micro_batch
                 for actions in schedule.actions
                 for action in actions
-                if action.kind == "F" and action.stage == stage and action.pipe == pipe
+                if action.kind in forward and action.stage == stage and action.pipe == pipe
                 for micro_batch in action.micro_batches
             )
             self._gradients[pipe, stage] = StageGradients(self._trained(stage), self._exact, order)

@@ -17,13 +17,15 @@ from hocket.errors import Aborted, InvalidArgument, InvalidModel, InvalidState
 from hocket.pipeline.action import Action
 from hocket.pipeline.checks.validate import validate
 from hocket.pipeline.costs import CostModel
+from hocket.pipeline.kind import kinds
 from hocket.pipeline.passes.gradient_sync import add_gradient_sync
 from hocket.pipeline.schedule import PipelineSchedule
 from hocket.pipeline.timeline import PipelineTimeline
-from hocket.train.actions.registry import check_kinds
+from hocket.train.actions.registry import find_handlers
 from hocket.train.channels import Channels
 from hocket.train.checks import check_content, check_loss_graph
 from hocket.train.copies import Copies
+from hocket.train.crossings import crossings_of
 from hocket.train.measured import measured_timeline
 from hocket.train.probe import Probe
 from hocket.train.split_model import SplitModel
@@ -121,6 +123,11 @@ class PipelineExecutor:
         self._has_checked_loss = False
         self._are_trained = [(name, each, each.requires_grad) for name, each in split.parameters().items()]
         self._own_actions = self.schedule.actions[self.rank]
+        self._own_forward = [action for action in self._own_actions if kinds()[action.kind].is_of_forward]
+        self.handlers = find_handlers(self.schedule.columns.kinds)
+        self.crossings = crossings_of(self.schedule.columns.kinds)
+        again = self.schedule.columns.counted_as("R")
+        self.recomputed = {(action.pipe, action.stage) for action in self._own_actions if action.kind in again}
         _check_same_model(comm, split, self.schedule)
         _broadcast_state(comm, split)
         pipeline_comm = comm.group(self._ranks_of_replica())
@@ -177,8 +184,7 @@ class PipelineExecutor:
         self._check(micro_batches)
         if with_losses and self.loss is None:
             raise InvalidArgument("there are losses where there is a loss")
-        actions = [action for action in self._own_actions if action.kind in _OF_FORWARD]
-        return self._run(micro_batches, actions, False, keeps_outputs, with_losses)
+        return self._run(micro_batches, self._own_forward, False, keeps_outputs, with_losses)
 
     def timeline(self, costs: CostModel | None = None) -> PipelineTimeline:
         """Return when everything happened on replica 0, in the one of the last 16 training steps that took as long as
@@ -295,7 +301,6 @@ class PipelineExecutor:
 
 
 _STEPS_REMEMBERED = 16
-_OF_FORWARD = ("F", "SEND_F", "RECV_F")
 
 
 def _prepare(schedule: PipelineSchedule, split: SplitModel, wiring: Wiring, num_ranks: int) -> PipelineSchedule:
@@ -307,8 +312,8 @@ def _prepare(schedule: PipelineSchedule, split: SplitModel, wiring: Wiring, num_
         )
     if num_ranks % schedule.num_ranks:
         raise InvalidArgument(f"the table is for {schedule.num_ranks} ranks; {num_ranks} ranks are no multiple of that")
-    check_kinds(schedule)
-    has_messages = any(kind.startswith(("SEND_", "RECV_")) for kind in schedule.columns.kinds)
+    find_handlers(schedule.columns.kinds)  # refuses actions that nothing executes
+    has_messages = any(kinds()[kind].message for kind in schedule.columns.kinds)
     if schedule.edges != wiring.edges:
         if has_messages:
             raise InvalidArgument(
@@ -317,7 +322,7 @@ def _prepare(schedule: PipelineSchedule, split: SplitModel, wiring: Wiring, num_
             )
         schedule = replace(schedule, edges=wiring.edges)
     validate(schedule)
-    if "SYNC_START" not in schedule.columns.kinds:
+    if not schedule.columns.counted_as("SYNC_START"):
         costs = CostModel(num_replicas=num_ranks // schedule.num_ranks)
         schedule = add_gradient_sync(schedule, costs=costs)
     return schedule

@@ -16,7 +16,6 @@ from torch.utils import _pytree as pytree
 
 from hocket.errors import InvalidArgument
 from hocket.pipeline.action import Action
-from hocket.train.actions.registry import find_handler
 from hocket.train.backward import Gradients, SplitBackward
 from hocket.train.channels import Channels, Leaves, Parcel, from_leaves, to_leaves
 from hocket.train.checks import check_loss_value
@@ -85,14 +84,13 @@ class Step:
         self._micro_batches = micro_batches
         self._specs = specs
         self._keeps_outputs, self._has_losses = keeps_outputs, has_losses
-        self._kinds = set(executor.schedule.columns.kinds)
+        self._crossings = executor.crossings
         self._passes: dict[tuple[int, int, int], Pass] = {}
         self._waiting: dict[Parcel, Gradients] = {}  # for the action that sends them
         self._are_detached: list[bool] = []  # losses, where the model's output is not
         self._where = ""
         self._has_computed = False
         self._begin_s = 0.0
-        self._recomputed = _recomputed(executor)
         for _, stage in executor.schedule.placement.stages_of(executor.rank):
             self.stage(stage).train(is_training)
         self.copies.reset()
@@ -100,11 +98,12 @@ class Step:
     def run(self, actions: Sequence[Action]) -> None:
         """Execute actions in their order, and note when each began, after what it waited for, and ended."""
         self._channels.expect(self._parcels_of(actions))
+        handlers = self._executor.handlers
         for number, action in enumerate(actions):
             self._where = f"action {number} of the step, {action},"
             self._has_computed = False
             self._begin_s = time.perf_counter()
-            find_handler(action.kind)(self, action)
+            handlers[action.kind](self, action)
             self.times[:, number] = self._begin_s, time.perf_counter()
         # That of some micro-batches may be a constant, where nothing in them counts.
         if self._are_detached and all(self._are_detached):
@@ -116,7 +115,7 @@ class Step:
 
     def recomputes(self, action: Action) -> bool:
         """Return whether the forward pass is done again before the backward pass."""
-        return (action.pipe, action.stage) in self._recomputed
+        return (action.pipe, action.stage) in self._executor.recomputed
 
     def forward(self, action: Action, micro_batch: int) -> None:
         """Run the forward pass of one micro-batch, and send what it gives."""
@@ -128,7 +127,7 @@ class Step:
             self._passes[action.pipe, action.stage, micro_batch] = kept
         for number in self._ends(action).outwards:
             value = {**inputs, **outputs}[self._hop(number).value]
-            self._send(Parcel(number, action.pipe, micro_batch, False), _detached(to_leaves(value)), "SEND_F")
+            self._send(Parcel(number, action.pipe, micro_batch, False), _detached(to_leaves(value)))
 
     def recompute(self, action: Action, micro_batch: int) -> None:
         """Run the forward pass again, with the same random numbers, and leave running statistics alone."""
@@ -266,10 +265,13 @@ class Step:
         wanted = iter(found)
         for number in (*ends.inwards, *ends.tied_inwards):
             count = sum(leaf.has_gradient for leaf in self._spec(number, micro_batch).leaves)
-            self._send(Parcel(number, action.pipe, micro_batch, True), [next(wanted) for _ in range(count)], "SEND_B")
+            self._send(Parcel(number, action.pipe, micro_batch, True), [next(wanted) for _ in range(count)])
 
-    def _send(self, parcel: Parcel, leaves: Gradients, kind: str) -> None:
-        if kind in self._kinds and self._channels.destination(parcel) != self._channels.rank:
+    def _send(self, parcel: Parcel, leaves: Gradients) -> None:
+        if (
+            self._crossings.are_sends_named[parcel.is_gradient]
+            and self._channels.destination(parcel) != self._channels.rank
+        ):
             self._waiting[parcel] = leaves
         else:
             self._channels.send(parcel, self._spec(parcel.hop, parcel.micro_batch), leaves, self._where)
@@ -296,20 +298,16 @@ class Step:
         """What this rank takes, in its order."""
         found = []
         for action in actions:
-            if action.kind in ("RECV_F", "RECV_B"):
-                numbers = self._between(action, action.kind == "RECV_B", inwards=True)
-            elif action.kind == "F" and "RECV_F" not in self._kinds:
-                numbers = list(self._ends(action).inwards)
-            elif action.kind in ("B", "I") and "RECV_B" not in self._kinds:
+            for goes_back in self._crossings.taken[action.kind]:
                 ends = self._ends(action)
-                numbers = [*ends.outwards, *ends.tied_outwards]
-            else:
-                continue
-            goes_back = action.kind in ("RECV_B", "B", "I")
-            for micro_batch in action.micro_batches:
-                for number in numbers:
-                    parcel = Parcel(number, action.pipe, micro_batch, goes_back)
-                    found.append((parcel, self._spec(number, micro_batch)))
+                if self._crossings.is_receive(action.kind):
+                    numbers: Sequence[int] = self._between(action, goes_back, inwards=True)
+                else:
+                    numbers = [*ends.outwards, *ends.tied_outwards] if goes_back else ends.inwards
+                for micro_batch in action.micro_batches:
+                    for number in numbers:
+                        parcel = Parcel(number, action.pipe, micro_batch, goes_back)
+                        found.append((parcel, self._spec(number, micro_batch)))
         return found
 
     def _spec(self, number: int, micro_batch: int) -> ValueSpec:
@@ -365,8 +363,3 @@ def _backward(
 
 def _detached(leaves: Leaves) -> Gradients:
     return [leaf.detach() for leaf in leaves]
-
-
-def _recomputed(executor: PipelineExecutor) -> set[tuple[int, int]]:
-    actions = executor.schedule.actions[executor.rank]
-    return {(action.pipe, action.stage) for action in actions if action.kind == "R"}

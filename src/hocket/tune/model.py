@@ -8,40 +8,39 @@ off one machine with two cores and are good for an order only: shared memory bef
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import MappingProxyType
 
+from hocket.backends import Link, declarations
 from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, WITH_COUNTS, Candidate, Choices, Group, Policy, Range
 
 from hocket import _native, sim  # isort: skip
 
 
-@dataclass(frozen=True)
-class Link:
-    """What a backend needs for a message between two ranks.
-
-    Args:
-        latency_s: of an empty one, in seconds.
-        bandwidth_gb_s: of a long one, in GB/s.
-    """
-
-    latency_s: float
-    bandwidth_gb_s: float
-
-
-LINKS = {"shm": Link(0.15e-6, 8.0), "mpi": Link(1e-6, 5.0), "gloo": Link(100e-6, 1.0), "ucx": Link(15e-6, 1.4)}
-LINKS_BETWEEN_HOSTS = {"mpi": Link(50e-6, 1.0), "gloo": Link(200e-6, 0.9), "ucx": Link(70e-6, 1.0)}
+_TYPICAL, _TYPICAL_BETWEEN_HOSTS = Link(1e-6, 5.0), Link(50e-6, 1.0)  # whatever backends there are
 _UNKNOWN = Link(1e-3, 0.1)
+
+
+@cache
+def links_for(num_hosts: int) -> Mapping[str, Link]:
+    """Return what backends declare for messages between ranks on so many hosts, by name; the least latency first."""
+    declared = {name: each.link_for(num_hosts) for name, each in declarations().items()}
+    known = {name: link for name, link in declared.items() if link is not None}
+    return MappingProxyType(dict(sorted(known.items(), key=lambda each: each[1].latency_s)))
 
 
 def typical_link(num_hosts: int) -> sim.Link:
     """Return the link by which schedules are cut into blocks, and compared, where none was fitted."""
-    return link_of("mpi", num_hosts)
+    return _simulated(_TYPICAL if num_hosts == 1 else _TYPICAL_BETWEEN_HOSTS)
 
 
 def link_of(backend: str, num_hosts: int) -> sim.Link:
     """Return the link of a backend by which schedules over it are compared, where none was fitted."""
-    link = (LINKS if num_hosts == 1 else LINKS_BETWEEN_HOSTS).get(backend, _UNKNOWN)
+    return _simulated(links_for(num_hosts).get(backend, _UNKNOWN))
+
+
+def _simulated(link: Link) -> sim.Link:
     return sim.Link(link.latency_s, 1e-9 / link.bandwidth_gb_s)
 
 
@@ -64,8 +63,7 @@ _COSTS: dict[str, Callable[[int], tuple[float, float]]] = {
 
 def predict_seconds(backend: str, op: str, group: Group, nbytes: int) -> float:
     """Return the modelled time of an operation in seconds."""
-    links = LINKS if group.num_hosts == 1 else LINKS_BETWEEN_HOSTS
-    link = links.get(backend, _UNKNOWN)
+    link = links_for(group.num_hosts).get(backend, _UNKNOWN)
     if op in WITH_COUNTS:
         op, nbytes = WITH_COUNTS[op], nbytes // group.size
     rounds, traffic = _COSTS[op](max(2, group.size))

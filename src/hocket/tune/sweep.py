@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hocket import _native
+from hocket.backends import declarations, quickest
 from hocket.comm import Communicator
 from hocket.comm.choosing import OWN
 from hocket.comm.policy import Policy, split_carrier
@@ -116,8 +117,7 @@ class Stage:
         self._on_round = on_round
         self._arrays = arrays or _Arrays()
         self._control = comm.dup()  # what the measurement itself says must not go over what is measured
-        quickest = next(name for name in ("shm", "mpi", *comm.backends) if name in comm.backends)
-        self._control.policy = Policy.fixed({"*": quickest})
+        self._control.policy = Policy.fixed({"*": quickest(comm.backends, comm.num_hosts)})
 
     def close(self) -> None:
         """Give back what was made for it; called by all ranks."""
@@ -234,10 +234,10 @@ def _cell(
         other = _call(comm, arrays, op, dtypes, nbytes, backend, algorithm, 1)
         run, ops_per_iteration = _alone_and_in_pairs(call, other), 3
     if busy:
-        others = [name for name in ("mpi", "shm", *comm.backends) if name != backend and name in comm.backends]
-        if not others:
+        neighbour = _neighbour(backend, comm.backends)
+        if neighbour is None:
             return None
-        run, ops_per_iteration = _next_to(call, comm, others[0]), 1
+        run, ops_per_iteration = _next_to(call, comm, neighbour), 1
     case = f"{op} {dtypes} {nbytes}{' busy' if busy else ''}"
     return _Cell(op, dtypes, nbytes, backend, busy, Contender(case, carrier, run), ops_per_iteration, algorithm)
 
@@ -319,6 +319,14 @@ def _alone_and_in_pairs(call: Callable[..., Any], other: Callable[..., Any]) -> 
                 work.wait()
 
     return run
+
+
+def _neighbour(backend: str, backends: Iterable[str]) -> str | None:
+    """Return the library that a backend is measured beside: one that ranks have to drive, or else shared memory."""
+    known = declarations()
+    driven = {name for name, each in known.items() if each.needs_driving and not each.is_optional}
+    others = [name for name in backends if name != backend]
+    return min(others, key=lambda name: (name not in driven, name != "shm"), default=None)
 
 
 def _next_to(call: Callable[[], object], comm: Communicator, other: str) -> Callable[[int], None]:

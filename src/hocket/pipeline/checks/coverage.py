@@ -67,7 +67,7 @@ def _check_pipes(schedule: PipelineSchedule) -> None:
 def _check_duplicates(schedule: PipelineSchedule) -> None:
     columns = schedule.columns
     for name in columns.kinds:
-        row, _, key = keyed_units(schedule, columns.rows(name), (*SAME, "peer"))
+        row, _, key = keyed_units(schedule, columns.rows_of(name), (*SAME, "peer"))
         twice = first_repeated(key)
         if twice is not None:
             first, second = (int(row[place]) for place in twice)

@@ -14,7 +14,18 @@ _NEEDS = (
 )
 _KEPT = (Stash("activation"), Stash("input", only_with="R"))
 
-register_kind(Kind("B", "backward pass", needs=_NEEDS, cost="B", frees=_KEPT, color="#e2955a"))
+register_kind(
+    Kind(
+        "B",
+        "backward pass",
+        needs=_NEEDS,
+        cost="B",
+        instead=("I", "W"),
+        frees=_KEPT,
+        color="#e2955a",
+        terminal_color=43,
+    )
+)
 register_kind(
     Kind(
         "I",
@@ -23,6 +34,7 @@ register_kind(
         cost="I",
         takes=(Stash("output_gradient"),),
         color="#e2b15a",
+        terminal_color=43,
     )
 )
 register_kind(
@@ -33,5 +45,6 @@ register_kind(
         cost="W",
         frees=(*_KEPT, Stash("output_gradient")),
         color="#6fb98a",
+        terminal_color=42,
     )
 )

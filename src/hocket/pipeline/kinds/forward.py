@@ -13,6 +13,8 @@ register_kind(
         ),
         cost="F",
         takes=(Stash("activation", unless="R"), Stash("input", only_with="R")),
+        is_of_forward=True,
         color="#5b8fd6",
+        terminal_color=44,
     )
 )

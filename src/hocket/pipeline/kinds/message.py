@@ -4,18 +4,37 @@ from hocket.pipeline.kind import SAME, Kind, Need, register_kind
 
 _OTHER_END = (*SAME, "peer")
 
-register_kind(Kind("SEND_F", "send what a forward pass gave", needs=(Need(("F",)),), message="send", peer_offset=1))
+register_kind(
+    Kind(
+        "SEND_F",
+        "send what a forward pass gave",
+        needs=(Need(("F",)),),
+        message="send",
+        carries="activation",
+        peer_offset=1,
+        is_of_forward=True,
+    )
+)
 register_kind(
     Kind(
         "RECV_F",
         "receive the inputs of a forward pass",
         needs=(Need(("SEND_F",), stages="peer", match=_OTHER_END, carries="message"),),
         message="receive",
+        carries="activation",
         peer_offset=-1,
+        is_of_forward=True,
     )
 )
 register_kind(
-    Kind("SEND_B", "send the gradient of the inputs", needs=(Need(("B", "I")),), message="send", peer_offset=-1)
+    Kind(
+        "SEND_B",
+        "send the gradient of the inputs",
+        needs=(Need(("B", "I")),),
+        message="send",
+        carries="gradient",
+        peer_offset=-1,
+    )
 )
 register_kind(
     Kind(
@@ -23,6 +42,7 @@ register_kind(
         "receive the gradient of the outputs",
         needs=(Need(("SEND_B",), stages="peer", match=_OTHER_END, carries="message"),),
         message="receive",
+        carries="gradient",
         peer_offset=1,
     )
 )

@@ -8,7 +8,9 @@ register_kind(
         "forward pass again, just before the backward pass; the first one kept its inputs alone",
         needs=(Need(("F",)),),
         cost="R",
+        instead=("F",),
         takes=(Stash("activation"),),
         color="#9db9e0",
+        terminal_color=46,
     )
 )

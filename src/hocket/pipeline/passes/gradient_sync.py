@@ -41,7 +41,7 @@ def add_gradient_sync(
     """
     if mode not in _IS_EAGER:
         raise InvalidArgument(f"gradients are summed {', '.join(SYNC_MODES[:-1])} or {SYNC_MODES[-1]}, not {mode!r}")
-    if schedule.num_steps > 1 or {"SYNC_START", "SYNC_WAIT", "STEP"} & set(schedule.columns.kinds):
+    if schedule.num_steps > 1 or schedule.columns.counted_as("SYNC_START", "SYNC_WAIT", "STEP"):
         raise InvalidArgument("sums go into a table of one step that has none")
     costs = costs or CostModel()
     timeline = simulate(schedule, costs)

@@ -24,8 +24,9 @@ def recompute(schedule: PipelineSchedule, stages: Collection[int] | None = None)
     unknown = [stage for stage in chosen if not 0 <= stage < schedule.num_stages]
     if unknown:
         raise InvalidArgument(f"there are stages 0 to {schedule.num_stages - 1}, not {unknown[0]}")
-    if "R" in schedule.columns.kinds:
+    if schedule.columns.counted_as("R"):
         raise InvalidArgument("the table has second forward passes already")
+    backward = schedule.columns.counted_as("B", "I")
     rows = []
     for actions in schedule.actions:
         row: list[Action] = []
@@ -35,7 +36,7 @@ def recompute(schedule: PipelineSchedule, stages: Collection[int] | None = None)
                 group = len(row)
                 while group and kinds()[row[group - 1].kind].message == "receive":
                     group -= 1  # while the rank waits for the gradient
-            if action.kind in ("B", "I") and action.stage in chosen:
+            if action.kind in backward and action.stage in chosen:
                 row.insert(group, action._replace(kind="R", with_previous=False))
                 group += 1
             row.append(action)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -10,7 +10,7 @@ import hocket.train.actions as folder
 from hocket.discovery import discover
 from hocket.errors import InvalidArgument
 from hocket.pipeline.action import Action
-from hocket.pipeline.schedule import PipelineSchedule
+from hocket.pipeline.kind import kinds
 
 if TYPE_CHECKING:
     from hocket.train.step import Step
@@ -42,21 +42,20 @@ def _load() -> None:
     discover(folder)
 
 
-def find_handler(kind: str) -> Handler:
-    """Return what executes actions of a kind."""
-    return _found[kind]
-
-
-def check_kinds(schedule: PipelineSchedule) -> None:
-    """Check that there is somebody to execute each action.
+def find_handlers(names: Iterable[str]) -> dict[str, Handler]:
+    """Return what executes actions of these kinds: what was registered here, or else what a kind itself declares.
 
     Raises:
-        InvalidArgument: a kind has nobody; names it, and those that have.
+        InvalidArgument: a kind has nothing; names it, and those that have.
     """
     _load()
-    unknown = [kind for kind in schedule.columns.kinds if kind not in _found]
-    if unknown:
-        raise InvalidArgument(
-            f"nothing executes actions of kind {unknown[0]!r}; see hocket.train.executes. There is something for "
-            f"{', '.join(sorted(_found))}"
-        )
+    there = {name: kind.execute for name, kind in kinds().items() if kind.execute is not None} | _found
+    found = {}
+    for name in names:
+        if name not in there:
+            raise InvalidArgument(
+                f"nothing executes actions of kind {name!r}; see hocket.train.executes. There is something for "
+                f"{', '.join(sorted(there))}"
+            )
+        found[name] = there[name]
+    return found

@@ -1,0 +1,11 @@
+"""How many rows a table has."""
+
+from collections.abc import Sequence
+
+from hocket.tune.export import exporter
+from hocket.tune.table import Table
+
+
+@exporter("toy", "the number of rows")
+def write(table: Table, ranks: Sequence[int]) -> str:
+    return f"{len(table.rows)} rows\n"
