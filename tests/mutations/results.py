@@ -1,0 +1,81 @@
+"""What has been found out, a line of JSON each, so that a run goes on where the last one ended."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .catalogue import Mutation
+from .rooms import fingerprint
+
+GREEN = ""  # the name of no mutation: tests that pass without any
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line.
+
+    Args:
+        id: of a mutation; `GREEN` where there was none.
+        room: whose tests caught it, or pass; empty where it survived.
+        kind: as of `Run`; "survived".
+        test: that caught it.
+        seconds: of the tests that were run until then.
+        stands_on: `fingerprint` of what it was found with.
+    """
+
+    id: str
+    room: str
+    kind: str
+    test: str
+    seconds: float
+    stands_on: str
+
+
+class Results:
+    """The lines of a file.
+
+    Args:
+        path: of it; made with the first line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._found: list[Result] = []
+        if path.exists():
+            for line in path.read_text().splitlines():
+                try:
+                    self._found.append(Result(**json.loads(line)))
+                except (ValueError, TypeError):
+                    continue  # half a line of a run that was killed
+
+    def add(self, result: Result) -> None:
+        """Keep a result."""
+        self._found.append(result)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a") as file:
+            file.write(json.dumps(asdict(result)) + "\n")
+
+    def green(self, room: str, stands_on: str) -> Result | None:
+        """Return that the tests of a room pass without a mutation, if that is known of what is there now."""
+        return next((each for each in self._of(GREEN) if (each.room, each.stands_on) == (room, stands_on)), None)
+
+    def caught(self, root: Path, mutation: Mutation) -> Result | None:
+        """Return what caught a mutation, if sources and the tests that did are what they were."""
+        for each in self._of(mutation.id):
+            if each.room and each.stands_on == fingerprint(root, each.room, mutation):
+                return each
+        return None
+
+    def seconds(self) -> dict[str, float]:
+        """Return what rooms take, as it was seen last."""
+        return {each.room: each.seconds for each in self._found if each.id == GREEN}
+
+    def mean_seconds(self) -> float:
+        """Return what a mutation takes, as far as is known."""
+        took = [each.seconds for each in self._found if each.id != GREEN]
+        return sum(took) / len(took) if took else 60.0
+
+    def _of(self, id: str) -> list[Result]:
+        return [each for each in reversed(self._found) if each.id == id]

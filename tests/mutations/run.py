@@ -1,0 +1,170 @@
+"""Puts one bug after the other into a copy of the project, and sees whether `make test` catches it.
+
+    python -m tests.mutations.run [--only ID] [--again] [--list]
+
+The tests of the room with the bug run first, then those of the other rooms, until one fails. What is known already is
+not run again: results stand in build/mutations, and hold as long as the sources and the tests that caught the bug are
+what they were. Exit code 0: all are caught; 1: one survives; 2: the tests do not pass without any bug, or a bug does
+not fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from .catalogue import ROOT, BadMutation, Mutation, load
+from .copied_project import CopiedProject
+from .results import GREEN, Result, Results
+from .rooms import Run, fingerprint, in_order, rooms, run_room, run_tests
+
+_FOLDER = ROOT / "build" / "mutations"
+_FIRST_DEADLINE_S = 1200.0  # of a room that was never run
+_CONFIRM_DEADLINE_S = 300.0
+_MOST_FLAKY = 3  # tests of a room that fail now and then without the bug
+
+
+class TestsFail(Exception):
+    """The tests do not pass without a bug."""
+
+
+class Hunt:
+    """Looks for the test that catches a bug.
+
+    Args:
+        project: the copy.
+        results: what is known.
+    """
+
+    def __init__(self, project: CopiedProject, results: Results) -> None:
+        self._project, self._results = project, results
+        self._rooms = rooms(project.root)
+
+    def run(self, mutation: Mutation) -> Result:
+        """Return what came of one."""
+        began_s = time.monotonic()
+        root = self._project.root
+        stands_on = {room: fingerprint(root, room, mutation) for room in self._rooms}
+        without = {room: fingerprint(root, room) for room in self._rooms}
+        with self._project.mutated(mutation):
+            for room in in_order(mutation, self._rooms, self._results.seconds()):
+                usual_s = self._seconds_without(mutation, room, without[room])
+                found = self._look(mutation, room, 60.0 + 4 * usual_s)
+                if found.kind != "passed":
+                    took_s = time.monotonic() - began_s
+                    return Result(mutation.id, room, found.kind, found.test, took_s, stands_on[room])
+                tell(f"    not by {room}, {found.seconds:.0f} s")
+        return Result(mutation.id, "", "survived", "", time.monotonic() - began_s, "")
+
+    def _look(self, mutation: Mutation, room: str, deadline_s: float) -> Run:
+        """Run the tests of a room; what fails has to pass without the bug, or does not count."""
+        flaky: list[str] = []
+        log = _FOLDER / f"{mutation.id}.log"
+        while True:
+            found = run_room(
+                self._project.python, self._project.root, room, deadline_s=deadline_s, log=log, without=flaky
+            )
+            if found.kind != "test" or len(flaky) == _MOST_FLAKY:
+                return found
+            with self._project.unmutated_for_a_while(mutation):
+                without = run_tests(
+                    self._project.python, self._project.root, [found.test],
+                    deadline_s=_CONFIRM_DEADLINE_S, log=_FOLDER / "confirmed.log",
+                )  # fmt: skip
+            if without.kind == "passed":
+                return found
+            tell(f"    {found.test} fails without the bug, too")
+            flaky.append(found.test)
+
+    def _seconds_without(self, mutation: Mutation, room: str, stands_on: str) -> float:
+        """Make sure that the tests of a room pass without the bug; return the seconds that they take."""
+        known = self._results.green(room, stands_on)
+        if known is not None:
+            return known.seconds
+        log = _FOLDER / f"without-{room.replace(' ', '-')}.log"
+        for _ in range(2):  # on a busy machine, one may fail by its deadline
+            with self._project.unmutated_for_a_while(mutation):
+                found = run_room(self._project.python, self._project.root, room, deadline_s=_FIRST_DEADLINE_S, log=log)
+            if found.kind == "passed":
+                tell(f"    {room} passes without, {found.seconds:.0f} s")
+                self._results.add(Result(GREEN, room, found.kind, "", found.seconds, stands_on))
+                return found.seconds
+        raise TestsFail(f"the tests of {room} fail without any bug: {found.kind} {found.test}; see {log}")
+
+
+def tell(line: str) -> None:
+    """Print a line of progress."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def table(mutations: Sequence[Mutation], found: dict[str, Result]) -> str:
+    """Return what became of each."""
+    width = max(len(each.id) for each in mutations)
+    lines = [f"{'mutation':<{width}}  {'room':<12}  seconds  caught by"]
+    for each in mutations:
+        result = found.get(each.id)
+        how = "not run" if result is None else result.test or f"tests of {result.room}" if result.room else "SURVIVES"
+        if result is not None and result.room and result.kind != "test":
+            how = f"{how} ({result.kind})"
+        lines.append(
+            f"{each.id:<{width}}  {each.room:<12}  {'' if result is None else f'{result.seconds:.0f}':>7}  {how}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    arguments = _read_arguments()
+    everything = load()
+    mutations = [each for each in everything if not arguments.only or each.id in arguments.only]
+    if unknown := sorted(set(arguments.only) - {each.id for each in everything}):
+        tell(f"there is no mutation {unknown[0]}; --list shows all")
+        return 2
+    if arguments.list:
+        print("\n".join(f"{each.id:<36} {each.file:<45} {each.why}" for each in mutations))
+        return 0
+    results = Results(_FOLDER / "results.jsonl")
+    found: dict[str, Result] = {}
+    if not arguments.again:
+        known = {each.id: results.caught(ROOT, each) for each in mutations}
+        found = {id: result for id, result in known.items() if result is not None}
+    to_run = [each for each in mutations if each.id not in found]
+    code = 0
+    try:
+        code = _run_all(to_run, results, found) if to_run else 0
+    except BlockingIOError:
+        tell("another run uses the copy of the project")
+        return 2
+    except (BadMutation, TestsFail) as error:
+        tell(str(error))
+        code = 2
+    except KeyboardInterrupt:
+        code = 130
+    print(table(mutations, found))
+    return code
+
+
+def _run_all(mutations: Sequence[Mutation], results: Results, found: dict[str, Result]) -> int:
+    hunt = Hunt(CopiedProject(tell=tell), results)
+    for number, mutation in enumerate(mutations):
+        left_s = results.mean_seconds() * (len(mutations) - number)
+        tell(f"[{number + 1}/{len(mutations)}] {mutation.id}; about {left_s / 60:.0f} min left")
+        result = hunt.run(mutation)
+        results.add(result)
+        found[mutation.id] = result
+        how = f"caught by {result.test or result.room} ({result.kind})" if result.room else "SURVIVES"
+        tell(f"    {how}, {result.seconds:.0f} s")
+    return int(any(not each.room for each in found.values()))
+
+
+def _read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tests.mutations.run", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", action="append", default=[], metavar="ID", help="this one alone; may be repeated")
+    parser.add_argument("--again", action="store_true", help="also those that were caught already")
+    parser.add_argument("--list", action="store_true", help="show them, and run nothing")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
