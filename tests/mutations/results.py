@@ -48,14 +48,15 @@ class Results:
                 try:
                     self._found.append(Result(**json.loads(line)))
                 except (ValueError, TypeError):
-                    continue  # half a line of a run that was killed
+                    continue  # half a line
 
     def add(self, result: Result) -> None:
         """Keep a result."""
         self._found.append(result)
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        has_torn_line = self._path.exists() and not self._path.read_text().endswith("\n")  # of a run that was killed
         with self._path.open("a") as file:
-            file.write(json.dumps(asdict(result)) + "\n")
+            file.write("\n" * has_torn_line + json.dumps(asdict(result)) + "\n")
 
     def green(self, room: str, stands_on: str) -> Result | None:
         """Return that the tests of a room pass without a mutation, if that is known of what is there now."""

@@ -21,12 +21,13 @@ from .results import GREEN, Result, Results
 from .rooms import Run, fingerprint, in_order, rooms, run_room, run_tests
 
 _FOLDER = ROOT / "build" / "mutations"
+_WHOSE_CODE = "tests/mutations/test_whose_code.py"
 _FIRST_DEADLINE_S = 1200.0  # of a room that was never run
 _CONFIRM_DEADLINE_S = 300.0
 _MOST_FLAKY = 3  # tests of a room that fail now and then without the bug
 
 
-class TestsFail(Exception):
+class FailsWithoutBug(Exception):
     """The tests do not pass without a bug."""
 
 
@@ -36,11 +37,18 @@ class Hunt:
     Args:
         project: the copy.
         results: what is known.
+
+    Raises:
+        FailsWithoutBug: what is started in the copy, ranks too, does not run the code of the copy.
     """
 
     def __init__(self, project: CopiedProject, results: Results) -> None:
         self._project, self._results = project, results
         self._rooms = rooms(project.root)
+        log = _FOLDER / "whose-code.log"
+        found = run_tests(project.python, project.root, [_WHOSE_CODE], deadline_s=_CONFIRM_DEADLINE_S, log=log)
+        if found.kind != "passed":
+            raise FailsWithoutBug(f"the code of another checkout runs in {project.root}; see {log}")
 
     def run(self, mutation: Mutation) -> Result:
         """Return what came of one."""
@@ -91,7 +99,7 @@ class Hunt:
                 tell(f"    {room} passes without, {found.seconds:.0f} s")
                 self._results.add(Result(GREEN, room, found.kind, "", found.seconds, stands_on))
                 return found.seconds
-        raise TestsFail(f"the tests of {room} fail without any bug: {found.kind} {found.test}; see {log}")
+        raise FailsWithoutBug(f"the tests of {room} fail without any bug: {found.kind} {found.test}; see {log}")
 
 
 def tell(line: str) -> None:
@@ -136,7 +144,7 @@ def main() -> int:
     except BlockingIOError:
         tell("another run uses the copy of the project")
         return 2
-    except (BadMutation, TestsFail) as error:
+    except (BadMutation, FailsWithoutBug) as error:
         tell(str(error))
         code = 2
     except KeyboardInterrupt:
