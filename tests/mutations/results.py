@@ -10,6 +10,7 @@ from .catalogue import Mutation
 from .rooms import fingerprint
 
 GREEN = ""  # the name of no mutation: tests that pass without any
+MISSED = "missed"
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,8 @@ class Result:
 
     Args:
         id: of a mutation; `GREEN` where there was none.
-        room: whose tests caught it, or pass; empty where it survived.
-        kind: as of `Run`; "survived".
+        room: whose tests were run.
+        kind: as of `Run`; `MISSED` where they all passed in spite of the bug.
         test: that caught it.
         seconds: of the tests that were run until then.
         stands_on: `fingerprint` of what it was found with.
@@ -65,16 +66,24 @@ class Results:
     def caught(self, root: Path, mutation: Mutation) -> Result | None:
         """Return what caught a mutation, if sources and the tests that did are what they were."""
         for each in self._of(mutation.id):
-            if each.room and each.stands_on == fingerprint(root, each.room, mutation):
+            if each.kind != MISSED and each.stands_on == fingerprint(root, each.room, mutation):
                 return each
         return None
+
+    def is_missed(self, mutation: Mutation, room: str, stands_on: str) -> bool:
+        """Return whether it is known that the tests of a room, as they are, do not catch a mutation."""
+        return any(
+            (each.room, each.kind, each.stands_on) == (room, MISSED, stands_on) for each in self._of(mutation.id)
+        )
 
     def seconds(self) -> dict[str, float]:
         """Return what rooms take, as it was seen last."""
         return {each.room: each.seconds for each in self._found if each.id == GREEN}
 
-    def mean_seconds(self) -> float:
-        """Return what a mutation takes, as far as is known."""
+    def mean_seconds(self, others: bool) -> float:
+        """Return what a mutation takes, as far as is known: in its room, or in all others."""
+        if others:
+            return sum(self.seconds().values())
         took = [each.seconds for each in self._found if each.id != GREEN]
         return sum(took) / len(took) if took else 60.0
 

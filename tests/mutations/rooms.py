@@ -20,7 +20,7 @@ THE_PROJECT = "the project"  # the tests that lie in tests/ itself
 _LEFT_OUT = ("mutations", "native", "system")  # the two others are not part of `make test`
 # What every room's tests stand on: their own folders are not enough to know them by.
 _SHARED = ("conftest.py", "tier.py", "program.py", "budgets.py", "prefork")
-_FIRST_OF_NATIVE = ("comm", "conformance", "mixing", "collectives", "sim", "faults", "session", "torch")
+_FIRST_OF_NATIVE = ("conformance", "comm", "sim", "collectives", "mixing")
 _MARK = "HOCKET_MUTATION"
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)
 _BEGUN = re.compile(r"^(tests/\S+\.py(?:::.+?)?)(?: (?:PASSED|SKIPPED|XFAIL|RERUN).*)?$", re.MULTILINE)
@@ -47,17 +47,17 @@ def rooms(root: Path) -> list[str]:
     return [*sorted(set(folders) - {*_LEFT_OUT}), THE_PROJECT]
 
 
-def in_order(mutation: Mutation, found: Sequence[str], seconds: dict[str, float]) -> list[str]:
-    """Return rooms in the order in which they are tried: that of the mutation first, then the quick ones.
+def in_order(mutation: Mutation, found: Sequence[str], seconds: dict[str, float]) -> tuple[list[str], list[str]]:
+    """Return the rooms whose tests should catch a bug, and the others, the quick ones first.
 
     Args:
         mutation: whose room is first; of the native core, those that go through most of it.
         found: all rooms.
         seconds: what those take that have been run.
     """
-    first = _FIRST_OF_NATIVE if mutation.is_native else (mutation.room,)
-    rest = sorted((each for each in found if each not in first), key=lambda room: seconds.get(room, 0.0))
-    return [*(each for each in first if each in found), *rest]
+    names = _FIRST_OF_NATIVE if mutation.is_native else (mutation.room,)
+    first = [each for each in names if each in found]
+    return first, sorted((each for each in found if each not in first), key=lambda room: seconds.get(room, 0.0))
 
 
 def fingerprint(root: Path, room: str, mutation: Mutation | None = None) -> str:

@@ -1,23 +1,24 @@
 """Puts one bug after the other into a copy of the project, and sees whether `make test` catches it.
 
-    python -m tests.mutations.run [--only ID] [--again] [--list]
+    python -m tests.mutations.run [--only ID] [--again] [--own-room] [--list]
 
-The tests of the room with the bug run first, then those of the other rooms, until one fails. What is known already is
-not run again: results stand in build/mutations, and hold as long as the sources and the tests that caught the bug are
-what they were. Exit code 0: all are caught; 1: one survives; 2: the tests do not pass without any bug, or a bug does
-not fit.
+The tests of the room with the bug run first; of what they miss, those of the other rooms, until one fails. What is
+known already is not run again: results stand in build/mutations, and hold as long as the sources and the tests that
+caught the bug are what they were. Exit code 0: all are caught; 1: one survives; 2: the tests do not pass without any
+bug, or a bug does not fit.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from .catalogue import ROOT, BadMutation, Mutation, load
 from .copied_project import CopiedProject
-from .results import GREEN, Result, Results
+from .results import GREEN, MISSED, Result, Results
 from .rooms import Run, fingerprint, in_order, rooms, run_room, run_tests
 
 _FOLDER = ROOT / "build" / "mutations"
@@ -37,34 +38,48 @@ class Hunt:
     Args:
         project: the copy.
         results: what is known.
+        is_again: whether what is known is found out again.
 
     Raises:
         FailsWithoutBug: what is started in the copy, ranks too, does not run the code of the copy.
     """
 
-    def __init__(self, project: CopiedProject, results: Results) -> None:
-        self._project, self._results = project, results
+    def __init__(self, project: CopiedProject, results: Results, is_again: bool = False) -> None:
+        self._project, self._results, self._is_again = project, results, is_again
         self._rooms = rooms(project.root)
         log = _FOLDER / "whose-code.log"
         found = run_tests(project.python, project.root, [_WHOSE_CODE], deadline_s=_CONFIRM_DEADLINE_S, log=log)
         if found.kind != "passed":
             raise FailsWithoutBug(f"the code of another checkout runs in {project.root}; see {log}")
 
-    def run(self, mutation: Mutation) -> Result:
-        """Return what came of one."""
-        began_s = time.monotonic()
+    def run(self, mutation: Mutation, *, others: bool) -> Result | None:
+        """Return what caught one; None where nothing did.
+
+        Args:
+            mutation: to catch.
+            others: whether by the tests of other rooms than its own.
+        """
         root = self._project.root
         stands_on = {room: fingerprint(root, room, mutation) for room in self._rooms}
         without = {room: fingerprint(root, room) for room in self._rooms}
+        order = in_order(mutation, self._rooms, self._results.seconds())[others]
+        left = [
+            room for room in order if self._is_again or not self._results.is_missed(mutation, room, stands_on[room])
+        ]
+        if not left:
+            return None
         with self._project.mutated(mutation):
-            for room in in_order(mutation, self._rooms, self._results.seconds()):
+            for room in left:
+                began_s = time.monotonic()
                 usual_s = self._seconds_without(mutation, room, without[room])
                 found = self._look(mutation, room, 60.0 + 4 * usual_s)
-                if found.kind != "passed":
-                    took_s = time.monotonic() - began_s
-                    return Result(mutation.id, room, found.kind, found.test, took_s, stands_on[room])
+                kind = MISSED if found.kind == "passed" else found.kind
+                result = Result(mutation.id, room, kind, found.test, time.monotonic() - began_s, stands_on[room])
+                self._results.add(result)
+                if kind != MISSED:
+                    return result
                 tell(f"    not by {room}, {found.seconds:.0f} s")
-        return Result(mutation.id, "", "survived", "", time.monotonic() - began_s, "")
+        return None
 
     def _look(self, mutation: Mutation, room: str, deadline_s: float) -> Run:
         """Run the tests of a room; what fails has to pass without the bug, or does not count."""
@@ -107,18 +122,17 @@ def tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def table(mutations: Sequence[Mutation], found: dict[str, Result]) -> str:
+def table(mutations: Sequence[Mutation], found: Mapping[str, Result], survivors: Collection[str]) -> str:
     """Return what became of each."""
     width = max(len(each.id) for each in mutations)
     lines = [f"{'mutation':<{width}}  {'room':<12}  seconds  caught by"]
     for each in mutations:
         result = found.get(each.id)
-        how = "not run" if result is None else result.test or f"tests of {result.room}" if result.room else "SURVIVES"
-        if result is not None and result.room and result.kind != "test":
-            how = f"{how} ({result.kind})"
-        lines.append(
-            f"{each.id:<{width}}  {each.room:<12}  {'' if result is None else f'{result.seconds:.0f}':>7}  {how}"
-        )
+        how, seconds = "SURVIVES" if each.id in survivors else "not run to the end", ""
+        if result is not None:
+            how, seconds = result.test or f"tests of {result.room}", f"{result.seconds:.0f}"
+            how += "" if result.kind == "test" else f" ({result.kind})"
+        lines.append(f"{each.id:<{width}}  {each.room:<12}  {seconds:>7}  {how}")
     return "\n".join(lines)
 
 
@@ -132,15 +146,21 @@ def main() -> int:
     if arguments.list:
         print("\n".join(f"{each.id:<36} {each.file:<45} {each.why}" for each in mutations))
         return 0
+    # A shell starts its background jobs with SIGINT ignored; and either ends what was started.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     results = Results(_FOLDER / "results.jsonl")
     found: dict[str, Result] = {}
     if not arguments.again:
         known = {each.id: results.caught(ROOT, each) for each in mutations}
         found = {id: result for id, result in known.items() if result is not None}
-    to_run = [each for each in mutations if each.id not in found]
+    survivors: set[str] = set()
     code = 0
     try:
-        code = _run_all(to_run, results, found) if to_run else 0
+        if len(found) < len(mutations):
+            hunt = Hunt(CopiedProject(tell=tell), results, arguments.again)
+            _run_all(hunt, mutations, results, found, survivors, own_room_only=arguments.own_room)
+            code = int(bool(survivors))
     except BlockingIOError:
         tell("another run uses the copy of the project")
         return 2
@@ -149,27 +169,39 @@ def main() -> int:
         code = 2
     except KeyboardInterrupt:
         code = 130
-    print(table(mutations, found))
+    print(table(mutations, found, survivors))
     return code
 
 
-def _run_all(mutations: Sequence[Mutation], results: Results, found: dict[str, Result]) -> int:
-    hunt = Hunt(CopiedProject(tell=tell), results)
-    for number, mutation in enumerate(mutations):
-        left_s = results.mean_seconds() * (len(mutations) - number)
-        tell(f"[{number + 1}/{len(mutations)}] {mutation.id}; about {left_s / 60:.0f} min left")
-        result = hunt.run(mutation)
-        results.add(result)
-        found[mutation.id] = result
-        how = f"caught by {result.test or result.room} ({result.kind})" if result.room else "SURVIVES"
-        tell(f"    {how}, {result.seconds:.0f} s")
-    return int(any(not each.room for each in found.values()))
+def _run_all(
+    hunt: Hunt,
+    mutations: Sequence[Mutation],
+    results: Results,
+    found: dict[str, Result],
+    survivors: set[str],
+    own_room_only: bool,
+) -> None:
+    """Look for what catches each: in its own room, and what is left then elsewhere."""
+    for others in (False,) if own_room_only else (False, True):
+        left = [each for each in mutations if each.id not in found]
+        for number, mutation in enumerate(left):
+            left_s = results.mean_seconds(others) * (len(left) - number)
+            where = "the other rooms" if others else f"its room, {mutation.room}"
+            tell(f"[{number + 1}/{len(left)}] {mutation.id} in {where}; about {left_s / 60:.0f} min left")
+            result = hunt.run(mutation, others=others)
+            if result is not None:
+                found[mutation.id] = result
+                tell(f"    caught by {result.test or result.room} ({result.kind}), {result.seconds:.0f} s")
+            elif others or own_room_only:
+                survivors.add(mutation.id)
+                tell("    SURVIVES")
 
 
 def _read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.mutations.run", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", action="append", default=[], metavar="ID", help="this one alone; may be repeated")
     parser.add_argument("--again", action="store_true", help="also those that were caught already")
+    parser.add_argument("--own-room", action="store_true", help="not by the tests of other rooms")
     parser.add_argument("--list", action="store_true", help="show them, and run nothing")
     return parser.parse_args()
 

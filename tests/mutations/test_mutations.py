@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from .catalogue import ROOT, BadMutation, Mutation, load
-from .results import GREEN, Result, Results
+from .results import GREEN, MISSED, Result, Results
 from .rooms import THE_PROJECT, fingerprint, in_order, judge, rooms
 
 MUTATIONS = load()
@@ -40,9 +40,10 @@ def test_every_room_is_tried_once() -> None:
     assert {"comm", "train", THE_PROJECT} <= set(found)
     assert not {"mutations", "native", "system"} & set(found)
     for mutation in MUTATIONS:
-        order = in_order(mutation, found, {"sim": 3.0, "boot": 1.0})
-        assert sorted(order) == sorted(found)
-        assert order[0] == ("comm" if mutation.is_native else mutation.room)
+        first, others = in_order(mutation, found, {"sim": 3.0, "trace": 1.0})
+        assert sorted([*first, *others]) == sorted(found)
+        assert {"comm", "conformance"} <= set(first) if mutation.is_native else first == [mutation.room]
+        assert others[-1] == "sim" or "sim" in first
 
 
 def test_text_that_is_not_there_once_is_refused() -> None:
@@ -99,8 +100,12 @@ def test_what_was_caught_holds_as_long_as_what_caught_it(tmp_path: Path) -> None
     results = Results(lines)
     assert results.caught(root, mutation) is None
     result = Result(mutation.id, "comm", "test", "tests/comm/test_a.py::test", 3.0, fingerprint(root, "comm", mutation))
-    results.add(Result(mutation.id, "", "survived", "", 9.0, ""))
+    missed = fingerprint(root, "boot", mutation)
+    results.add(Result(mutation.id, "boot", MISSED, "", 9.0, missed))
     assert results.caught(root, mutation) is None
+    assert results.is_missed(mutation, "boot", missed)
+    assert not results.is_missed(mutation, "boot", "other tests")
+    assert not results.is_missed(MUTATIONS[1], "boot", missed)
     results.add(result)
     with lines.open("a") as file:
         file.write('{"id": "half a li')
