@@ -18,7 +18,7 @@ from . import tier
 from .budgets import BudgetKeeper
 from .program import FORK_SERVER
 
-_SPAWNING = ("bench", "comm", "conformance", "keras", "mixing", "model", "train", "tune")
+_SPAWNING = ("bench", "comm", "conformance", "keras", "mixing", "model", "session", "train", "tune")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
