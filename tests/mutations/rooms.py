@@ -14,13 +14,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .catalogue import Mutation
+from .catalogue import NATIVE, Mutation
 
 THE_PROJECT = "the project"  # the tests that lie in tests/ itself
 _LEFT_OUT = ("mutations", "native", "system")  # the two others are not part of `make test`
 # What every room's tests stand on: their own folders are not enough to know them by.
 _SHARED = ("conftest.py", "tier.py", "program.py", "budgets.py", "prefork")
-_FIRST_OF_NATIVE = ("conformance", "comm", "sim", "collectives", "mixing")
+# Whose tests go through most of what has no room of its own, or is wired together there.
+_FIRST = {
+    NATIVE: ("conformance", "comm", "sim", "collectives", "mixing"),
+    "session": ("session", "tune", "faults", "comm"),
+}
 _MARK = "HOCKET_MUTATION"
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)
 _BEGUN = re.compile(r"^(tests/\S+\.py(?:::.+?)?)(?: (?:PASSED|SKIPPED|XFAIL|RERUN).*)?$", re.MULTILINE)
@@ -51,11 +55,11 @@ def in_order(mutation: Mutation, found: Sequence[str], seconds: dict[str, float]
     """Return the rooms whose tests should catch a bug, and the others, the quick ones first.
 
     Args:
-        mutation: whose room is first; of the native core, those that go through most of it.
+        mutation: whose room is first.
         found: all rooms.
         seconds: what those take that have been run.
     """
-    names = _FIRST_OF_NATIVE if mutation.is_native else (mutation.room,)
+    names = _FIRST.get(mutation.room, (mutation.room,))
     first = [each for each in names if each in found]
     return first, sorted((each for each in found if each not in first), key=lambda room: seconds.get(room, 0.0))
 

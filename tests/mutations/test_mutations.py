@@ -42,7 +42,7 @@ def test_every_room_is_tried_once() -> None:
     for mutation in MUTATIONS:
         first, others = in_order(mutation, found, {"sim": 3.0, "trace": 1.0})
         assert sorted([*first, *others]) == sorted(found)
-        assert {"comm", "conformance"} <= set(first) if mutation.is_native else first == [mutation.room]
+        assert {"comm", "conformance"} <= set(first) if mutation.is_native else first[0] == mutation.room
         assert others[-1] == "sim" or "sim" in first
 
 
