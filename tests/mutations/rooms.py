@@ -76,21 +76,48 @@ def fingerprint(root: Path, room: str, mutation: Mutation | None = None) -> str:
     return digest.hexdigest()[:16]
 
 
-def run_room(python: Path, root: Path, room: str, *, deadline_s: float, log: Path, without: Iterable[str] = ()) -> Run:
+def files_of(root: Path, room: str, mutation: Mutation) -> list[str]:
+    """Return the files of a room's tests, those first that are likely to catch a bug: by their names, and by what they
+    import."""
+    tests = root / "tests"
+    found = tests.glob("test_*.py") if room == THE_PROJECT else (tests / room).glob("**/test_*.py")
+    changed = Path(mutation.file)
+
+    def likelihood(path: Path) -> tuple[int, str]:
+        about = path.stem.removeprefix("test_")
+        is_named = (
+            about in changed.stem or changed.stem in about or (mutation.is_native and changed.parent.name in about)
+        )
+        imports = not mutation.is_native and mutation.module in path.read_text()
+        return 0 if is_named else 1 if imports else 2, path.name
+
+    return [str(each.relative_to(root)) for each in sorted(found, key=likelihood)]
+
+
+def run_room(
+    python: Path,
+    root: Path,
+    room: str,
+    mutation: Mutation,
+    *,
+    deadline_s: float,
+    log: Path,
+    without: Iterable[str] = (),
+) -> Run:
     """Run the tests of a room up to the first that fails.
 
     Args:
         python: interpreter of the project's copy.
         root: of the copy.
         room: name.
+        mutation: whose likeliest tests are the first.
         deadline_s: after which whatever was started is killed.
         log: file for the output.
         without: tests that are left out.
     """
-    tests = sorted(str(each.relative_to(root)) for each in (root / "tests").glob("test_*.py"))
-    chosen = tests if room == THE_PROJECT else [f"tests/{room}"]
     left_out = [f"--deselect={each}" for each in without]
-    return run_tests(python, root, ["-x", *chosen, *left_out], deadline_s=deadline_s, log=log)
+    arguments = ["-x", *files_of(root, room, mutation), *left_out]
+    return run_tests(python, root, arguments, deadline_s=deadline_s, log=log)
 
 
 def run_tests(python: Path, root: Path, arguments: Sequence[str], *, deadline_s: float, log: Path) -> Run:

@@ -87,7 +87,7 @@ class Hunt:
         log = _FOLDER / f"{mutation.id}.log"
         while True:
             found = run_room(
-                self._project.python, self._project.root, room, deadline_s=deadline_s, log=log, without=flaky
+                self._project.python, self._project.root, room, mutation, deadline_s=deadline_s, log=log, without=flaky
             )
             if found.kind != "test" or len(flaky) == _MOST_FLAKY:
                 return found
@@ -109,7 +109,9 @@ class Hunt:
         log = _FOLDER / f"without-{room.replace(' ', '-')}.log"
         for _ in range(2):  # on a busy machine, one may fail by its deadline
             with self._project.unmutated_for_a_while(mutation):
-                found = run_room(self._project.python, self._project.root, room, deadline_s=_FIRST_DEADLINE_S, log=log)
+                found = run_room(
+                    self._project.python, self._project.root, room, mutation, deadline_s=_FIRST_DEADLINE_S, log=log
+                )
             if found.kind == "passed":
                 tell(f"    {room} passes without, {found.seconds:.0f} s")
                 self._results.add(Result(GREEN, room, found.kind, "", found.seconds, stands_on))

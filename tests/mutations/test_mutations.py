@@ -11,7 +11,7 @@ import pytest
 
 from .catalogue import ROOT, BadMutation, Mutation, load
 from .results import GREEN, MISSED, Result, Results
-from .rooms import THE_PROJECT, fingerprint, in_order, judge, rooms
+from .rooms import THE_PROJECT, fingerprint, in_order, judge, rooms, files_of
 
 MUTATIONS = load()
 
@@ -44,6 +44,15 @@ def test_every_room_is_tried_once() -> None:
         assert sorted([*first, *others]) == sorted(found)
         assert {"comm", "conformance"} <= set(first) if mutation.is_native else first[0] == mutation.room
         assert others[-1] == "sim" or "sim" in first
+
+
+def test_likely_tests_run_first() -> None:
+    for mutation in MUTATIONS:
+        files = files_of(ROOT, mutation.room if not mutation.is_native else "comm", mutation)
+        assert len(set(files)) == len(files) and all((ROOT / each).exists() for each in files)
+    (guideline,) = (each for each in MUTATIONS if each.id == "bench-guideline-of-wrong-size")
+    assert files_of(ROOT, "bench", guideline)[0] == "tests/bench/test_guidelines.py"
+    assert "tests/test_docs.py" in files_of(ROOT, THE_PROJECT, guideline)
 
 
 def test_text_that_is_not_there_once_is_refused() -> None:
