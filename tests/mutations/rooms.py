@@ -38,11 +38,13 @@ class Run:
         kind: "passed"; "test": one failed; "collection": they could not be imported or begun; "time-out"; "crash".
         test: that failed, or was the last to begin; empty where none did.
         seconds: that it took.
+        failed: all that did.
     """
 
     kind: str
     test: str
     seconds: float
+    failed: Sequence[str] = ()
 
 
 def rooms(root: Path) -> list[str]:
@@ -103,8 +105,9 @@ def run_room(
     deadline_s: float,
     log: Path,
     without: Iterable[str] = (),
+    stops: bool = True,
 ) -> Run:
-    """Run the tests of a room up to the first that fails.
+    """Run the tests of a room.
 
     Args:
         python: interpreter of the project's copy.
@@ -114,9 +117,9 @@ def run_room(
         deadline_s: after which whatever was started is killed.
         log: file for the output.
         without: tests that are left out.
+        stops: at the first that fails.
     """
-    left_out = [f"--deselect={each}" for each in without]
-    arguments = ["-x", *files_of(root, room, mutation), *left_out]
+    arguments = ["-x"] * stops + files_of(root, room, mutation) + [f"--deselect={each}" for each in without]
     return run_tests(python, root, arguments, deadline_s=deadline_s, log=log)
 
 
@@ -141,7 +144,8 @@ def run_tests(python: Path, root: Path, arguments: Sequence[str], *, deadline_s:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             _kill_marked(mark)
-    return Run(*judge(code, log.read_text(errors="replace")), time.monotonic() - began_s)
+    told = log.read_text(errors="replace")
+    return Run(*judge(code, told), time.monotonic() - began_s, _FAILED.findall(told))
 
 
 def judge(code: int | None, output: str) -> tuple[str, str]:

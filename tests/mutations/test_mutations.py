@@ -11,7 +11,7 @@ import pytest
 
 from .catalogue import ROOT, BadMutation, Mutation, load
 from .results import GREEN, MISSED, Result, Results
-from .rooms import THE_PROJECT, fingerprint, in_order, judge, rooms, files_of
+from .rooms import THE_PROJECT, files_of, fingerprint, in_order, judge, rooms
 
 MUTATIONS = load()
 
