@@ -6,7 +6,7 @@ NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(shell find native -name '*.[ch
 
 PART ?= 1/1
 
-.PHONY: install demo test test-full test-loaded test-native test-system lint format bench soak wheel clean
+.PHONY: install demo test test-full test-loaded test-native test-system test-mutations lint format bench soak wheel clean
 .DEFAULT_GOAL := install
 
 install: $(VENV)/.native
@@ -43,6 +43,10 @@ test-native: install
 # What needs root and Debian packages; CONTRIBUTING.md lists them.
 test-system: install
 	$(BIN)/python -m pytest tests/system
+
+# Whether the tests see 40 small bugs, put in one after the other; ONLY=id: that one; AGAIN=1: those caught before, too.
+test-mutations: install
+	$(BIN)/python -m tests.mutations.run $(if $(ONLY),--only $(ONLY)) $(if $(AGAIN),--again)
 
 lint: install
 	$(BIN)/ruff check --no-cache .

@@ -20,7 +20,7 @@ from .budgets import BudgetKeeper
 from .load import FACTOR_VARIABLE, BusyProcesses, patient, scale_subprocesses, scale_timeouts, scaled
 from .program import FORK_SERVER, RANK_POOL
 
-_SPAWNING = ("bench", "comm", "conformance", "keras", "mixing", "model", "train", "tune")
+_SPAWNING = ("bench", "comm", "conformance", "keras", "mixing", "model", "session", "train", "tune")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

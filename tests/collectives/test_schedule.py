@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from hocket.collectives import Schedule, Transfers, algorithms, find_algorithm, make_schedule, verify
+from hocket.collectives.blocks import block_sizes
 from hocket.collectives.schedule import COLUMNS, from_columns
+from hocket.collectives.source import Schedules
 from hocket.collectives.transform import reverse, rotated, segmented, sequence
 from hocket.errors import InvalidArgument, InvalidSchedule
+from hocket.sim import Link
 
 
 def changed(schedule: Schedule, **columns: object) -> Schedule:
@@ -198,3 +201,38 @@ def test_hierarchy_of_any_two() -> None:
                     hierarchical.schedule(12, ranks_per_host=4, inner=inner, outer=outer)
                 continue
             verify(hierarchical.schedule(12, ranks_per_host=4, inner=inner, outer=outer))
+
+
+def test_a_block_reduced_into_another_one_is_refused() -> None:
+    """All parts of block 0 are in its slot at the end, and those of block 1 were added in on the way."""
+    rows = [  # round, source, destination, block, source's slot, destination's slot, reduces
+        (0, 0, 0, 1, 1, 2, False),
+        (1, 1, 0, 0, 0, 2, True),
+        (2, 0, 0, 0, 2, 0, False),
+        (3, 0, 1, 0, 0, 0, False),
+        (4, 1, 0, 1, 1, 1, True),
+        (5, 0, 1, 1, 1, 1, False),
+    ]
+    columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True))
+    with pytest.raises(InvalidSchedule, match="round 1"):
+        verify(from_columns("all_reduce", 2, 2, 3, columns))
+    columns["blocks"] = (0, *columns["blocks"][1:])
+    columns["source_slots"] = (0, *columns["source_slots"][1:])
+    verify(from_columns("all_reduce", 2, 2, 3, columns))
+
+
+def test_a_schedule_of_the_users_own_is_proven_before_it_is_executed() -> None:
+    schedules = Schedules(lambda num_hosts: Link(1e-6, 1e-9))
+    right = find_algorithm("all_reduce", "ring").schedule(4)
+    assert schedules.build("all_reduce", right, 4)[1] is right
+    with pytest.raises(InvalidSchedule):
+        schedules.build("all_reduce", without(right, 0), 4)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "num_blocks", "itemsize", "sizes"),
+    [(10, 4, 1, [3, 3, 2, 2]), (28, 4, 4, [8, 8, 8, 4]), (8, 4, 4, [4, 4, 0, 0]), (0, 2, 8, [0, 0])],
+)
+def test_the_first_blocks_are_the_larger_ones(nbytes: int, num_blocks: int, itemsize: int, sizes: list[int]) -> None:
+    """As in the native core; an array that both divide would come out wrong otherwise."""
+    assert block_sizes(nbytes, num_blocks, itemsize).tolist() == sizes

@@ -262,3 +262,19 @@ def _kept(comm: hk.Communicator) -> bool:
 
 def test_kept() -> None:
     assert all(hk.spawn(_kept, 2, timeout=50))
+
+
+def _bucket_of_unlike_arrays(comm: hk.Communicator) -> bool:
+    with comm.bucket(max_seconds=0.01) as bucket:
+        unlike = bucket.all_reduce(np.ones(3 + comm.rank))
+        with pytest.raises(hk.CollectiveMismatch):
+            unlike.wait(timeout=20)
+        assert unlike.done and isinstance(unlike.exception(), hk.CollectiveMismatch)
+        alike = np.ones(3)
+        bucket.all_reduce(alike).wait(timeout=20)
+        assert (alike == comm.size).all()
+    return True
+
+
+def test_what_fails_on_its_way_fails_in_the_bucket() -> None:
+    assert all(hk.spawn(_bucket_of_unlike_arrays, 2, timeout=50))

@@ -82,3 +82,17 @@ def _cannot(comm: hk.Communicator) -> list[str]:
 def test_not_to_be_pickled() -> None:
     for texts in hk.spawn(_cannot, 3, timeout=50):
         assert all(text.startswith("rank 1: its function cannot be pickled: ") for text in texts)
+
+
+def _root_cannot(comm: hk.Communicator) -> list[str]:
+    bad = (each for each in "generators cannot be pickled")
+    texts = []
+    for objs in (["good", bad], [bad, "good"]):
+        with pytest.raises(hk.InvalidType) as caught:
+            comm.scatter_object(objs if comm.rank == 0 else None, 0)
+        texts.append(str(caught.value))
+    return texts
+
+
+def test_the_root_is_named_and_not_who_would_get_it() -> None:
+    assert all(text.startswith("rank 0: ") for texts in hk.spawn(_root_cannot, 2, timeout=50) for text in texts)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -89,3 +93,26 @@ def test_values_of_timeouts() -> None:
     for errors in hk.spawn(_run_values, 2, timeout=20):
         for text in errors:
             assert text.startswith(InvalidArgument.__name__) and "timeout" in text, text
+
+
+def _unwaited(comm: hk.Communicator, progress: Any) -> bool:
+    comm.finalize()
+    comm = hk.init(timeout=30, progress=progress)
+    if comm.rank == 0:
+        work = comm.irecv(np.zeros(3), 1, timeout=0.2)
+        deadline_s = time.monotonic() + 20
+        while not work.done and time.monotonic() < deadline_s:
+            if progress == "caller":
+                with contextlib.suppress(hk.CommTimeout):
+                    work.test()
+            time.sleep(0.001)
+        error = work.exception()
+        assert isinstance(error, hk.CommTimeout) and error.ranks == (1,), error
+    comm.barrier()
+    comm.finalize()
+    return True
+
+
+@pytest.mark.parametrize("progress", ["caller", "thread"])
+def test_a_receive_that_nobody_waits_for_has_a_deadline(progress: str) -> None:
+    assert all(hk.spawn(_unwaited, 2, progress, timeout=50))

@@ -120,3 +120,20 @@ def _wrong(comm: hk.Communicator) -> bool:
 
 def test_wrong_calls() -> None:
     assert all(hk.spawn(_wrong, 2, timeout=50))
+
+
+def _is_done_with_its_result(comm: hk.Communicator) -> bool:
+    hk.register_reduction("added", np.add)
+    x = np.full(4, comm.rank + 1)
+    op: Any = "added"
+    work = comm.all_reduce(x, op, async_op=True)
+    assert work is not None
+    comm.barrier()  # comes later in the issue order: all arrays are gathered by now
+    assert not work.done or (x == 3).all()
+    work.wait(timeout=20)
+    assert work.done and (x == 3).all()
+    return True
+
+
+def test_done_means_that_the_result_is_there() -> None:
+    assert all(hk.spawn(_is_done_with_its_result, 2, timeout=50))

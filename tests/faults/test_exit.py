@@ -151,3 +151,23 @@ _ = [work.test() for work in works]
     job = run_job(script, 2)
     assert job.return_code == 0, job.stderr
     assert "terminate" not in job.stderr
+
+
+def test_what_is_in_flight_at_the_end_of_a_program_arrives(run_job: Callable[..., Any]) -> None:
+    script = """
+import hocket.session.world as world
+
+world._EXIT_DRAIN_S = 30.0  # so that a busy machine has the time
+comm = hk.init(timeout=30, progress="caller")
+x = np.full(1_000_000, float(RANK))
+if RANK == 0:
+    work = comm.irecv(x, 1)
+    comm.barrier()
+    work.wait()
+    assert (x == 1).all()
+else:
+    comm.barrier()
+    comm.isend(x, 0)  # is not waited for
+"""
+    job = run_job(script, 2)
+    assert (job.return_code, job.stderr) == (0, "")

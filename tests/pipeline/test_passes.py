@@ -235,3 +235,12 @@ def test_too_little_memory_is_said() -> None:
         search_list_schedule(zigzag(2, 2), [[0, 1]], rule=Rule(most_kept=1))
     kept = simulate(search_list_schedule(linear(4), [range(8)], rule=Rule(most_kept=2))).peak_nbytes
     assert kept.max() == 2
+
+
+@pytest.mark.parametrize(("margin", "num_appended"), [(0.0, 0), (0.05, 1)])
+def test_a_gap_is_longer_than_the_work_by_the_margin(margin: float, num_appended: int) -> None:
+    """Rank 0 of GPipe waits from 2 to 5 s."""
+    costs = CostModel(seconds={"F": 1.0, "B": 2.0, "TESTCOV": 2.9})
+    works = [(0, Action("TESTCOV", 0, 0))]
+    _, report = fill_bubbles(build("gpipe", 2, 2), works, costs, margin=margin, most_steps=1)
+    assert report.num_appended == num_appended

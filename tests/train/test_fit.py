@@ -26,6 +26,7 @@ CASES: dict[str, dict[str, Any]] = {
     "counts": {"strategy": "model", "layers_per_partition": [1, 5, 1, 2], "num_micro_batches": 6},
     "recompute": {"strategy": "model", "recompute": True, "num_micro_batches": 4},
     "clipped": {"strategy": "model", "num_micro_batches": 4, "max_gradient_norm": 0.3},
+    "clipped copies": {"strategy": "hybrid", "num_replicas": 2, "num_micro_batches": 2, "max_gradient_norm": 0.3},
     "stream": {"strategy": "hybrid", "num_replicas": 2, "num_micro_batches": 2, "how": "stream"},
     "by flops": {"strategy": "model", "num_micro_batches": 4, "balance": "flops"},
     "by profile": {"strategy": "hybrid", "num_partitions": 2, "num_micro_batches": 2, "balance": "profile"},

@@ -1,0 +1,28 @@
+"""What ranks leave behind when a communicator fails under them, however they hear of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import hocket as hk
+
+
+def _aborted_by_rank_1(comm: hk.Communicator) -> bool:
+    comm.barrier()
+    if comm.rank == 1:
+        comm.abort("the data ran out")
+    with pytest.raises(hk.Aborted):
+        comm.all_reduce(bytearray(8))
+    return True
+
+
+def test_who_hears_of_an_abort_leaves_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_RECORD_DIR", str(tmp_path))
+    assert all(hk.spawn(_aborted_by_rank_1, 3, timeout=50))
+    for rank in (0, 2):
+        record = json.loads((tmp_path / f"rank-{rank}.json").read_text())
+        assert (record["rank"], record["error"]["type"]) == (rank, "Aborted")
+        assert [each["op"] for each in record["records"]][-2:] == ["barrier", "all_reduce"]

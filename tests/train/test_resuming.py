@@ -1,0 +1,56 @@
+"""A training that goes on from a file knows how many steps were taken: random numbers and limits go by that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import hocket as hk
+from hocket.train import Checkpoint, fit
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def _train(comm: hk.Communicator, folder: Path, **options: Any) -> list[float]:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 2))
+    x, y = torch.arange(96.0).reshape(12, 8) / 96, torch.arange(12) % 2
+    history = fit(
+        model,
+        (x, y),
+        loss=F.cross_entropy,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        batch_size=6,
+        strategy="model",
+        num_micro_batches=2,
+        exact=True,
+        callbacks=[Checkpoint(folder / "after-{epoch}.pt")],
+        comm=comm,
+        timeout=60,
+        show_progress=False,
+        **options,
+    )
+    return history.batch_losses
+
+
+def _go_on(comm: hk.Communicator, folder: Path) -> dict[str, list[float]]:
+    torch.set_num_threads(1)
+    whole = _train(comm, folder, epochs=3)
+    saved = folder / "after-0.pt"
+    return {
+        "whole": whole,
+        "resumed": _train(comm, folder, epochs=3, resume=saved),
+        "limited": _train(comm, folder, epochs=3, resume=saved, max_steps=3),
+    }
+
+
+def test_steps_are_counted_from_the_beginning_of_the_training(tmp_path: Path) -> None:
+    for found in hk.spawn(_go_on, 2, tmp_path, timeout=100):
+        assert len(found["whole"]) == 6
+        assert found["resumed"] == found["whole"][2:]
+        assert found["limited"] == found["whole"][2:3]
