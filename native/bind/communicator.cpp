@@ -12,13 +12,13 @@
 #include "bind/names.hpp"
 #include "bind/shared_memory.hpp"
 #include "core/process.hpp"
+#include "core/watched_lane.hpp"
 #include "hosts/remote_lane.hpp"
 #include "hosts/routed_messages.hpp"
 #include "schedule/scheduled_lane.hpp"
 #include "shm/agreed_lane.hpp"
 #include "shm/collective_lane.hpp"
 #include "shm/point_to_point_lane.hpp"
-#include "shm/watched_lane.hpp"
 
 namespace hocket {
 

@@ -24,7 +24,7 @@ Progress RemoteLane::post(Operation& op) {
   if (std::optional<Error> error = peers_->look_at_peers()) throw Failure(*error);
   posted_.insert_or_assign(key_of(op), Posted{op, now_ns() + kFirstReportNs});
   try {
-    return forget_if_over(op, late_.guard(op, [&] { return library_->post(op); }));
+    return forget_if_over(op, library_->post(op));
   } catch (...) {
     posted_.erase(key_of(op));
     throw;
@@ -33,9 +33,9 @@ Progress RemoteLane::post(Operation& op) {
 
 Progress RemoteLane::test(Operation& op) {
   try {
-    if (late_.holds(op)) {
+    if (watched_.holds(op)) {
       if (std::optional<Error> error = peers_->find_left(op)) {
-        late_.drop(op);
+        library_->cancel(op);
         throw Failure(*error);
       }
       if (const auto found = posted_.find(key_of(op)); found != posted_.end()) {
@@ -43,9 +43,8 @@ Progress RemoteLane::test(Operation& op) {
         if (!is_point_to_point(op.kind)) peers_->report_stall(op);
         posted_.erase(found);
       }
-      return late_.look(op);
     }
-    return forget_if_over(op, late_.guard(op, [&] { return library_->test(op); }));
+    return forget_if_over(op, library_->test(op));
   } catch (...) {
     posted_.erase(key_of(op));
     throw;
@@ -55,14 +54,12 @@ Progress RemoteLane::test(Operation& op) {
 std::vector<int> RemoteLane::missing(const Operation& op) const {
   if (is_point_to_point(op.kind)) return {op.root};
   if (std::vector<int> ranks = peers_->behind(op); !ranks.empty()) return ranks;
-  return late_.holds(op) ? std::vector<int>{} : library_->missing(op);
+  return library_->missing(op);
 }
 
 bool RemoteLane::cancel(Operation& op) noexcept {
   posted_.erase(key_of(op));
-  if (!late_.holds(op)) return library_->cancel(op);
-  late_.drop(op);
-  return false;
+  return library_->cancel(op);
 }
 
 std::optional<Error> RemoteLane::health() {
@@ -75,11 +72,6 @@ std::optional<Error> RemoteLane::health() {
     peers_->report_stall(posted.op);
   }
   return library_->health();
-}
-
-void RemoteLane::abandon(const Error& error) noexcept {
-  peers_->post_abort(error);
-  library_->abandon(error);
 }
 
 }  // namespace hocket

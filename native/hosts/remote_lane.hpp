@@ -9,8 +9,8 @@
 #include <tuple>
 #include <vector>
 
-#include "core/late_reason.hpp"
 #include "core/library_lane.hpp"
+#include "core/watched_lane.hpp"
 #include "hosts/remote_peers.hpp"
 
 namespace hocket {
@@ -18,16 +18,21 @@ namespace hocket {
 class RemoteLane final : public LibraryLane {
  public:
   RemoteLane(std::shared_ptr<const RemotePeers> peers, std::unique_ptr<Lane> library)
-      : LibraryLane(std::move(library)), peers_(peers), late_(std::move(peers)) {}
+      : RemoteLane(peers, std::make_unique<WatchedLane>(peers, std::move(library))) {}
 
   Progress post(Operation& op) override;
   Progress test(Operation& op) override;
   std::vector<int> missing(const Operation& op) const override;
   bool cancel(Operation& op) noexcept override;
   std::optional<Error> health() override;
-  void abandon(const Error& error) noexcept override;
+  void abandon(const Error& error) noexcept override { library_->abandon(error); }
 
  private:
+  RemoteLane(std::shared_ptr<const RemotePeers> peers, std::unique_ptr<WatchedLane> library)
+      : LibraryLane(std::move(library)),
+        watched_(static_cast<const WatchedLane&>(*library_)),
+        peers_(std::move(peers)) {}
+
   struct Posted {
     Operation op;  // as it was posted; for what the peers have to be asked about
     int64_t next_report_ns;
@@ -37,8 +42,8 @@ class RemoteLane final : public LibraryLane {
   static Key key_of(const Operation& op) { return {op.kind, op.root, op.seq}; }
   Progress forget_if_over(const Operation& op, Progress state);
 
+  const WatchedLane& watched_;  // the same as library_
   const std::shared_ptr<const RemotePeers> peers_;
-  LateReason late_;
   std::map<Key, Posted> posted_;
 };
 

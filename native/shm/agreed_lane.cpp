@@ -11,7 +11,6 @@ Progress AgreedLane::post(Operation& op) {
 }
 
 Progress AgreedLane::test(Operation& op) {
-  if (late_.holds(op)) return late_.look(op);
   Passage& passage = passage_of(op);
   if (passage.in_library) return in_library(op, &Lane::test);
   if (!is_next(passage)) return Progress::waiting;
@@ -36,19 +35,17 @@ Progress AgreedLane::test(Operation& op) {
 Progress AgreedLane::in_library(Operation& op, Progress (Lane::*call)(Operation&)) {
   Passage& passage = passage_of(op);
   op.token = passage.token;
-  return late_.guard(op, [&] {
-    try {
-      const Progress progress = (library_.get()->*call)(op);
-      passage.token = op.token;
-      op.token = &passage;
-      if (progress == Progress::done) forget(op);
-      return progress;
-    } catch (...) {
-      op.token = &passage;
-      forget(op);
-      throw;
-    }
-  });
+  try {
+    const Progress progress = (library_.get()->*call)(op);
+    passage.token = op.token;
+    op.token = &passage;
+    if (progress == Progress::done) forget(op);
+    return progress;
+  } catch (...) {
+    op.token = &passage;
+    forget(op);
+    throw;
+  }
 }
 
 void AgreedLane::forget(Operation& op) {
@@ -59,7 +56,6 @@ void AgreedLane::forget(Operation& op) {
 }
 
 std::vector<int> AgreedLane::missing(const Operation& op) const {
-  if (late_.holds(op)) return {};
   const Passage& passage = passage_of(op);
   if (!passage.in_library) return agreement_.missing();
   Operation inside = op;
@@ -68,10 +64,6 @@ std::vector<int> AgreedLane::missing(const Operation& op) const {
 }
 
 bool AgreedLane::cancel(Operation& op) noexcept {
-  if (late_.holds(op)) {
-    late_.drop(op);
-    return false;
-  }
   Passage& passage = passage_of(op);
   bool unnoticed = true;
   if (passage.in_library) {
@@ -89,11 +81,6 @@ bool AgreedLane::cancel(Operation& op) noexcept {
 std::optional<Error> AgreedLane::health() {
   if (std::optional<Error> error = agreement_.health()) return error;
   return library_->health();
-}
-
-void AgreedLane::abandon(const Error& error) noexcept {
-  region_->post_abort(error);
-  library_->abandon(error);
 }
 
 }  // namespace hocket

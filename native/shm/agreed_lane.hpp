@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "core/late_reason.hpp"
 #include "core/library_lane.hpp"
+#include "core/watched_lane.hpp"
 #include "shm/agreement.hpp"
 
 namespace hocket {
@@ -17,14 +17,16 @@ class AgreedLane final : public LibraryLane {
  public:
   // backend: place among those of the region.
   AgreedLane(std::shared_ptr<Region> region, size_t backend, std::unique_ptr<Lane> library)
-      : LibraryLane(std::move(library)), region_(region), agreement_(region, backend), late_(std::move(region)) {}
+      : LibraryLane(std::make_unique<WatchedLane>(region, std::move(library))),
+        region_(region),
+        agreement_(std::move(region), backend) {}
 
   Progress post(Operation& op) override;
   Progress test(Operation& op) override;
   std::vector<int> missing(const Operation& op) const override;
   bool cancel(Operation& op) noexcept override;
   std::optional<Error> health() override;
-  void abandon(const Error& error) noexcept override;
+  void abandon(const Error& error) noexcept override { library_->abandon(error); }
 
  private:
   // One operation: queued -> agreeing -> in the library. The first that is not in the library yet is agreeing.
@@ -40,7 +42,6 @@ class AgreedLane final : public LibraryLane {
 
   std::shared_ptr<Region> region_;
   Agreement agreement_;
-  LateReason late_;
   Passages passages_;
   std::list<Passage*> waiting_;  // those not in the library, in issue order
 };

@@ -1,0 +1,83 @@
+// A foreign library's lane under watch: what the library does not know about its peers is asked of `Peers`.
+//
+// A library that loses a connection knows no more than that; why, the kernel tells a moment later. An operation that
+// the library gave up is held here for that moment: a member that died is the reason, whatever the library says.
+#pragma once
+
+#include <algorithm>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "core/clock.hpp"
+#include "core/library_lane.hpp"
+#include "core/peers.hpp"
+
+namespace hocket {
+
+class WatchedLane final : public LibraryLane {
+ public:
+  WatchedLane(std::shared_ptr<const Peers> peers, std::unique_ptr<Lane> library)
+      : LibraryLane(std::move(library)), peers_(std::move(peers)) {}
+
+  Progress post(Operation& op) override { return guard(op, &Lane::post); }
+  Progress test(Operation& op) override { return holds(op) ? look(op) : guard(op, &Lane::test); }
+  std::vector<int> missing(const Operation& op) const override {
+    if (!holds(op)) return library_->missing(op);
+    return is_point_to_point(op.kind) ? std::vector<int>{op.root} : std::vector<int>{};
+  }
+  bool cancel(Operation& op) noexcept override {
+    if (!holds(op)) return library_->cancel(op);
+    drop(op);
+    return false;
+  }
+  std::optional<Error> health() override {
+    if (std::optional<Error> error = peers_->look_at_peers()) return error;
+    return library_->health();
+  }
+  void abandon(const Error& error) noexcept override {
+    peers_->post_abort(error);
+    library_->abandon(error);
+  }
+
+  // Whether the library gave the operation up, and the reason may still come.
+  bool holds(const Operation& op) const {
+    return std::any_of(held_.begin(), held_.end(), [&](const Held& held) { return &held == op.token; });
+  }
+
+ private:
+  struct Held {
+    Error error;
+    int64_t since_ns;
+  };
+
+  // Calls the library; what it fails with is held, if a death may be behind it.
+  Progress guard(Operation& op, Progress (Lane::*call)(Operation&)) {
+    try {
+      return (library_.get()->*call)(op);
+    } catch (const Failure& failure) {
+      if (failure.error().code != ErrorCode::aborted) throw;
+      held_.push_back({failure.error(), now_ns()});
+      op.token = &held_.back();
+      return Progress::moved;
+    }
+  }
+  Progress look(Operation& op) {
+    constexpr int64_t kMomentNs = 500'000'000;
+    const Held& held = *static_cast<Held*>(op.token);
+    const std::optional<Error> reason = peers_->look_at_peers();
+    if (!reason && now_ns() - held.since_ns < kMomentNs) return Progress::waiting;
+    const Error error = reason ? *reason : held.error;
+    drop(op);
+    throw Failure(error);
+  }
+  void drop(Operation& op) {
+    held_.remove_if([&](const Held& held) { return &held == op.token; });
+    op.token = nullptr;
+  }
+
+  const std::shared_ptr<const Peers> peers_;
+  std::list<Held> held_;
+};
+
+}  // namespace hocket
