@@ -57,7 +57,7 @@ def covering(cases: Iterable[T], factors: Callable[[T], Sequence[Any]], strength
 
 
 # Rooms in which a test is a whole job that runs many cases: of a product of parameters each value is enough.
-_STRENGTHS = {"boot": 1, "conformance": 1, "faults": 1, "mixing": 1}
+_STRENGTHS = {"bench": 1, "boot": 1, "conformance": 1, "faults": 1, "mixing": 1}
 
 
 def choose_items(items: Sequence[pytest.Item]) -> list[pytest.Item]:

@@ -27,7 +27,7 @@ def measured(names, libraries, num_ranks=2, **options) -> Run:
 
 
 @pytest.mark.parametrize(
-    "libraries", sample(["shm,gloo", "mpi:mpich", "mpi:openmpi", "mpi4py:mpich", "mpi4py:openmpi"], 2)
+    "libraries", sample(["shm,gloo", "mpi:mpich", "mpi:openmpi", "mpi4py:mpich", "mpi4py:openmpi"], 1)
 )
 def test_all_of_omb_py_by_memory_and_by_objects(libraries):
     ran = measured(OMB_PY, libraries, apis=["buffer", "pickle"], sizes=[8, 4096])

@@ -19,6 +19,7 @@ from ..tier import is_full
 from .programs import Runner, make_communicators, random_program
 
 NUM_SEEDS = 4000 if os.environ.get("HOCKET_SOAK") else 300 if is_full() else 60
+LEAST_TO_LEARN = 100  # with fewer programs no learner comes to try anything
 
 # Stops one of the processes for a moment, again and again, until it is told to end.
 PAUSE = """
@@ -82,7 +83,8 @@ def _start_pauser(comm: hk.Communicator) -> subprocess.Popen[str] | None:
     ids=["2 ranks", "progress thread", "3 ranks and groups", "stopped now and then", "learning", "3 ranks learning"],
 )
 def test_random_programs(num_ranks: int, progress: str, share: float, pauses: bool, learns: bool) -> None:
-    seeds = range(num_ranks * 10**6, num_ranks * 10**6 + round(NUM_SEEDS * share))
+    count = max(round(NUM_SEEDS * share), LEAST_TO_LEARN if learns else 1)
+    seeds = range(num_ranks * 10**6, num_ranks * 10**6 + count)
     timeout = 3500 if os.environ.get("HOCKET_SOAK") else 280
     for done, used in hk.spawn(_run, num_ranks, seeds, progress, pauses, learns, timeout=timeout):
         assert done == len(seeds) and used == set(ALL)
