@@ -15,7 +15,7 @@ from hocket.bench.launchers import wheel_file
 from hocket.boot.launcher import run_job as run_fresh_job
 from hocket.session import spawner
 
-from . import backends, tier
+from . import backends, naming, tier
 from .budgets import BudgetKeeper
 from .load import FACTOR_VARIABLE, BusyProcesses, patient, scale_subprocesses, scale_timeouts, scaled
 from .program import FORK_SERVER, RANK_POOL
@@ -87,7 +87,7 @@ def _tasks_of_spawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
     if request.path.parent.name not in _SPAWNING:
         yield
         return
-    for module in (request.module, sys.modules.get(request.module.__package__), tier, backends):
+    for module in (request.module, sys.modules.get(request.module.__package__), backends, naming, tier):
         if module is not None:
             cloudpickle.register_pickle_by_value(module)
     with pytest.MonkeyPatch.context() as patch:

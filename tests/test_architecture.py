@@ -14,6 +14,8 @@ import pytest
 
 from hocket.backends import find_backends
 
+from .naming import raises
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "hocket"
 
@@ -173,7 +175,7 @@ def test_every_public_name_loads() -> None:
 
     for name in hocket.__all__:
         assert getattr(hocket, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+    with raises(AttributeError, names="'nonsense'"):
         hocket.nonsense  # noqa: B018
 
 

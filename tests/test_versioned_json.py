@@ -8,6 +8,8 @@ import pytest
 from hocket.errors import InvalidSchedule, TableError
 from hocket.versioned_json import Head, read_text
 
+from .naming import IS_A_DIRECTORY, NO_SUCH_FILE, Given, raises
+
 HEAD = Head("hocket toy, version ", 3, TableError, older=(2,))
 NUMBER = Head("", 1, InvalidSchedule, key="toy", title="a toy (version 1)")
 
@@ -20,33 +22,32 @@ def test_what_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "names"),
     [
-        ("", "x, line 1: Expecting value"),
-        ('{"format":\n\nnone}', "x, line 3: Expecting value"),
-        ("[]", "x, line 1: not a hocket toy, version 3: it is a list, not an object"),
-        ("null", "x, line 1: not a hocket toy, version 3: it is null, not an object"),
-        ("1.5", "x, line 1: not a hocket toy, version 3: it is a number, not an object"),
-        ("{}", 'x, line 1: not a hocket toy, version 3: it has no "format"'),
-        ('{"format": "hocket table, version 3"}', "not a hocket toy, version 3: it says 'hocket table, version 3'"),
-        ('{"format": 3}', "not a hocket toy, version 3: it says '3'"),
-        ('{"format": "hocket toy, version 03"}', "not a hocket toy, version 3: it says 'hocket toy, version 03'"),
-        ('{"format": "hocket toy, version "}', "not a hocket toy, version 3: it says 'hocket toy, version '"),
-        ('{"format": "hocket toy, version 4"}', "it is of version 4; this hocket reads version 2 and 3"),
-        ("[" * 100_000, "x: "),
-        ('{"format": ' + "1" * 5000 + "}", "x: "),
+        ("", ("x", "line 1")),
+        ('{"format":\n\nnone}', ("x", "line 3")),
+        ("[]", ("x", "line 1", "version 3", "list")),
+        ("null", ("x", "line 1", "version 3", "null")),
+        ("1.5", ("x", "line 1", "version 3", "number")),
+        ("{}", ("x", "line 1", "version 3", '"format"')),
+        ('{"format": "hocket table, version 3"}', ("version 3", Given("'hocket table, version 3'"))),
+        ('{"format": 3}', ("version 3", "'3'")),
+        ('{"format": "hocket toy, version 03"}', ("version 3", Given("'hocket toy, version 03'"))),
+        ('{"format": "hocket toy, version "}', ("version 3", Given("'hocket toy, version '"))),
+        ('{"format": "hocket toy, version 4"}', ("version 4", "2", "3")),
+        ("[" * 100_000, ("x",)),
+        ('{"format": ' + "1" * 5000 + "}", ("x",)),
     ],
 )
-def test_what_is_refused(text: str, words: str) -> None:
-    with pytest.raises(TableError) as raised:
+def test_what_is_refused(text: str, names: tuple[str, ...]) -> None:
+    with raises(TableError, names=names) as raised:
         HEAD.parse(text, "x")
-    assert words in str(raised.value)
     assert len(str(raised.value)) < 300
 
 
 @pytest.mark.parametrize("value", [True, 1.0, "1", 2, None, [1]])
 def test_numbers_alone(value: object) -> None:
-    with pytest.raises(InvalidSchedule, match=r"^x, line 1: not a toy \(version 1\): it "):
+    with raises(InvalidSchedule, names=("x", "line 1", "version 1")):
         NUMBER.parse(json.dumps({"toy": value}), "x")
 
 
@@ -61,12 +62,12 @@ def test_files(tmp_path: Path) -> None:
         if is_read:
             assert head.load(str(path)) == (3, {"rows": 1})
         else:
-            with pytest.raises(TableError, match=rf"toy\.json: longer than {most} bytes"):
+            with raises(TableError, names=("toy.json", f"{most} bytes")):
                 head.load(path)
-    with pytest.raises(TableError, match=r"absent\.json: No such file"):
+    with raises(TableError, names=("absent.json", NO_SUCH_FILE)):
         HEAD.load(tmp_path / "absent.json")
-    with pytest.raises(TableError, match="Is a directory"):
+    with raises(TableError, names=(str(tmp_path), IS_A_DIRECTORY)):
         HEAD.load(tmp_path)
     path.write_bytes(b"\xff\xd8\xff")
-    with pytest.raises(TableError, match=r"toy\.json: not a text file"):
+    with raises(TableError, names="toy.json"):
         HEAD.load(path)

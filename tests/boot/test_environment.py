@@ -11,6 +11,8 @@ import pytest
 from hocket.boot.environment import World, meeting_name, read_world
 from hocket.errors import BootstrapMismatch
 
+from ..naming import raises
+
 pytestmark = pytest.mark.timeout(30)
 
 TORCHRUN = {
@@ -71,33 +73,32 @@ def test_place(environ: dict[str, str], place: tuple[int, int, int, int]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("changes", "names"),
     [
-        ({"WORLD_SIZE": None}, "RANK is set but WORLD_SIZE is not"),
-        ({"RANK": None}, "WORLD_SIZE is set but RANK is not"),
-        ({"RANK": "8"}, "RANK=8 must be less than WORLD_SIZE=8"),
+        ({"WORLD_SIZE": None}, ("RANK", "WORLD_SIZE")),
+        ({"RANK": None}, ("WORLD_SIZE", "RANK")),
+        ({"RANK": "8"}, ("RANK=8", "WORLD_SIZE=8")),
         ({"RANK": "-1"}, "RANK='-1'"),
         ({"RANK": "two"}, "RANK='two'"),
         ({"RANK": ""}, "RANK=''"),
         ({"WORLD_SIZE": "1_0"}, "WORLD_SIZE='1_0'"),
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE=0"),
-        ({"LOCAL_RANK": "4"}, "LOCAL_RANK=4 must be less than LOCAL_WORLD_SIZE=4"),
-        ({"LOCAL_WORLD_SIZE": "9"}, "LOCAL_WORLD_SIZE=9 must not exceed WORLD_SIZE=8"),
-        ({"LOCAL_RANK": None}, "LOCAL_WORLD_SIZE is set but LOCAL_RANK is not"),
-        ({"LOCAL_WORLD_SIZE": None}, "LOCAL_RANK is set but LOCAL_WORLD_SIZE is not"),
+        ({"LOCAL_RANK": "4"}, ("LOCAL_RANK=4", "LOCAL_WORLD_SIZE=4")),
+        ({"LOCAL_WORLD_SIZE": "9"}, ("LOCAL_WORLD_SIZE=9", "WORLD_SIZE=8")),
+        ({"LOCAL_RANK": None}, ("LOCAL_WORLD_SIZE", "LOCAL_RANK")),
+        ({"LOCAL_WORLD_SIZE": None}, ("LOCAL_RANK", "LOCAL_WORLD_SIZE")),
         (
             dict.fromkeys(
                 ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
             ),
-            "MASTER_PORT",
+            ("RANK", "WORLD_SIZE", "MASTER_PORT", "MASTER_ADDR"),
         ),
     ],
 )
-def test_bad_value_is_named_in_one_line(changes: dict[str, str | None], named: str) -> None:
+def test_bad_value_is_named_in_one_line(changes: dict[str, str | None], names: str | tuple[str, ...]) -> None:
     environ = {name: value for name, value in {**TORCHRUN, **changes}.items() if value is not None}
-    with pytest.raises(BootstrapMismatch) as caught:
+    with raises(BootstrapMismatch, names=names) as caught:
         read_world(environ)
-    assert named in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -158,6 +159,6 @@ def test_own_variables_are_read_by_default(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_rank_without_a_number_of_ranks_is_no_world_of_one() -> None:
     """Open MPI's prterun says no more than that, unless it is asked to speak as mpirun does."""
-    with pytest.raises(BootstrapMismatch, match="--personality ompi"):
+    with raises(BootstrapMismatch, names=("PMIX_RANK", "mpirun", "--personality ompi")):
         read_world({"PMIX_RANK": "1", "PMIX_NAMESPACE": "prterun-a-1@1"})
     assert read_world({**OPEN_MPI, "PMIX_RANK": "3"}).rank == 3

@@ -14,6 +14,8 @@ import pytest
 from hocket.boot.launcher import run_job
 from hocket.errors import InvalidArgument, LaunchError
 
+from ..naming import NO_SUCH_FILE, assert_names, raises
+
 pytestmark = pytest.mark.timeout(60)
 
 # Rank 0 waits for rank 1 to be ready, then fails.
@@ -46,17 +48,20 @@ os.write(2, b"error output\\n")
 
 
 @pytest.mark.parametrize(
-    ("statement", "code", "told"),
+    ("statement", "code", "names"),
     [
-        ("sys.exit(7)", 7, "rank 1 exited with code 7\n"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "rank 1 was killed by SIGKILL\n"),
-        ("os.abort()", 134, "rank 1 was killed by SIGABRT\n"),
+        ("sys.exit(7)", 7, ("rank 1", "7")),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, ("rank 1", "SIGKILL")),
+        ("os.abort()", 134, ("rank 1", "SIGABRT")),
     ],
 )
-def test_exit_code_of_the_first_failure(start_job: Callable[..., Any], statement: str, code: int, told: str) -> None:
+def test_exit_code_of_the_first_failure(
+    start_job: Callable[..., Any], statement: str, code: int, names: tuple[str, ...]
+) -> None:
     job = start_job(f"if RANK == 1: {statement}", 2)
     assert job.finish() == code
-    assert job.stderr == told
+    assert job.stderr.count("\n") == 1
+    assert_names(job.stderr, *names)
     assert job.leftovers() == []
 
 
@@ -78,7 +83,7 @@ raise PeerFailure("rank 2 died\\nmore")
     job = start_job(script, 3, fifos=("a", "b", "c", "d"), term_after_s=10, kill_after_s=20)
     assert job.finish() == 1
     first, *rest = job.stderr.splitlines()
-    assert first == "rank 2 failed:"
+    assert_names(first, "rank 2")
     assert rest[0] == "Traceback (most recent call last):"
     assert rest[-3:] == [
         "ValueError: the cause",
@@ -101,7 +106,7 @@ if RANK == 1:
     job = start_job(script, 2, fifos=("ready",))
     assert job.finish() == 1
     assert job.stdout == "heard\n"
-    assert job.stderr.endswith("rank 1 did not end by itself and was terminated by the launcher (SIGKILL)\n")
+    assert_names(job.stderr.splitlines()[-1], "rank 1", "SIGKILL")
     assert job.leftovers() == []
 
 
@@ -119,7 +124,7 @@ if RANK == 1:
     job = start_job(script, 2, fifos=("ready",), term_after_s=3, kill_after_s=6)
     assert job.finish() == 1
     assert 5.5 < time.monotonic() - started_s < 8 + 2  # 2 s for the start
-    assert job.stderr.endswith("rank 1 did not end by itself and was terminated by the launcher (SIGKILL)\n")
+    assert_names(job.stderr.splitlines()[-1], "rank 1", "SIGKILL")
 
 
 @pytest.mark.parametrize("tag", [False, True], ids=["inherited", "tagged"])
@@ -167,7 +172,7 @@ os.write(1, b"no end")
 def test_timeout(start_job: Callable[..., Any]) -> None:
     job = start_job("signal.pause()", 2, timeout_s=0.5)
     assert job.finish() == 124
-    assert job.stderr.startswith("hocket run: not done after ")
+    assert_names(job.stderr.splitlines()[0], "hocket run")
 
 
 def test_killed_launcher_leaves_nothing(start_job: Callable[..., Any]) -> None:
@@ -188,13 +193,13 @@ signal.pause()
 
 def test_command_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(LaunchError, match="rank 0 could not be started: /no/such/program"):
+    with raises(LaunchError, names=("rank 0", "/no/such/program", NO_SUCH_FILE)):
         run_job(["/no/such/program"], 2)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_number_of_ranks() -> None:
-    with pytest.raises(InvalidArgument, match="1 or more, not 0"):
+    with raises(InvalidArgument, names=("num_ranks", "1", "0")):
         run_job(["true"], 0)
 
 

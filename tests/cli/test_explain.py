@@ -11,6 +11,7 @@ import pytest
 from hocket.comm.policy import CHOOSABLE
 from hocket.tune import Row, Table, save_table, this_machine
 
+from ..naming import NO_SUCH_FILE, assert_names
 from .command import hocket
 
 pytestmark = pytest.mark.timeout(60)
@@ -104,32 +105,33 @@ def test_json(folder: Path, arguments: list[str], chosen: str, words: str) -> No
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["foo"], ["no operation 'foo'", "all_reduce"]),
-        (["split"], ["no operation 'split'"]),
+        (["foo"], ["'foo'", "all_reduce"]),
+        (["split"], ["'split'"]),
         ([], ["OPERATION", "hocket explain --help"]),
-        (["all_reduce", "1x"], ["'1x' is no size", "1MiB"]),
+        (["all_reduce", "1x"], ["'1x'", "1MiB"]),
         (["all_reduce", "16", "17"], ["17"]),
-        (["all_reduce", "--dtype", "float"], ["no type 'float'", "float32"]),
-        (["all_reduce", "-n", "0"], ["-n must be 1 or more, not 0"]),
+        (["all_reduce", "--dtype", "float"], ["'float'", "float32"]),
+        (["all_reduce", "-n", "0"], ["-n", "1", "0"]),
     ],
 )
 def test_bad_input_is_one_line_and_2(folder: Path, arguments: list[str], words: list[str]) -> None:
     done = hocket(folder, "explain", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1 and done.stderr.startswith("hocket explain: "), done.stderr
-    assert all(word in done.stderr for word in words), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert_names(done.stderr, "hocket explain", *words)
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("bad.json", "bad.json, line "), ("absent.json", "absent.json: No such file")]
+    ("name", "names"), [("bad.json", ("bad.json", "line")), ("absent.json", ("absent.json", NO_SUCH_FILE))]
 )
-def test_malformed_table_is_one_line(folder: Path, name: str, words: str) -> None:
+def test_malformed_table_is_one_line(folder: Path, name: str, names: tuple[str, ...]) -> None:
     for done in (
         hocket(folder, "explain", "all_reduce", "--table", name),
         hocket(folder, "explain", "all_reduce", table=Path(name)),
     ):
         assert done.returncode != 0 and done.stdout == ""
-        assert done.stderr.count("\n") == 1 and done.stderr.startswith(f"hocket explain: {words}"), done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert_names(done.stderr, "hocket explain", *names)
 
 
 @pytest.mark.parametrize("name", ["bad.json", "absent.json"])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from .. import program
+from ..naming import assert_names
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -47,38 +48,38 @@ def test_arguments_of_the_script_are_its_own(folder: Path, arguments: list[str],
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "names"),
     [
-        (["run", "-n", "0", "train.py"], ["-n must be 1 or more, not 0"]),
-        (["run", "-n", "-3", "train.py"], ["-n must be 1 or more, not -3"]),
-        (["run", "-n", "two", "train.py"], ["-n", "integer"]),
+        (["run", "-n", "0", "train.py"], ["-n", "1", "0"]),
+        (["run", "-n", "-3", "train.py"], ["-n", "1", "-3"]),
+        (["run", "-n", "two", "train.py"], ["-n", "--num-ranks"]),
         (["run", "-n", "2"], ["SCRIPT", "hocket run --help"]),
         (["run", "train.py"], ["-n", "hocket run --help"]),
-        (["run", "-n", "2", "absent.py"], ["no script 'absent.py'"]),
-        (["run", "-n", "2", "train"], ["no script 'train'", "did you mean train.py?"]),
-        (["run", "-n", "2", "package.train"], ["no script 'package.train'", "-m"]),
-        (["run", "-n", "2", "empty"], ["'empty' is a folder without __main__.py"]),
-        (["run", "-n", "2", "-m", "absent_module"], ["no module 'absent_module'"]),
-        (["run", "-n", "2", "-m", ".train"], ["no module '.train'"]),
-        (["run", "-n", "2", "-m", "train.py"], ["-m takes a module's name"]),
+        (["run", "-n", "2", "absent.py"], ["'absent.py'"]),
+        (["run", "-n", "2", "train"], ["'train'", "train.py"]),
+        (["run", "-n", "2", "package.train"], ["'package.train'", "-m"]),
+        (["run", "-n", "2", "empty"], ["'empty'", "__main__.py"]),
+        (["run", "-n", "2", "-m", "absent_module"], ["'absent_module'"]),
+        (["run", "-n", "2", "-m", ".train"], ["'.train'"]),
+        (["run", "-n", "2", "-m", "train.py"], ["-m", "-m train"]),
         (["run", "-n", "2", "--nonsense", "train.py"], ["--nonsense"]),
         (["nonsense"], ["nonsense", "hocket --help"]),
     ],
 )
-def test_bad_input_is_one_line_and_2(folder: Path, arguments: list[str], words: list[str]) -> None:
+def test_bad_input_is_one_line_and_2(folder: Path, arguments: list[str], names: list[str]) -> None:
     done = hocket(folder, *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("hocket")
-    for word in words:
-        assert word in done.stderr
+    assert_names(done.stderr, *names)
 
 
 def test_failure_and_json(folder: Path) -> None:
     done = hocket(folder, "run", "-n", "2", "--json", "fails.py")
     assert done.returncode == 1
-    assert done.stderr.startswith("rank 1 failed:\nTraceback (most recent call last):\n")
+    assert done.stderr.splitlines()[1] == "Traceback (most recent call last):"
+    assert_names(done.stderr.splitlines()[0], "rank 1")
     assert done.stderr.endswith("ValueError: bad\n")
     result = json.loads(done.stdout)
     assert (result["exit_code"], result["num_ranks"], result["first_failed_rank"]) == (1, 2, 1)
@@ -100,5 +101,5 @@ def test_fault_of_the_launcher_is_one_line(folder: Path, monkeypatch: pytest.Mon
     command = [sys.executable, "-c", program, "run", "-n", "1", "train.py"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=30)
     assert done.returncode == 1
-    assert done.stderr.startswith("hocket run: FileNotFoundError: ")
+    assert_names(done.stderr, "hocket run", "FileNotFoundError")
     assert done.stderr.count("\n") == 1

@@ -10,6 +10,7 @@ import torch
 
 from hocket.cli._application import run_command_line
 
+from ..naming import assert_names
 from .command import hocket
 
 pytestmark = pytest.mark.timeout(150)
@@ -97,42 +98,42 @@ def test_what_is_left_to_keras_is_told(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "names"),
     [
-        (["--model", "resnet21-v2"], "the depth of a ResNet-v2 is 9 n + 2"),
-        (["--model", "nothing"], "model is resnet20-v2 (any depth of 9 n + 2), or FILE.py:NAME, or MODULE:NAME"),
-        (["--model", "absent.py:model"], "there is no file absent.py"),
-        (["--model", "mine.py:absent"], "has no attribute 'absent'"),
-        (["--model", "mine.py:Depends"], "Depends cannot be traced"),
-        (["--model", "mine.py:subclassed"], "is a subclass of keras.Model"),
-        (["--model", "mine.py:model", "--data", "nothing"], "data is mnist, random, or FILE.py:NAME"),
-        (["--model", "mine.py:model", "--loss", "nothing"], "loss is cross_entropy, mse, l1"),
-        (["--model", "mine.py:model", "--optimizer", "nothing"], "optimizer is sgd, adam, adamw; not 'nothing'"),
-        (["--model", "mine.py:model", "--strategy", "both"], "a strategy is data, model, hybrid or auto"),
-        (["--model", "mine.py:model", "--balance", "luck"], "balance is params, flops or profile, not 'luck'"),
-        (["--model", "mine.py:model", "--partitions", "3"], "3 partitions x 1 replicas are 3 ranks, and there are 2"),
-        (["--model", "mine.py:model", "-n", "6"], "1f1b on 6 ranks has 6 stages; the model has 5 modules"),
-        (["--model", "mine.py:model", "--schedule", "2f2b"], "there is no schedule '2f2b'"),
-        (["--model", "mine.py:model", "-m", "64"], "a batch of 32 samples cannot be cut into 1 x 64 micro-batches"),
-        (["--model", "mine.py:model", "--layers-per-partition", "2,x"], "is numbers with commas between them"),
-        (["--model", "mine.py:model", "--layers-per-partition", "2,2"], "[2, 2] are 4 layers; the model has 5"),
-        (["--model", "mine.py:model", "-n", "0"], "-n is 1 or more, not 0"),
+        (["--model", "resnet21-v2"], ("ResNet-v2", "9 n + 2", "21")),
+        (["--model", "nothing"], ("model", "resnet20-v2", "FILE.py:NAME", "MODULE:NAME", "'nothing'")),
+        (["--model", "absent.py:model"], ("'absent.py:model'", "absent.py")),
+        (["--model", "mine.py:absent"], "'absent'"),
+        (["--model", "mine.py:Depends"], "Depends"),
+        (["--model", "mine.py:subclassed"], "keras.Model"),
+        (["--model", "mine.py:model", "--data", "nothing"], ("data", "mnist", "random", "FILE.py:NAME", "'nothing'")),
+        (["--model", "mine.py:model", "--loss", "nothing"], ("loss", "cross_entropy", "mse", "l1", "'nothing'")),
+        (["--model", "mine.py:model", "--optimizer", "nothing"], ("optimizer", "sgd", "adam", "adamw", "'nothing'")),
+        (["--model", "mine.py:model", "--strategy", "both"], ("data", "hybrid", "auto", "'both'")),
+        (["--model", "mine.py:model", "--balance", "luck"], ("balance", "params", "flops", "profile", "'luck'")),
+        (["--model", "mine.py:model", "--partitions", "3"], ("3", "1", "2")),
+        (["--model", "mine.py:model", "-n", "6"], ("1f1b", "6", "5")),
+        (["--model", "mine.py:model", "--schedule", "2f2b"], ("'2f2b'", "1f1b")),
+        (["--model", "mine.py:model", "-m", "64"], ("32", "1 x 64")),
+        (["--model", "mine.py:model", "--layers-per-partition", "2,x"], ("--layers-per-partition", "'2,x'")),
+        (["--model", "mine.py:model", "--layers-per-partition", "2,2"], ("[2, 2]", "4", "5")),
+        (["--model", "mine.py:model", "-n", "0"], ("-n", "1", "0")),
         (["--model", "mine.py:model", "--picture", "step.xyz"], "xyz"),
-        (["--model", "mine.py:model", "--epochs", "0"], "--epochs is 1 or more, not 0"),
-        (["--model", "mine.py:model", "--steps", "-1"], "--steps is 1 or more, not -1"),
-        (["--model", "mine.py:compiled", "--lr", "0.1"], "leave out --loss, --optimizer and --lr"),
-        (["--model", "mine.py:model", "--seed", "-1"], "seed is a whole number of 0 or more, not -1"),
-        (["--model", "mine.py:model", "--batch-size", "0"], "--batch-size is 1 or more, not 0"),
-        (["--model", "mine.py:model", "--lr", "-1"], "--lr is a number above zero, not -1.0"),
-        (["--model", "mine.py:model", "--timeout", "0"], "--timeout is a number above zero, not 0.0"),
-        (["--model", "mine.py:model", "--save", "absent/model.pt"], "for the model"),
-        (["--model", "resnet20-v2", "--save", "model.pt"], "Keras saves models as .keras or .h5, not as model.pt"),
+        (["--model", "mine.py:model", "--epochs", "0"], ("--epochs", "1", "0")),
+        (["--model", "mine.py:model", "--steps", "-1"], ("--steps", "1", "-1")),
+        (["--model", "mine.py:compiled", "--lr", "0.1"], ("mine.py:compiled", "--loss", "--optimizer", "--lr")),
+        (["--model", "mine.py:model", "--seed", "-1"], ("seed", "0", "-1")),
+        (["--model", "mine.py:model", "--batch-size", "0"], ("--batch-size", "1", "0")),
+        (["--model", "mine.py:model", "--lr", "-1"], ("--lr", "-1.0")),
+        (["--model", "mine.py:model", "--timeout", "0"], ("--timeout", "0.0")),
+        (["--model", "mine.py:model", "--save", "absent/model.pt"], "absent"),
+        (["--model", "resnet20-v2", "--save", "model.pt"], ("Keras", ".keras", ".h5", "model.pt")),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(
     folder: Path,
     options: list[str],
-    words: str,
+    names: str | tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -140,5 +141,5 @@ def test_bad_input_is_one_line(
     options = options if "--data" in options else [*options, "--data", "random"]
     assert run_command_line(["train", *options]) == 2
     told = capsys.readouterr().err
-    assert words in told
+    assert_names(told, "hocket train", *((names,) if isinstance(names, str) else names))
     assert len(told.strip().splitlines()) == 1

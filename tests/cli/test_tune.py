@@ -15,6 +15,7 @@ import pytest
 from hocket.comm.policy import LARGEST_NBYTES, Range, format_seconds
 from hocket.tune import Machine, Row, Table, load_table, save_table
 
+from ..naming import NO_SUCH_FILE, assert_names
 from ..tier import full
 from .command import hocket
 
@@ -86,7 +87,7 @@ def test_merge_into_the_users_table(tmp_path: Path, measured: tuple[Path, subpro
     done = hocket(tmp_path, "tune", "run", "-n", "2", *options)
     assert done.returncode == 0, done.stderr
     assert f"{path}: 3 rows, for 2 ranks, hash {load_table(path).hash}" in done.stdout
-    assert "left out gloo: not among the backends asked for" in done.stderr
+    assert_names(done.stderr, "gloo")
     rows = {(row.op, row.backend): row for row in load_table(path).rows}
     assert set(rows) == {("all_to_all", "mpi"), ("barrier", "shm"), ("barrier", "mpi")}
     assert rows["all_to_all", "mpi"] == kept
@@ -196,14 +197,14 @@ def test_export(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run", "-n", "1"], ["-n must be 2 or more, not 1"]),
-        (["run", "-n", "two"], ["-n", "integer"]),
-        (["run", "--ops", "all_reduce,foo"], ["no operation 'foo'", "all_to_all"]),
-        (["run", "--ops", "all_reduce,"], ["no operation ''"]),
-        (["run", "--sizes", "16,1.5MiB"], ["'1.5MiB' is no size", "64KiB"]),
-        (["run", "--sizes", "16,18"], ["multiples of 4 bytes", "18"]),
-        (["run", "--sizes", "0"], ["multiples of 4 bytes"]),
-        (["run", "--rounds", "5"], ["rounds must be 6 or more, not 5"]),
+        (["run", "-n", "1"], ["-n", "2", "1"]),
+        (["run", "-n", "two"], ["-n", "--num-ranks"]),
+        (["run", "--ops", "all_reduce,foo"], ["'foo'", "all_to_all"]),
+        (["run", "--ops", "all_reduce,"], ["''"]),
+        (["run", "--sizes", "16,1.5MiB"], ["'1.5MiB'", "64KiB"]),
+        (["run", "--sizes", "16,18"], ["sizes", "4", "18"]),
+        (["run", "--sizes", "0"], ["sizes", "4", "[0]"]),
+        (["run", "--rounds", "5"], ["rounds", "6", "5"]),
         (["run", "--nonsense"], ["--nonsense"]),
         (["sing"], ["sing", "hocket tune --help"]),
     ],
@@ -215,7 +216,7 @@ def test_bad_input_is_one_line_and_2(folder: Path, arguments: list[str], words: 
 def check_complaint(done: subprocess.CompletedProcess[str], words: Sequence[str], exit_code: int = 2) -> None:
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("hocket"), done.stderr
-    assert all(word in done.stderr for word in words), done.stderr
+    assert_names(done.stderr, *words)
     assert done.returncode == exit_code
 
 
@@ -224,13 +225,14 @@ def test_malformed_table_is_one_line(folder: Path, verb: str) -> None:
     line = (folder / "bad.json").read_text().splitlines().index(
         next(each for each in (folder / "bad.json").read_text().splitlines() if '"seconds": -1' in each)
     ) + 1  # fmt: skip
-    for name, words in (
-        ("bad.json", f"bad.json, line {line}: seconds must be"),
-        ("absent.json", "absent.json: No such"),
+    for name, names in (
+        ("bad.json", ("bad.json", f"line {line}", "seconds", "-1")),
+        ("absent.json", ("absent.json", NO_SUCH_FILE)),
     ):
         done = hocket(folder, "tune", verb, name)
         assert done.returncode != 0
-        assert done.stderr.count("\n") == 1 and done.stderr.startswith(f"hocket tune: {words}"), done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert_names(done.stderr, "hocket tune", *names)
 
 
 @pytest.mark.parametrize("name", ["bad.json", "absent.json"])
@@ -240,11 +242,13 @@ def test_malformed_table_is_bad_input(folder: Path, verb: str, name: str) -> Non
 
 
 def test_unknown_backend_is_bad_input(folder: Path) -> None:
-    check_complaint(hocket(folder, "tune", "run", "-n", "2", "--backends", "shm,sharp"), ["'sharp'", "shm, gloo, mpi"])
+    check_complaint(
+        hocket(folder, "tune", "run", "-n", "2", "--backends", "shm,sharp"), ["'sharp'", "shm", "gloo", "mpi"]
+    )
 
 
 def test_backend_that_cannot_be_had_is_bad_input(folder: Path) -> None:
-    words = ["'mpi:openmpi' is not available", "under its own launcher only"]
+    words = ["'mpi:openmpi'", "mpirun -n 2"]
     check_complaint(hocket(folder, "tune", "run", "-n", "2", "--backends", "shm,mpi:openmpi"), words)
 
 
@@ -255,7 +259,7 @@ def test_output_that_cannot_be_written_is_bad_input(folder: Path) -> None:
 
 def test_merge_into_a_malformed_table_is_bad_input(folder: Path) -> None:
     options = ["--ops", "barrier", "--rounds", "6", "--backends", "shm", "--merge"]
-    check_complaint(hocket(folder, "tune", "run", "-n", "2", *options, "-o", "bad.json"), ["bad.json, line "])
+    check_complaint(hocket(folder, "tune", "run", "-n", "2", *options, "-o", "bad.json"), ["bad.json", "seconds", "-1"])
 
 
 def test_help_has_examples(folder: Path) -> None:
@@ -286,7 +290,8 @@ def test_check_times_choices_again(folder: Path) -> None:
         assert point["num_others"] >= 1
     assert "SLOW broadcast moved" in hocket(folder, "tune", "check", "wrong.json", "--points", "1").stdout
     done = hocket(folder, "tune", "check", "wrong.json", "--points", "-1")
-    assert (done.returncode, "--points must be 0 or more" in done.stderr) == (2, True)
+    assert done.returncode == 2
+    assert_names(done.stderr, "--points", "0", "-1")
 
 
 @pytest.mark.timeout(120)

@@ -14,6 +14,8 @@ from hocket.collectives.transform import rotated
 from hocket.errors import InvalidArgument, InvalidSchedule
 from hocket.sim import Hosts, Link
 
+from ..naming import raises
+
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
 LEVELS = [(4, 2), (6, 3), (12, 4), (8, 8), (5, 1), (1, 1), (18, 6)]
 
@@ -95,12 +97,12 @@ def test_a_hierarchy_as_a_file() -> None:
 
 def test_what_cannot_be_a_hierarchy() -> None:
     all_reduce = find_algorithm("all_reduce", "hierarchical")
-    with pytest.raises(InvalidArgument, match="6 ranks do not lie on hosts of 4 each"):
+    with raises(InvalidArgument, names=("6", "4")):
         all_reduce.schedule(6, ranks_per_host=4)
-    with pytest.raises(InvalidArgument, match="4 ranks of a host do not lie in domains of 3 each"):
+    with raises(InvalidArgument, names=("4", "3")):
         all_reduce.schedule(8, ranks_per_host=4, ranks_per_domain=3)
-    with pytest.raises(InvalidArgument, match="all_gather has no algorithm 'rabenseifner'"):
+    with raises(InvalidArgument, names=("all_gather", "'rabenseifner'", "recursive_doubling", "ring")):
         find_algorithm("all_gather", "hierarchical").schedule(8, ranks_per_host=2, outer="rabenseifner")
     columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
-    with pytest.raises(InvalidSchedule, match="do not lie in groups of 3"):
+    with raises(InvalidSchedule, names=("4", "3")):
         from_columns("broadcast", 4, 1, 1, columns, group_size=3)

@@ -13,6 +13,8 @@ from hocket.collectives.transform import reverse, rotated, segmented, sequence
 from hocket.errors import InvalidArgument, InvalidSchedule
 from hocket.sim import Link
 
+from ..naming import raises
+
 
 def changed(schedule: Schedule, **columns: object) -> Schedule:
     given = {name: getattr(schedule, name).copy() for name in COLUMNS} | columns
@@ -128,49 +130,49 @@ def test_numbers_agree_with_the_proof() -> None:
 
 
 def test_messages_name_the_place() -> None:
-    with pytest.raises(InvalidSchedule, match=r"round 0: block 0 from rank 1.*the source does not hold.*it holds none"):
+    with raises(InvalidSchedule, names=("round 0", "block 0", "rank 1", "rank 2")):
         verify(make_schedule("broadcast", 3, 1, [Transfers(1, 2, 0)]))
-    with pytest.raises(InvalidSchedule, match=r"round 0: rank 0 sends 2 messages, and has ports for 1"):
+    with raises(InvalidSchedule, names=("round 0", "rank 0", "2", "ports", "1")):
         verify(make_schedule("broadcast", 3, 1, [[Transfers(0, 1, 0), Transfers(0, 2, 0)]]))
-    with pytest.raises(InvalidSchedule, match=r"at the end rank 2 has nothing in slot 0 instead of block 0"):
+    with raises(InvalidSchedule, names=("rank 2", "slot 0", "block 0")):
         verify(make_schedule("broadcast", 3, 1, [Transfers(0, 1, 0)]))
-    with pytest.raises(InvalidSchedule, match="what the slot has to end with was there already"):
+    with raises(InvalidSchedule, names=("round 1", "block 0", "rank 0", "rank 1")):
         verify(make_schedule("broadcast", 2, 1, [Transfers(0, 1, 0), Transfers(0, 1, 0)]))
-    with pytest.raises(InvalidSchedule, match="a rank's part is counted twice"):
+    with raises(InvalidSchedule, names=("round 1", "block 0", "rank 1", "rank 0")):
         verify(make_schedule("reduce", 2, 1, [Transfers(1, 0, 0, reduces=True), Transfers(1, 0, 0, reduces=True)]))
-    with pytest.raises(InvalidSchedule, match=r"at the end rank 0 has block 0 without the part of rank 1"):
+    with raises(InvalidSchedule, names=("rank 0", "block 0", "rank 1")):
         verify(make_schedule("reduce", 2, 1, []))
-    with pytest.raises(InvalidSchedule, match=r"without the part of rank 0"):
+    with raises(InvalidSchedule, names=("rank 0", "block 0")):
         verify(make_schedule("all_reduce", 2, 1, [Transfers(1, 0, 0)]))
-    with pytest.raises(InvalidSchedule, match="broadcast reduces nothing"):
+    with raises(InvalidSchedule, names=("broadcast", "round 0", "rank 0", "rank 1")):
         verify(make_schedule("broadcast", 2, 1, [Transfers(0, 1, 0, reduces=True)]))
-    with pytest.raises(InvalidSchedule, match=r"needs 4 slots, not 2"):
+    with raises(InvalidSchedule, names=("all_to_all", "slots", "4", "2")):
         verify(make_schedule("all_to_all", 2, 4, [], num_slots=2))
-    with pytest.raises(InvalidSchedule, match=r"no collective 'sort'"):
+    with raises(InvalidSchedule, names="'sort'"):
         verify(make_schedule("sort", 2, 1, []))
-    with pytest.raises(InvalidSchedule, match=r"sources are 0 to 1 here, not 5, in the transfer"):
+    with raises(InvalidSchedule, names=("sources", "5", "0", "1")):
         make_schedule("broadcast", 2, 1, [Transfers(5, 1, 0)])
-    with pytest.raises(InvalidSchedule, match="there is no rounds"):
+    with raises(InvalidSchedule, names="rounds"):
         from_columns("broadcast", 2, 1, 1, {})
-    with pytest.raises(InvalidSchedule, match="as many blocks of every rank"):
+    with raises(InvalidSchedule, names=("all_gather", "2", "3")):
         verify(make_schedule("all_gather", 2, 3, []))
 
 
 def test_wrong_arguments_of_algorithms() -> None:
-    with pytest.raises(InvalidArgument, match=r"all_gather has no algorithm 'chain'; it has bruck, circulant"):
+    with raises(InvalidArgument, names=("all_gather", "'chain'", "bruck", "circulant")):
         find_algorithm("all_gather", "chain")
-    with pytest.raises(InvalidArgument, match=r"there is no collective 'sort'"):
+    with raises(InvalidArgument, names="'sort'"):
         find_algorithm("sort", "chain")
     chain = find_algorithm("broadcast", "chain")
-    with pytest.raises(InvalidArgument, match=r"1 rank or more, not 0"):
+    with raises(InvalidArgument, names=("1", "0")):
         chain.schedule(0)
-    with pytest.raises(InvalidArgument, match=r"has no parameter 'chunks'; it has num_blocks"):
+    with raises(InvalidArgument, names=("'chunks'", "num_blocks")):
         chain.schedule(2, chunks=4)
-    with pytest.raises(InvalidArgument, match=r"num_blocks of chain is a number of 1 or more, not 0"):
+    with raises(InvalidArgument, names=("num_blocks", "chain", "1", "0")):
         chain.schedule(2, num_blocks=0)
-    with pytest.raises(InvalidArgument, match=r"cannot do 6 ranks: it is for powers of two"):
+    with raises(InvalidArgument, names=("all_gather", "recursive_doubling", "6")):
         find_algorithm("all_gather", "recursive_doubling").schedule(6)
-    with pytest.raises(InvalidArgument, match="6 ranks do not lie on hosts of 4 each"):
+    with raises(InvalidArgument, names=("6", "4")):
         find_algorithm("all_reduce", "hierarchical").schedule(6, ranks_per_host=4)
 
 
@@ -186,9 +188,9 @@ def test_passes_keep_what_a_schedule_does() -> None:
     verify(reverse(chain))
     verify(sequence("all_reduce", reverse(chain), chain))
     verify(segmented(find_algorithm("all_gather", "bruck").schedule(7), 3))
-    with pytest.raises(InvalidSchedule, match="can be reversed, not reduce"):
+    with raises(InvalidSchedule, names=("reduce", "broadcast")):
         reverse(reverse(chain))
-    with pytest.raises(InvalidSchedule, match="the same ranks and blocks"):
+    with raises(InvalidSchedule, names=("5", "3", "1")):
         sequence("all_reduce", chain, find_algorithm("broadcast", "binomial").schedule(5))
 
 
@@ -197,7 +199,7 @@ def test_hierarchy_of_any_two() -> None:
     for outer in ("ring", "circulant", "recursive_doubling", "rabenseifner", "fixed_order", "double_tree"):
         for inner in ("ring", "circulant", "recursive_halving"):
             if inner == "recursive_halving":
-                with pytest.raises(InvalidArgument, match="has no algorithm"):
+                with raises(InvalidArgument, names="'recursive_halving'"):
                     hierarchical.schedule(12, ranks_per_host=4, inner=inner, outer=outer)
                 continue
             verify(hierarchical.schedule(12, ranks_per_host=4, inner=inner, outer=outer))

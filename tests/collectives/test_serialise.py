@@ -16,6 +16,8 @@ from hocket.collectives.simulate import simulate
 from hocket.errors import InvalidArgument, InvalidSchedule
 from hocket.sim import Link
 
+from ..naming import NO_SUCH_FILE, raises
+
 
 def test_there_and_back() -> None:
     for algorithm in algorithms():
@@ -32,29 +34,29 @@ def changed(**changes: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "names"),
     [
         ("{", "line 1"),
-        ("[]", "not a hocket schedule"),
-        (changed(format="hocket schedule, version 9"), "not a hocket schedule, version 1"),
-        (changed(num_ranks=0), "num_ranks is a number from 1 on, not 0"),
-        (changed(num_ranks=True), "num_ranks is a number from 1 on, not True"),
-        (changed(collective=3), "collective is a name, not 3"),
-        (changed(parameters=[]), "parameters are an object"),
-        (changed(transfers=None), "no list of transfers"),
-        (changed(transfers=[[0, 0, 1, 0, 0, 0, 1]]), "transfer 0 has rounds, sources"),
-        (changed(transfers=[[0, 0, 1, 0, 0, False]]), "transfer 0 has"),
-        (changed(transfers=[[0, 0, 1, -1, 0, 0, False]]), "transfer 0 has"),
-        (changed(transfers=[[0, 0, 7, 0, 0, 0, False]]), "destinations are 0 to 3 here, not 7"),
+        ("[]", ("line 1", "version 1", "list")),
+        (changed(format="hocket schedule, version 9"), ("line 1", "version 9", "version 1")),
+        (changed(num_ranks=0), ("num_ranks", "1", "0")),
+        (changed(num_ranks=True), ("num_ranks", "1", "True")),
+        (changed(collective=3), ("collective", "3")),
+        (changed(parameters=[]), ("parameters", "[]")),
+        (changed(transfers=None), "transfers"),
+        (changed(transfers=[[0, 0, 1, 0, 0, 0, 1]]), ("transfer 0", "[0, 0, 1, 0, 0, 0, 1]")),
+        (changed(transfers=[[0, 0, 1, 0, 0, False]]), ("transfer 0", "[0, 0, 1, 0, 0, False]")),
+        (changed(transfers=[[0, 0, 1, -1, 0, 0, False]]), ("transfer 0", "[0, 0, 1, -1, 0, 0, False]")),
+        (changed(transfers=[[0, 0, 7, 0, 0, 0, False]]), ("destinations", "0", "3", "7")),
     ],
 )
-def test_what_is_wrong_is_named(text: str, words: str) -> None:
-    with pytest.raises(InvalidSchedule, match=words):
+def test_what_is_wrong_is_named(text: str, names: str | tuple[str, ...]) -> None:
+    with raises(InvalidSchedule, names=names):
         from_json(text)
 
 
 def test_files(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSchedule, match=r"none\.json: No such file"):
+    with raises(InvalidSchedule, names=("none.json", NO_SUCH_FILE)):
         load_schedule(tmp_path / "none.json")
     path = tmp_path / "ring.json"
     path.write_text(to_json(find_algorithm("all_gather", "ring").schedule(3)))
@@ -67,6 +69,6 @@ def test_pictures(tmp_path: Path) -> None:
     for name, simulation in (("rounds.png", None), ("time.svg", simulate(schedule, 1 << 20, Link.of(2, 10)))):
         draw_schedule(schedule, tmp_path / name, simulation)
         assert (tmp_path / name).stat().st_size > 5000
-    with pytest.raises(InvalidArgument, match="cannot be told apart"):
+    with raises(InvalidArgument, names=("19800", "4000")):
         draw_schedule(find_algorithm("all_reduce", "ring").schedule(100), tmp_path / "no.png")
     assert not (tmp_path / "no.png").exists()

@@ -53,7 +53,7 @@ def test_use_after_finalize() -> None:
         assert set(errors) == {*_USES, "child"}
         for name, error in errors.items():
             assert type(error) is InvalidState, f"{name}: {error!r}"
-            assert "finalized" in str(error) and "of world" in str(error) and "\n" not in str(error), str(error)
+            assert "finalized" in str(error) and "world" in str(error) and "\n" not in str(error), str(error)
 
 
 def _run_again(comm: hk.Communicator) -> list[int]:

@@ -15,6 +15,7 @@ import pytest
 import hocket as hk
 
 from ..backends import WITH_COLLECTIVES
+from ..naming import raises
 
 SHAPES = [(3,), (0,), (7, 5), (1,), (2000,), (64, 64), (5,)]
 
@@ -72,20 +73,20 @@ def _reduce_badly(comm: hk.Communicator, x: Any) -> None:
 
 def _wrong_coalesced(comm: hk.Communicator) -> bool:
     x = np.ones(8)
-    with pytest.raises(hk.InvalidArgument, match="number 0 has float64 and number 1 has float32"):
+    with raises(hk.InvalidArgument, names=("xs", "0", "float64", "1", "float32")):
         comm.all_reduce_coalesced([x, np.ones(3, np.float32)])
-    with pytest.raises(hk.InvalidArgument, match="two of the arrays overlap"):
+    with raises(hk.InvalidArgument, names=("xs", "overlap")):
         comm.all_reduce_coalesced([x[:5], x[4:]])
-    with pytest.raises(hk.InvalidArgument, match="holds no array"):
+    with raises(hk.InvalidArgument, names="xs"):
         comm.all_reduce_coalesced([])
-    with pytest.raises(hk.InvalidType, match="xs must be a sequence of arrays, not"):
+    with raises(hk.InvalidType, names=("xs", "numpy.ndarray")):
         comm.all_reduce_coalesced(x)  # type: ignore[call-overload]
-    with pytest.raises(hk.InvalidType, match=r"argument xs\[1\]: expected a NumPy array"):
+    with raises(hk.InvalidType, names=("xs[1]", "int")):
         comm.all_reduce_coalesced([x, 3])
-    with pytest.raises(hk.InvalidArgument, match="no such"):
+    with raises(hk.InvalidArgument, names=("op", "'sum'", repr("no such"))):
         _reduce_badly(comm, x)
     with comm.coalesced():
-        with pytest.raises(hk.InvalidState, match="does not nest"):
+        with raises(hk.InvalidState, names="coalesced()"):
             comm.coalesced().__enter__()
         comm.all_reduce(x)
     comm.barrier()
@@ -116,9 +117,9 @@ def _fused(comm: hk.Communicator) -> bool:
         assert len(comm.records()) - before == {1: 14, 100: 12, 1 << 20: 2}[max_nbytes]
     with pytest.raises(ZeroDivisionError):
         _fuse_badly(comm)
-    with pytest.raises(hk.InvalidArgument, match="max_nbytes"):
+    with raises(hk.InvalidArgument, names=("max_nbytes", "1", "0")):
         comm.fused(max_nbytes=0)
-    with comm.fused() as fused, pytest.raises(hk.InvalidType, match="not int"):
+    with comm.fused() as fused, raises(hk.InvalidType, names=("x", "int")):
         fused.all_reduce(3)
     comm.barrier()
     return True
@@ -147,7 +148,7 @@ def _bucket(comm: hk.Communicator, seed: int) -> bool:
         assert all(each[0].done and each[0].exception() is None for each in pending)
     for turn in range(40):
         _check_sums(everything[turn * len(SHAPES) : (turn + 1) * len(SHAPES)], comm.size, turn)
-    with pytest.raises(hk.InvalidState, match="closed"):
+    with raises(hk.InvalidState, names="bucket"):
         bucket.all_reduce(np.ones(2))
     comm.barrier()
     return True
@@ -168,7 +169,7 @@ def _bucket_sums(comm: hk.Communicator) -> bool:
         time.sleep(0.001)
     _check_sums(xs, comm.size)
     bad = bucket.all_reduce(np.ones(3, bool))
-    with pytest.raises(hk.UnsupportedDtype, match="sum of bool"):
+    with raises(hk.UnsupportedDtype, names=("bool", "sum", "min")):
         bad.wait()
     bucket.all_reduce(xs[0]).wait()
     bucket.close()
@@ -206,7 +207,7 @@ def _prepared(comm: hk.Communicator, backend: str) -> bool:
             x[...] = turn * (comm.rank + 1)
             if turn == 2:
                 operation.start()
-                with pytest.raises(hk.InvalidState, match="was started; wait"):
+                with raises(hk.InvalidState, names=("all_reduce(max)", "wait()")):
                     operation.start()
                 while not operation.test():
                     pass
@@ -219,14 +220,14 @@ def _prepared(comm: hk.Communicator, backend: str) -> bool:
     gather.start()
     gather.wait(timeout=20)
     assert out.tolist() == [0, 1, 1]
-    with pytest.raises(hk.InvalidState, match="was not started"):
+    with raises(hk.InvalidState, names=("all_gatherv", "24 bytes")):
         gather.wait()
-    with pytest.raises(hk.InvalidType, match="takes no arguments"):
+    with raises(hk.InvalidType, names="prepare()"):
         gather(3)  # type: ignore[call-arg]
     for wrong in ({"async_op": True}, {"deps": [comm.barrier(async_op=True)]}):
-        with pytest.raises(hk.InvalidArgument, match="takes no async_op and no deps"):
+        with raises(hk.InvalidArgument, names=("prepare()", "async_op", "deps")):
             comm.prepare("barrier", **wrong)
-    with pytest.raises(hk.InvalidArgument, match="no operation 'split' to prepare"):
+    with raises(hk.InvalidArgument, names=("'split'", "barrier")):
         comm.prepare("split", 0)
     message = comm.prepare("send" if comm.rank == 0 else "recv", own := np.full(3, comm.rank), 1 - comm.rank)
     message()

@@ -145,7 +145,7 @@ def _run_order(comm: hk.Communicator) -> list[str | None]:
         with pytest.raises(CollectiveMismatch) as raised:
             work.wait()
         assert str(work.exception()) == str(raised.value)
-        errors.append(f"number {work.seq}" if f"operation number {work.seq}:" in str(raised.value) else None)
+        errors.append(f"number {work.seq}" if f"number {work.seq}:" in str(raised.value) else None)
     return errors
 
 

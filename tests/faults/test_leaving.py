@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from ..naming import assert_names
+
 pytestmark = pytest.mark.timeout(60)
 
 WITHIN_S = 2.0
@@ -205,6 +207,8 @@ if RANK == 0:
 raise caught(comm.barrier)
 """
     job = run_job(script, 2)
-    assert job.stderr.startswith("rank 0 failed:\nTraceback")
+    first, second, *_ = job.stderr.splitlines()
+    assert_names(first, "rank 0")
+    assert second.startswith("Traceback")
     assert job.notes("error")[0]["type"] in ("Aborted", "PeerFailure")
     assert job.notes("error")[0]["time_s"] - job.notes("strike")[0]["time_s"] < WITHIN_S

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ..naming import Given, assert_names
 from ..tier import sample
 
 pytestmark = pytest.mark.timeout(120)
@@ -35,12 +36,12 @@ def test_the_others_raise_in_time_and_name_it(run_job: Callable[..., Any], how: 
         assert each["time_s"] - strike["time_s"] < limit_s, told
         if how == "raise":
             assert each["type"] == "Aborted", told
-            assert "out of luck" in each["text"], told
+            assert_names(each["text"], Given("out of luck"))
         else:
             # Who waited for it says so; a third rank hears it from that one, or waits for that one as long.
             assert each["type"] in ("PeerFailure" if how == "kill" else "CommTimeout", "Aborted"), told
-            assert all(word in each["text"] for word in ("of micro-batch", "waits for", "action")), told
+            assert all(word in each["text"] for word in ("micro-batch", "action")), told
     assert any(f"rank {victim}" in each["text"] for each in errors.values()), told
     for each in job.notes("again"):
         assert each["type"] == "InvalidState", told
-        assert "an earlier step failed" in each["text"], told
+        assert errors[each["rank"]]["text"] in each["text"], told  # why there can be no other step

@@ -7,6 +7,8 @@ from hocket.errors import InvalidArgument
 from hocket.measure import Contender, Key, Settings, Team, calibrate, measure, ratios
 from hocket.measure.rounds import AGAIN, full_cores
 
+from ..naming import raises
+
 pytestmark = pytest.mark.timeout(60)
 QUICK = Settings(min_rounds=15, min_sample_s=1.0, core_rounds=0)
 OURS, THEIRS, AGAIN_OURS = Key("case", "ours"), Key("case", "theirs"), Key("case", "ours" + AGAIN)
@@ -93,7 +95,7 @@ def test_a_long_contender_runs_once_a_sample():
 
 def test_a_contender_without_time_is_an_error():
     team = Team([Contender("case", "ours", lambda _n: None)], clock=lambda: 0.0)
-    with pytest.raises(InvalidArgument, match=r"ours \(case\) takes no measurable time"):
+    with raises(InvalidArgument, names=("ours", "case")):
         calibrate(team, OURS, 0.01)
 
 
@@ -105,9 +107,9 @@ def test_set_up_is_outside_time_and_plain_callables_are_counted():
 
 def test_double_and_missing_contenders_are_errors():
     contender = Contender("case", "ours", lambda _n: None)
-    with pytest.raises(InvalidArgument, match="same case and name"):
+    with raises(InvalidArgument):
         Team([contender, contender])
-    with pytest.raises(InvalidArgument, match="no contender"):
+    with raises(InvalidArgument):
         measure(Team([]))
 
 

@@ -19,6 +19,7 @@ from hocket.backends import find_backends, nccl
 from hocket.backends._torch import host_tensor
 from hocket.errors import BackendUnavailable
 
+from ..naming import Given, assert_names, raises
 from .devices import DeviceArray, SharingDriver
 
 pytestmark = pytest.mark.timeout(120)
@@ -205,17 +206,15 @@ def _operations(comm: hk.Communicator) -> None:
     assert comm.records()[-1].backend == "nccl"
 
     # And what only it is asked for.
-    with pytest.raises(
-        hk.UnsupportedDtype, match=r"nccl cannot carry .*: it takes arrays in memory of its device alone"
-    ):
+    with raises(hk.UnsupportedDtype, names=("nccl", "all_reduce(sum)", "32 bytes", "device")):
         comm.all_reduce(np.ones(4), backend="nccl")
-    with pytest.raises(hk.UnsupportedDtype, match="nccl cannot carry"):
+    with raises(hk.UnsupportedDtype, names=("nccl", "barrier")):
         comm.barrier(backend="nccl")
-    with pytest.raises(hk.UnsupportedDtype, match="nccl cannot carry"):
+    with raises(hk.UnsupportedDtype, names=("nccl", "all_reduce(sum)", "uint64")):
         comm.all_reduce(put(np.ones(4, np.uint64)), backend="nccl")
-    with pytest.raises(hk.UnsupportedDtype, match="nccl cannot carry"):
+    with raises(hk.UnsupportedDtype, names=("nccl", "send")):
         comm.send(put(np.ones(4)), 1 - rank, backend="nccl")
-    assert "it takes arrays in memory of its device alone" in comm.explain("all_reduce", 8).refused["nccl"]
+    assert_names(comm.explain("all_reduce", 8).refused["nccl"], "device")
 
     sub = comm.dup()
     x = put(np.full(20, 1.0))
@@ -234,7 +233,7 @@ def test_operations() -> None:
 def _one_on_the_host(comm: hk.Communicator) -> None:
     comm, driver = _start(comm)
     x = np.ones(2000)
-    with pytest.raises(hk.CollectiveMismatch, match="nccl"):
+    with raises(hk.CollectiveMismatch, names=("rank 0", "nccl", "rank 1", "shm")):
         comm.all_reduce(x if comm.rank else DeviceArray(driver, x))
 
 
@@ -264,7 +263,9 @@ def _one_gpu_for_two(comm: hk.Communicator) -> None:
     rank = comm.rank
     comm.finalize()
     _pretend(rank, lambda rank: "GPU 7 of here")
-    with pytest.raises(BackendUnavailable, match=r"ranks 0 and 1 use the same GPU \(GPU 7 of here\)"):
+    with raises(
+        BackendUnavailable, names=("ranks 0 and 1", Given("GPU 7 of here"), "torch.cuda.set_device(local_rank)")
+    ):
         hk.init(backends=["shm", "nccl"], timeout=60)
 
 
@@ -274,7 +275,7 @@ def test_one_gpu_for_two_ranks() -> None:
 
 def test_without_nccl() -> None:
     """torch's build may have it, or not; the machine has no GPU."""
-    with pytest.raises(BackendUnavailable, match=r"backend 'nccl' is not available: .*(has no NCCL|no CUDA device)"):
+    with pytest.raises(BackendUnavailable, match=r"'nccl'.*(NCCL|CUDA)"):
         hk.init(backends=["shm", "nccl"])
 
 

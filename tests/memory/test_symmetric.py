@@ -11,6 +11,8 @@ import pytest
 
 import hocket as hk
 
+from ..naming import raises
+
 
 def _made(comm: hk.Communicator) -> bool:
     host = comm._fabric.host
@@ -38,20 +40,20 @@ def _made(comm: hk.Communicator) -> bool:
 
 
 def _rejected(comm: hk.Communicator) -> bool:
-    with pytest.raises(hk.InvalidArgument, match=r"shape \(3, -1\) has a negative length"):
+    with raises(hk.InvalidArgument, names=("shape", "(3, -1)")):
         comm.empty((3, -1))
-    with pytest.raises(hk.InvalidType, match="shape must be an int or a sequence of ints, not 'ab'"):
+    with raises(hk.InvalidType, names=("shape", "'ab'")):
         comm.empty("ab")
-    with pytest.raises(hk.InvalidType, match="dtype must be a type of NumPy or torch, as 'float32', not 'nonsense'"):
+    with raises(hk.InvalidType, names=("dtype", "'float32'", "'nonsense'")):
         comm.empty(3, "nonsense")
-    with pytest.raises(hk.InvalidArgument, match="operations know no type str"):
+    with raises(hk.InvalidArgument, names=("str160", "float32")):
         comm.empty(3, "U5")
-    with pytest.raises(hk.InvalidType, match="takes a torch module, a tensor or a NumPy array, not list"):
+    with raises(hk.InvalidType, names=("symmetric_like", "list")):
         comm.symmetric_like([1, 2])
-    with pytest.raises(hk.ResourceExhausted, match="address space for shared arrays"):
+    with raises(hk.ResourceExhausted, names=str(1 << 45)):
         comm.empty(1 << 45, "uint8")
     comm.finalize()
-    with pytest.raises(hk.InvalidState, match="was finalized; it has no memory to share"):
+    with raises(hk.InvalidState, names=("world", "finalized")):
         comm.empty(3)
     return True
 
@@ -166,7 +168,7 @@ def _module(comm: hk.Communicator) -> bool:
     assert (tensor == 3).all() and comm.records()[-1].in_place
     like = comm.symmetric_like(torch.arange(5.0, requires_grad=True))
     assert torch.equal(like, torch.arange(5.0)) and not like.requires_grad
-    with pytest.raises(hk.InvalidType, match="only strided tensors on the CPU can be shared"):
+    with raises(hk.InvalidType, names=("CPU", "meta")):
         comm.symmetric_like(torch.nn.Linear(2, 2, device="meta"))
     return True
 

@@ -16,6 +16,8 @@ import pytest
 
 import hocket as hk
 
+from ..naming import Given, assert_names
+
 pytestmark = pytest.mark.timeout(90)
 TIMEOUT_S = 60
 
@@ -74,10 +76,9 @@ def test_one_library_alone(name: str, other: str, as_list: bool) -> None:
         for call in ("shm", "shm message"):
             kind, message = seen[call]
             assert kind == "BackendUnavailable"
-            assert message.startswith(f"backend 'shm' is not available; this communicator has '{name}'")
-        assert seen["policy"] == (
-            "InvalidArgument", f"the policy names 'shm' for *, but there are {name}",
-        )  # fmt: skip
+            assert_names(message, "'shm'", f"'{name}'")
+        assert seen["policy"][0] == "InvalidArgument"
+        assert_names(seen["policy"][1], "'shm'", "*", name)
 
 
 def _what_there_is(comm: hk.Communicator) -> tuple[list[str], dict[str, str], tuple[str, str], bool]:
@@ -90,10 +91,10 @@ def test_gloo_is_left_out_without_torch() -> None:
     for backends, left_out, (kind, message), has_torch in hk.spawn(_what_there_is, 2, timeout=TIMEOUT_S):
         assert not has_torch
         assert backends == ["shm", "mpi"]
-        assert left_out == {"gloo": "torch was not imported before hocket.init()"}
+        assert set(left_out) == {"gloo"}
+        assert_names(left_out["gloo"], "torch", "hocket.init()")
         assert kind == "BackendUnavailable"
-        assert "'gloo' is not available; this communicator has 'shm', 'mpi'" in message
-        assert "gloo was left out: torch was not imported before hocket.init()" in message
+        assert_names(message, "'gloo'", "'shm'", "'mpi'", "torch", "hocket.init()")
 
 
 def test_one_rank_alone_starts_no_library() -> None:
@@ -158,8 +159,7 @@ def test_what_a_library_would_round_goes_to_shm() -> None:
         for op in ("all_reduce", "reduce", "reduce_scatter"):
             kind, message = seen[op]
             assert kind == "UnsupportedDtype"
-            assert message.startswith(f"mpi cannot carry {op}") and "float16" in message
-            assert message.endswith(": MPI would round the sum to 16 bits before the division")
+            assert_names(message, "mpi", f"{op}(avg)", "float16", "MPI", "16")
         assert seen["result"] == ([0.5] * 8, "shm")
         assert seen["explained"][:2] == ("shm", ["mpi"])
         assert "mpi cannot carry it" in seen["explained"][2]
@@ -181,8 +181,7 @@ def test_what_no_library_can_carry() -> None:
     for failures in hk.spawn(_averages_without_shm, 2, timeout=TIMEOUT_S):
         for kind, message in failures:
             assert kind == "UnsupportedDtype"
-            assert "no backend of world can carry all_reduce" in message
-            assert message.endswith("; mpi: MPI would round the sum to 16 bits before the division")
+            assert_names(message, "world", "all_reduce(avg)", "float16", "mpi", "MPI", "16")
 
 
 # What each rank of a job that hocket.spawn did not start leaves: for every choice of backends what came of it.
@@ -229,22 +228,21 @@ def check_left_out(results: list[list[Any]], words: list[str]) -> None:
     *named, automatic, alone = results[0]
     for kind, message in named:
         assert kind == "BackendUnavailable"
-        assert message.startswith("backend 'mpi' is not available: ")
-        assert all(word in message for word in words), message
+        assert_names(message, "'mpi'", *words)
     backends, left_out, result = automatic
     assert (backends, result) == (["shm"], 2.0)
-    assert all(word in left_out["mpi"] for word in words), left_out
+    assert_names(left_out["mpi"], *words)
     assert (alone[0], alone[2]) == (["shm"], 2.0)
 
 
 def test_mpi_that_was_started_before(tmp_path: Path) -> None:
     results = run_ranks(tmp_path, "from mpi4py import MPI\nassert MPI.COMM_WORLD.size == 1")
-    check_left_out(results, ["BootstrapMismatch: MPI says rank 0 of 1, but this is rank 0 of 2", "after hocket.init()"])
+    check_left_out(results, ["BootstrapMismatch", "MPI", "rank 0", "1", "2", "hocket.init()"])
 
 
 def test_mpi_that_one_rank_has_not(tmp_path: Path) -> None:
     results = run_ranks(tmp_path, "if rank == 1: sys.modules['mpi4py'] = None")
-    check_left_out(results, ["rank 1: mpi4py is not installed"])
+    check_left_out(results, ["rank 1", "mpi4py"])
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -259,18 +257,18 @@ def start(cls, job):
     return object.__new__(cls)
 MpiBackend.start = classmethod(start)
 """
-    check_left_out(run_ranks(tmp_path, before), [f"rank {rank}: BackendUnavailable: the cable is cut"])
+    check_left_out(run_ranks(tmp_path, before), [f"rank {rank}", "BackendUnavailable", Given("the cable is cut")])
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_mpi_that_was_started_before_on_one_rank(tmp_path: Path, rank: int) -> None:
     results = run_ranks(tmp_path, f"if rank == {rank}: from mpi4py import MPI", timeout_s=3)
-    check_left_out(results, [f"MPI is up already on ranks [{rank}] only", "after hocket.init()"])
+    check_left_out(results, ["MPI", f"[{rank}]", "hocket.init()"])
 
 
 def test_mpi_that_one_rank_cannot_load(tmp_path: Path) -> None:
     before = "if rank == 1: os.environ['MPI4PY_LIBMPI'] = '/no/such/libmpi.so'"
     check_left_out(
         run_ranks(tmp_path, before, timeout_s=3),
-        ["rank 1: RuntimeError: cannot load MPI library", "/no/such/libmpi.so"],
+        ["rank 1", "RuntimeError", "/no/such/libmpi.so"],
     )

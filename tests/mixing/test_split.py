@@ -16,6 +16,8 @@ from hocket.comm.policy import DefaultPolicy, Group
 from hocket.tune.policy import SPLITTABLE, TablePolicy
 from hocket.tune.sweep import Sweep, measure_table
 
+from ..naming import raises
+
 BOTH = "mpi+gloo"
 
 
@@ -72,7 +74,7 @@ def _results(comm: hk.Communicator) -> set[str]:
     for work in works:
         work.wait()
     assert (queued == size).all()
-    with pytest.raises(hk.InvalidArgument, match=r"a share of all_reduce must lie between 0 and 1, not 1\.5"):
+    with raises(hk.InvalidArgument, names=("all_reduce", "0", "1", "1.500000")):
         comm.policy = _Halves(1.5)
     comm.policy = DefaultPolicy()
     half = comm.split(comm.rank % 2)
@@ -91,9 +93,9 @@ def test_results(num_ranks: int) -> None:
 
 def _errors(comm: hk.Communicator) -> tuple[str, str, str]:
     comm = _start(comm)
-    with pytest.raises(hk.UnsupportedDtype, match="all_gather is not split"):
+    with raises(hk.UnsupportedDtype, names="all_gather"):
         comm.all_gather(np.zeros((comm.size, 2)), np.zeros(2), backend=BOTH)
-    with pytest.raises(hk.UnsupportedDtype, match=r"cannot carry all_reduce\(avg\) .*: mpi: "):
+    with raises(hk.UnsupportedDtype, names=("mpi", "all_reduce(avg)", "float16")):
         comm.all_reduce(np.zeros(2, np.float16), "avg", backend=BOTH)
     with pytest.raises(hk.CollectiveMismatch):
         comm.all_reduce(np.zeros(2 + comm.rank), backend=BOTH)
@@ -129,7 +131,7 @@ def _die(comm: hk.Communicator, folder: str) -> None:
     comm.all_reduce(x, backend=BOTH)
     if comm.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    with pytest.raises(hk.PeerFailure, match="rank 1"):
+    with raises(hk.PeerFailure, names="rank 1", ranks=(1,)):
         _reduce_for_ever(comm, x)
     Path(folder, "told").touch()
     os._exit(0)
@@ -161,16 +163,16 @@ def test_two_pairs_of_the_same_libraries() -> None:
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize(
-    ("backends", "text"),
+    ("backends", "names"),
     [
-        (["mpi+mpi"], "an operation is split over two different libraries, not over 'mpi\\+mpi'"),
-        (["mpi+gloo+mpi"], "two different libraries"),
-        (["mpi+nothing"], "backend 'mpi\\+nothing' is not known; there are shm, "),
-        (["shm+mpi"], "backend 'shm\\+mpi' is not known"),
+        (["mpi+mpi"], "'mpi+mpi'"),
+        (["mpi+gloo+mpi"], "'mpi+gloo+mpi'"),
+        (["mpi+nothing"], ("'mpi+nothing'", "shm", "gloo", "mpi")),
+        (["shm+mpi"], ("'shm+mpi'", "shm", "gloo", "mpi")),
     ],
 )
-def test_wrong_names(backends: list[str], text: str) -> None:
-    with pytest.raises(hk.BackendUnavailable, match=text):
+def test_wrong_names(backends: list[str], names: str | tuple[str, ...]) -> None:
+    with raises(hk.BackendUnavailable, names=names):
         hk.init(backends=backends)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from ..naming import raises
 from ..tier import sample
 from . import scripts as s
 from .counter_examples import NAMES, counter_examples
@@ -189,7 +190,7 @@ def test_without_one_rule_something_deadlocks(
         if is_legal(program):
             assert (check(program, Runtime(capacity=capacity)).deadlock is None) == can_complete(program)
         else:
-            with pytest.raises(Refused, match=switch):
+            with raises(Refused, names=switch):
                 check(program)
 
 

@@ -28,6 +28,7 @@ from hocket.pipeline.registry import build, recipes
 from hocket.pipeline.schedule import PipelineSchedule
 from hocket.pipeline.simulation import simulate
 
+from ..naming import assert_names, raises
 from ..tier import sample
 from .tables import all_schedules, place, random_legal, rows_of
 
@@ -181,43 +182,58 @@ def test_the_cycle_is_printed() -> None:
     with pytest.raises(PipelineDeadlock) as caught:
         check_deadlock(schedule, "rendezvous")
     lines = str(caught.value).splitlines()
-    assert lines[0].endswith("wait for each other, with rendezvous messages:")
+    assert_names(lines[0], "2", "rendezvous")
     assert any(line.startswith("  rank 0, action") and "[0SEND_F1>1]" in line for line in lines)
-    assert any(line.startswith("  rank 1, action") and "waits for" in line for line in lines)
-    assert "channels by edge: tagged:1 would do" in lines[-1]
+    assert any(line.startswith("  rank 1, action") and "0SEND_F1>1" in line for line in lines)
+    assert_names(lines[-1], "tagged:1")
 
 
 @pytest.mark.parametrize(
-    ("table", "error", "words"),
+    ("table", "error", "names"),
     [
-        ("rank 0: 0F0 0F1 0B0 0B1\nrank 1: 1F0 1B0 1F1", MissingAction, "micro-batch 1 has no B"),
-        ("rank 0: 0F0 0B0 0F1 0B1\nrank 1: 1F0 1I0 1F1 1B1", MissingAction, "there is no W of the same"),
-        ("rank 0: 0F0 0B0 0F1 0B1\nrank 1: 1F0 1B0 1F1 1B1 1W1", MissingAction, "there is no I of the same"),
-        ("rank 0: 0F0 0B0 0F1 0B1 0F1\nrank 1: 1F0 1B0 1F1 1B1", DuplicateAction, "[0F1]: this stands in the table"),
-        ("rank 0: 0F0 0B0 0F1 0B1\nrank 1: 1F0 1B0 1F1 1B1 1I1 1W1", DuplicateAction, "has this pass through stage 1"),
-        ("rank 0: 0F0 0B0 0F1 0B1 1F0\nrank 1: 1B0 1F1 1B1", MisplacedAction, "stage 1 is held by rank 1"),
-        ("rank 0: 0F0 0B0 0B1 0F1\nrank 1: 1F0 1B0 1F1 1B1", IllegalOrder, "[0B1] 0F1: it needs 0F1"),
-        ("rank 0: 0F0 +0B0 0F1 0B1\nrank 1: 1F0 1B0 1F1 1B1", IllegalOrder, "which overlaps with it"),
-        ("rank 0: 0F0 0B0 0F1 0B1\nrank 1: 1F1 1B1 1F0 1B0", PipelineDeadlock, "no buffers would help"),
-        ("rank 0: 0F0 0B0 0F1 0B1 0R1\nrank 1: 1F0 1B0 1F1 1B1", IllegalOrder, "it needs 0R1"),
+        ("rank 0: 0F0 0F1 0B0 0B1\nrank 1: 1F0 1B0 1F1", MissingAction, ("micro-batch 1", "stage 1", "B", "I", "W")),
+        ("rank 0: 0F0 0B0 0F1 0B1\nrank 1: 1F0 1I0 1F1 1B1", MissingAction, ("[1I0]", "W")),
+        ("rank 0: 0F0 0B0 0F1 0B1\nrank 1: 1F0 1B0 1F1 1B1 1W1", MissingAction, ("[1W1]", "I")),
+        (
+            "rank 0: 0F0 0B0 0F1 0B1 0F1\nrank 1: 1F0 1B0 1F1 1B1",
+            DuplicateAction,
+            ("rank 0", "action 4", "[0F1]", "action 2"),
+        ),
+        (
+            "rank 0: 0F0 0B0 0F1 0B1\nrank 1: 1F0 1B0 1F1 1B1 1I1 1W1",
+            DuplicateAction,
+            ("[1I1]", "[1B1]", "micro-batch 1", "stage 1"),
+        ),
+        ("rank 0: 0F0 0B0 0F1 0B1 1F0\nrank 1: 1B0 1F1 1B1", MisplacedAction, ("[1F0]", "stage 1", "rank 1")),
+        ("rank 0: 0F0 0B0 0B1 0F1\nrank 1: 1F0 1B0 1F1 1B1", IllegalOrder, ("action 2", "[0B1]", "0F1", "action 3")),
+        ("rank 0: 0F0 +0B0 0F1 0B1\nrank 1: 1F0 1B0 1F1 1B1", IllegalOrder, ("action 1", "[+0B0]", "0F0")),
+        (
+            "rank 0: 0F0 0B0 0F1 0B1\nrank 1: 1F1 1B1 1F0 1B0",
+            PipelineDeadlock,
+            ("4", "[0B0]", "[1B0]", "[1F1]", "[0F1]"),
+        ),
+        (
+            "rank 0: 0F0 0B0 0F1 0B1 0R1\nrank 1: 1F0 1B0 1F1 1B1",
+            IllegalOrder,
+            ("action 3", "[0B1]", "0R1", "action 4"),
+        ),
         (
             "rank 0: 0F0 0SEND_F0 0RECV_B0 0B0 0F1 0B1\nrank 1: 1RECV_F0 1F0 1B0 1SEND_B0 1F1 1B1",
             MissingAction,
-            "no message for micro-batch 1 from stage 0 to stage 1",
+            ("micro-batch 1", "stage 0", "stage 1"),
         ),
     ],
 )
-def test_what_is_wrong_is_named(table: str, error: type[InvalidSchedule], words: str) -> None:
-    with pytest.raises(error) as caught:
+def test_what_is_wrong_is_named(table: str, error: type[InvalidSchedule], names: tuple[str, ...]) -> None:
+    with raises(error, names=names):
         validate(load(f"{HEAD}{table}\n"))
-    assert words in str(caught.value)
 
 
 def test_a_micro_batch_stays_in_its_pipe() -> None:
     schedule = build("chimera", 2, 2)
     rows = rows_of(schedule)
     rows[1] = [each._replace(pipe=1, stage=0) if (each.stage, each.micro_batch) == (1, 0) else each for each in rows[1]]
-    with pytest.raises(MisplacedAction, match="goes through pipe"):
+    with raises(MisplacedAction, names=("rank 1", "action 1", "[1:0F0]", "micro-batch 0", "pipe 0")):
         validate(schedule.with_actions(rows))
 
 
@@ -229,7 +245,7 @@ def test_messages_between_nobody_are_refused() -> None:
         validate(lowered.with_actions(rows))
     rows = rows_of(lowered)
     rows[1] = [each for each in rows[1] if each != Action("RECV_F", 1, 1, peer=0)]
-    with pytest.raises(MissingAction, match=r"no message for micro-batch 1|nobody receives it"):
+    with raises(MissingAction, names=("micro-batch 1", "stage 0", "stage 1")):
         validate(lowered.with_actions(rows))
 
 
@@ -238,9 +254,9 @@ def test_memory_limit() -> None:
     costs = CostModel(weight_nbytes=10.0, stash_nbytes={"activation": 2.0})
     validate(schedule, costs=costs, limit_nbytes=18)
     validate(schedule, costs=costs, limit_nbytes=[18, 16, 14, 12])
-    with pytest.raises(MemoryLimitExceeded, match=r"rank 0 holds 18 bytes then, 10 of them weights, and may hold 17"):
+    with raises(MemoryLimitExceeded, names=("rank 0", "action 3", "[0F3]", "18", "10", "17")):
         validate(schedule, costs=costs, limit_nbytes=17)
-    with pytest.raises(MemoryLimitExceeded, match=r"rank 3, action 0: \[3F0\] 3B0 3F1"):
+    with raises(MemoryLimitExceeded, names=("rank 3", "action 0", "[3F0]", "12", "11")):
         validate(schedule, costs=costs, limit_nbytes=[18, 16, 14, 11])
 
 
@@ -252,5 +268,5 @@ def test_leaks_are_found() -> None:
     schedule = build("1f1b", 2, 2)
     rows = rows_of(schedule)
     rows[1].append(Action("KEEP", 1, 1))
-    with pytest.raises(StashLeak, match="it keeps the copy of micro-batch 1; nothing lets it go"):
+    with raises(StashLeak, names=("rank 1", "action 4", "[1KEEP1]", "copy", "micro-batch 1")):
         validate(schedule.with_actions(rows))

@@ -19,6 +19,7 @@ from hocket.pipeline.passes.recompute import recompute
 from hocket.pipeline.registry import build
 from hocket.pipeline.schedule import PipelineSchedule
 
+from ..naming import NO_SUCH_FILE, raises
 from .tables import all_schedules
 
 pytestmark = pytest.mark.timeout(120)
@@ -47,7 +48,7 @@ def test_torch_tables_come_back(tmp_path: Path) -> None:
     num_written = 0
     for schedule in all_schedules():
         if schedule.num_pipes > 1:
-            with pytest.raises(InvalidArgument, match="a stage is on one rank there"):
+            with raises(InvalidArgument, names=(schedule.name, "1")):
                 torch_csv.dump(schedule)
             continue
         for changed in (schedule, lower_messages(schedule)):
@@ -82,35 +83,34 @@ def test_people_write_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "words"),
+    ("lines", "names"),
     [
-        ("rank 0: 0F0 0Q0\nrank 1: 1F0", "line 4, action 1: '0Q0': there is no kind 'Q'; there are B, "),
-        ("rank 0: 0F0 F0\nrank 1: 1F0", "line 4, action 1: 'F0' is no action; write it like 2F0"),
-        ("rank 0: 0F0\nrank 2: 1F0", "there is no line that begins with rank 1:"),
-        ("rank 0: 0F0\nrank 0: 1F0", "line 5: rank 0 stands at line 4 already"),
-        ("rank 0: 0F0", "the placement has 2 ranks, the table 1"),
-        ("rank 0: 0F0\nrank 1: 1F2", "rank 1, action 0, 1F2: there are 2 micro-batches"),
-        ("rank 0: 0F0\nrank 1: 2F0", "rank 1, action 0, 2F0: there are 2 stages"),
-        ("rank 0: 0F0\nrank 1: 1:1F0", "there are 1 pipes"),
-        ("rank 0: 0F0\nrank 1: +1F0", "there is no action before it to overlap with"),
-        ("rank 0: 0F0\nrank 1: 1F0@1", "there are 1 steps"),
-        ("rank 0: 0F0\nrank 1: 1SYNC_START0", "its kind concerns a stage, not micro-batches"),
-        ("rank 0: 0F0\nrank 1: 1SEND_F0", "a message names a stage at its other end, of 2"),
-        ("rank 0: 0F0\nrank 1: 1F0>0", "only messages have another end"),
-        ("rank 0: 0F0-2\nrank 1: 1F0", "there are 2 micro-batches"),
-        ("rank 0: 0F1-0\nrank 1: 1F0", "it is for no micro-batch"),
-        ("rank 0: 0F0\nrank 1: 1F0\nedges: 1>0", "an edge goes from a stage to a later one"),
-        ("rank 0: 0F0\nrank 1: 1F0\nedges: 1-0", "line 6: an edge is two stages, such as 0>2, not '1-0'"),
-        ("rank 0: 0F0\nrank 1: 1F0\nsteps: x", "line 6: steps is a number of 1 or more, not 'x'"),
-        ("rank 0: 0F0\nrank 1: 1F0\npipe 1: 0 x", "line 6: a pipe is the rank of every stage, such as 0 1 2, not 'x'"),
-        ("rank 0: 0F0\nrank 1: 1F0\npipe 1: 0", "all pipes have the same stages: pipe 1 has 1, pipe 0 2"),
-        ("rank 0: 0F0\nranks 1: 1F0", "line 5: a line begins with one of name:"),
+        ("rank 0: 0F0 0Q0\nrank 1: 1F0", ("line 4", "action 1", "'0Q0'", "'Q'", "B")),
+        ("rank 0: 0F0 F0\nrank 1: 1F0", ("line 4", "action 1", "'F0'", "2F0")),
+        ("rank 0: 0F0\nrank 2: 1F0", "rank 1"),
+        ("rank 0: 0F0\nrank 0: 1F0", ("line 5", "rank 0", "line 4")),
+        ("rank 0: 0F0", ("2", "1")),
+        ("rank 0: 0F0\nrank 1: 1F2", ("rank 1", "action 0", "1F2", "2")),
+        ("rank 0: 0F0\nrank 1: 2F0", ("rank 1", "action 0", "2F0", "2")),
+        ("rank 0: 0F0\nrank 1: 1:1F0", ("rank 1", "1:1F0", "1")),
+        ("rank 0: 0F0\nrank 1: +1F0", ("rank 1", "action 0", "+1F0")),
+        ("rank 0: 0F0\nrank 1: 1F0@1", ("rank 1", "1F0@1", "1")),
+        ("rank 0: 0F0\nrank 1: 1SYNC_START0", ("rank 1", "1SYNC_START0")),
+        ("rank 0: 0F0\nrank 1: 1SEND_F0", ("rank 1", "1SEND_F0>2", "2")),
+        ("rank 0: 0F0\nrank 1: 1F0>0", ("rank 1", "1F0>0")),
+        ("rank 0: 0F0-2\nrank 1: 1F0", ("rank 0", "0F0-2", "2")),
+        ("rank 0: 0F1-0\nrank 1: 1F0", ("rank 0", "0F1-0")),
+        ("rank 0: 0F0\nrank 1: 1F0\nedges: 1>0", "(1, 0)"),
+        ("rank 0: 0F0\nrank 1: 1F0\nedges: 1-0", ("line 6", "0>2", "'1-0'")),
+        ("rank 0: 0F0\nrank 1: 1F0\nsteps: x", ("line 6", "steps", "1", "'x'")),
+        ("rank 0: 0F0\nrank 1: 1F0\npipe 1: 0 x", ("line 6", "pipe", "'x'")),
+        ("rank 0: 0F0\nrank 1: 1F0\npipe 1: 0", ("pipe 1", "1", "pipe 0", "2")),
+        ("rank 0: 0F0\nranks 1: 1F0", ("line 5", "name:", "'ranks 1: 1F0'")),
     ],
 )
-def test_wrong_text_is_named(lines: str, words: str) -> None:
-    with pytest.raises(InvalidSchedule) as caught:
+def test_wrong_text_is_named(lines: str, names: str | tuple[str, ...]) -> None:
+    with raises(InvalidSchedule, names=names) as caught:
         text.load(HEAD + lines)
-    assert words in str(caught.value)
     assert "the schedule" in str(caught.value)
 
 
@@ -119,43 +119,42 @@ def test_versions(tmp_path: Path) -> None:
     save_schedule(build("gpipe", 2, 2), path)
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"format": "hocket pipeline schedule, version 9"}))
-    with pytest.raises(InvalidSchedule, match="version 9; this hocket reads version 1"):
+    with raises(InvalidSchedule, names=("mine.json", "version 9", "version 1")):
         load_schedule(path)
     path.write_text("{}")
-    with pytest.raises(InvalidSchedule, match="not a hocket pipeline schedule"):
+    with raises(InvalidSchedule, names=("mine.json", "line 1", "version 1")):
         load_schedule(path)
     for name, value in (("placement", [["a"]]), ("actions", 3), ("num_steps", True), ("edges", [[1]]), ("name", None)):
         path.write_text(json.dumps(content | {name: value}))
-        with pytest.raises(InvalidSchedule, match=f"mine.json: {name} is "):
+        with raises(InvalidSchedule, names=("mine.json", name, repr(value))):
             load_schedule(path)
     path.write_text("{")
-    with pytest.raises(InvalidSchedule, match="line 1"):
+    with raises(InvalidSchedule, names=("mine.json", "line 1")):
         load_schedule(path)
-    with pytest.raises(InvalidSchedule, match="No such file"):
+    with raises(InvalidSchedule, names=("absent.json", NO_SUCH_FILE)):
         load_schedule(tmp_path / "absent.json")
-    with pytest.raises(InvalidArgument, match=r"must end in \.csv, \.json, \.txt"):
+    with raises(InvalidArgument, names=("mine.yaml", ".csv", ".json", ".txt")):
         load_schedule(tmp_path / "mine.yaml")
-    with pytest.raises(InvalidArgument, match="cannot be written"):
+    with raises(InvalidArgument, names=("mine.json", NO_SUCH_FILE)):
         save_schedule(build("gpipe", 2, 2), tmp_path / "absent" / "mine.json")
 
 
 @pytest.mark.parametrize(
-    ("table", "words"),
+    ("table", "names"),
     [
-        ("0F0,1Q0\n", "row 1, column 2: '1Q0': there is no kind 'Q'"),
-        ("0F0,\n,1F0,0B0\n", "row 2: 0B0: stage 0 is on rank 0 by an earlier row"),
-        ("0F0\n2F0\n", "there is no action of stage 1"),
-        ("0F0-1\n", "row 1, column 1: '0F0-1' is no action of torch's tables"),
-        ("0F0,(0F1;0R0)OVERLAP_F_B\n", "row 1, column 2"),
-        ("0STEP\n", "row 1, column 1"),
-        ("0SEND_F0>2\n1F0\n2F0\n", "row 1, column 1"),
-        ('"0F0\n', "the table"),
+        ("0F0,1Q0\n", ("row 1", "column 2", "'1Q0'", "'Q'", "W")),
+        ("0F0,\n,1F0,0B0\n", ("row 2", "0B0", "stage 0", "rank 0")),
+        ("0F0\n2F0\n", "stage 1"),
+        ("0F0-1\n", ("row 1", "column 1", "'0F0-1'", "2F0")),
+        ("0F0,(0F1;0R0)OVERLAP_F_B\n", ("row 1", "column 2", "'(0F1;0R0)OVERLAP_F_B'")),
+        ("0STEP\n", ("row 1", "column 1", "'0STEP'")),
+        ("0SEND_F0>2\n1F0\n2F0\n", ("row 1", "column 1", "'0SEND_F0>2'")),
+        ('"0F0\n', "table"),
     ],
 )
-def test_wrong_tables_are_named(table: str, words: str) -> None:
-    with pytest.raises(InvalidSchedule) as caught:
+def test_wrong_tables_are_named(table: str, names: str | tuple[str, ...]) -> None:
+    with raises(InvalidSchedule, names=names):
         torch_csv.load(table)
-    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["zb-h1", "zb-v"])
@@ -171,16 +170,15 @@ def test_older_tables_of_torch(name: str) -> None:
 
 def test_what_torch_cannot_say() -> None:
     chain = build("1f1b", 2, 4)
-    for schedule, words in (
-        (concatenate(chain, 2), "there is one step there, and 2 here"),
-        (replace(build("1f1b", 3, 4), edges=((0, 1), (1, 2), (0, 2))), "stages are a chain there"),
-        (recompute(chain), "rank 0, action 2, 0R0: it has the kinds F, I"),
-        (_wide(), "rank 0, action 0, 0F0-1: an action is for one micro-batch there"),
-        (_overlapping(), "a forward pass overlaps with a backward pass after it there"),
+    for schedule, names in (
+        (concatenate(chain, 2), ("1f1b", "2")),
+        (replace(build("1f1b", 3, 4), edges=((0, 1), (1, 2), (0, 2))), "1f1b"),
+        (recompute(chain), ("rank 0", "action 2", "0R0", "F", "I")),
+        (_wide(), ("rank 0", "action 0", "0F0-1")),
+        (_overlapping(), ("rank 1", "action 2", "+1F1")),
     ):
-        with pytest.raises(InvalidArgument) as caught:
+        with raises(InvalidArgument, names=names):
             torch_csv.dump(schedule)
-        assert words in str(caught.value)
 
 
 def _wide() -> PipelineSchedule:

@@ -35,6 +35,7 @@ from hocket.pipeline import (
 from hocket.pipeline.list_scheduling import Rule, list_schedule
 from hocket.sim import Link
 
+from ..naming import raises
 from ..tier import sample
 from .tables import all_schedules
 
@@ -74,9 +75,9 @@ def test_recompute() -> None:
     assert simulate(partly, costs).peak_nbytes.tolist() == [4 + 10, 30, 20, 10]
     for name in ("dualpipe", "zb-v"):
         validate(recompute(build(name, 4, 8)))
-    with pytest.raises(InvalidArgument, match="stages 0 to 3, not 4"):
+    with raises(InvalidArgument, names=("0", "3", "4")):
         recompute(schedule, stages=[4])
-    with pytest.raises(InvalidArgument, match="already"):
+    with raises(InvalidArgument):
         recompute(again)
 
 
@@ -96,9 +97,9 @@ def test_gradient_sync() -> None:
     times = {mode: simulate(each, costs).makespan_s for mode, each in made.items()}
     assert times["eager-opt"] <= times["lazy"]
     assert add_gradient_sync(build("1f1b", 4, 4), "lazy") == build("1f1b", 4, 4)  # one copy of every stage
-    with pytest.raises(InvalidArgument, match=r"lazy, eager or eager-opt, not 'soon'"):
+    with raises(InvalidArgument, names=("lazy", "eager", "eager-opt", "'soon'")):
         add_gradient_sync(schedule, "soon")
-    with pytest.raises(InvalidArgument, match="has none"):
+    with raises(InvalidArgument):
         add_gradient_sync(made["lazy"], "lazy")
 
 
@@ -116,7 +117,7 @@ def test_passes_go_together() -> None:
 
 def test_lowering_refuses_what_is_lowered() -> None:
     lowered = lower_messages(build("1f1b", 2, 2))
-    with pytest.raises(InvalidArgument, match="names messages already"):
+    with raises(InvalidArgument, names=("SEND_F", "RECV_B", "RECV_F", "SEND_B")):
         lower_messages(lowered)
     kinds = ("SEND_F", "SEND_B", "RECV_F", "RECV_B")
     assert lowered.without(*kinds) == build("1f1b", 2, 2)
@@ -128,7 +129,7 @@ def test_retime() -> None:
         for schedule in all_schedules():
             used = set(schedule.columns.kinds)
             if {"B", "I"} <= used:
-                with pytest.raises(InvalidArgument, match="retime orders F and B, or F, I and W"):
+                with raises(InvalidArgument, names=("W", "F", "I", "B")):
                     retime(schedule, costs)
                 continue
             again = retime(schedule, costs)
@@ -172,12 +173,12 @@ def test_work_that_fits_nowhere_stands_at_the_end() -> None:
     filled, report = fill_bubbles(schedule, [(0, Action("TESTCOV", 0, 0))], costs)
     assert (report.num_appended, report.overrun_s) == (1, 100.0)
     assert filled.actions[0][-1].kind == "TESTCOV"
-    for works, words in (
-        ([(2, Action("TESTCOV", 0, 0))], "ranks 0 to 1, not 2"),
-        ([(0, Action("TESTINV", 0)), (0, Action("TESTCOV", 0, 0))], "work that takes no time"),
-        ([(0, Action("TESTCOV", 0, 0, step=1))], "work is for step 0"),
+    for works, names in (
+        ([(2, Action("TESTCOV", 0, 0))], ("0", "1", "2")),
+        ([(0, Action("TESTINV", 0)), (0, Action("TESTCOV", 0, 0))], "0TESTINV"),
+        ([(0, Action("TESTCOV", 0, 0, step=1))], ("step 0", "0TESTCOV0@1")),
     ):
-        with pytest.raises(InvalidArgument, match=words):
+        with raises(InvalidArgument, names=names):
             fill_bubbles(schedule, works, costs)
 
 
@@ -231,7 +232,7 @@ def all_orders(schedule: PipelineSchedule) -> list[PipelineSchedule]:
 
 
 def test_too_little_memory_is_said() -> None:
-    with pytest.raises(InvalidArgument, match="with 1 activations a rank no micro-batch gets through"):
+    with raises(InvalidArgument, names="1"):
         search_list_schedule(zigzag(2, 2), [[0, 1]], rule=Rule(most_kept=1))
     kept = simulate(search_list_schedule(linear(4), [range(8)], rule=Rule(most_kept=2))).peak_nbytes
     assert kept.max() == 2

@@ -14,6 +14,7 @@ from hocket.pipeline.terminal import draw_text
 from hocket.pipeline.trace_file import write_trace
 from hocket.sim import Link
 
+from ..naming import NO_SUCH_FILE, raises
 from ..tier import sample
 from .tables import all_schedules
 
@@ -31,9 +32,9 @@ def test_pictures_of_all_schedules(tmp_path: Path) -> None:
     picture = tmp_path / "one.png"
     draw_timelines(timelines[0], picture, titles=["mine"])
     assert picture.read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(InvalidArgument, match="2 timelines to draw, and 1 titles"):
+    with raises(InvalidArgument, names=("2", "1", "titles")):
         draw_timelines(timelines[:2], path, titles=["mine"])
-    with pytest.raises(InvalidArgument, match="cannot be told apart"):
+    with raises(InvalidArgument, names=("131072", "30000")):
         draw_timelines(simulate(build("1f1b", 64, 1024)), path)
 
 
@@ -75,7 +76,7 @@ def test_traces(tmp_path: Path) -> None:
     assert names == ["1f1b, simulated: rank 0", "1f1b, simulated: rank 1", "chimera, simulated: rank 0",
                      "chimera, simulated: rank 1"]  # fmt: skip
     assert {each["ph"] for each in events} == {"M", "X", "C", "s", "t", "f"}
-    with pytest.raises(InvalidArgument, match="2 timelines, and 1 names"):
+    with raises(InvalidArgument, names=("2", "1", "names")):
         write_trace(timelines, path, names=["mine"])
-    with pytest.raises(InvalidArgument, match="cannot be written"):
+    with raises(InvalidArgument, names=("trace.json", NO_SUCH_FILE)):
         write_trace(timelines, tmp_path / "absent" / "trace.json")

@@ -15,6 +15,7 @@ from hocket.pipeline.formats.text import load
 from hocket.pipeline.kind import Kind, Need, register_kind
 from hocket.sim import Hosts, Link
 
+from ..naming import raises
 from .tables import all_schedules, random_legal, rows_of
 
 pytestmark = pytest.mark.timeout(120)
@@ -95,7 +96,7 @@ def test_bubbles_by_hand() -> None:
     assert [str(timeline.schedule.action(row)) for row in timeline.critical_path()] == [
         "0F0", "1F0", "2F0", "2B0", "1B0", "0B0",
     ]  # fmt: skip
-    with pytest.raises(InvalidArgument, match="sync"):
+    with raises(InvalidArgument, names=("sync", "span", "'other'")):
         timeline.bubble("other")  # type: ignore[arg-type]
 
 
@@ -149,7 +150,7 @@ def test_few_buffers_take_longer() -> None:
     times = [simulate(schedule, costs, buffering=each).makespan_s for each in ("tagged", "tagged:2", "rendezvous")]
     assert times == sorted(times)
     assert times[0] < times[-1]
-    with pytest.raises(InvalidArgument, match="needs a table with messages"):
+    with raises(InvalidArgument, names=("fifo:1", "lower_messages")):
         simulate(build("gpipe", 4, 8), buffering="fifo:1")
 
 
@@ -197,17 +198,17 @@ def test_work_aside() -> None:
 def test_costs_by_stage() -> None:
     costs = CostModel(seconds={"F": [1.0, 2.0], "B": [2.0, 4.0]})
     assert simulate(build("gpipe", 2, 3), costs).makespan_s == 1 + 3 * 2 + 3 * 4 + 2
-    with pytest.raises(InvalidArgument, match="seconds of F: there are 3 stages, and 2 values"):
+    with raises(InvalidArgument, names=("F", "3", "2")):
         simulate(build("gpipe", 3, 3), costs)
-    with pytest.raises(InvalidArgument, match="seconds of F is 0 or more, not -1"):
+    with raises(InvalidArgument, names=("F", "0", "-1.0")):
         CostModel(seconds={"F": -1.0})
-    with pytest.raises(InvalidArgument, match="num_replicas is 1 or more"):
+    with raises(InvalidArgument, names=("num_replicas", "1", "0")):
         CostModel(num_replicas=0)
     assert CostModel(seconds={"I": 1.0, "W": 0.5}).seconds_of("B", 2).tolist() == [1.5, 1.5]
 
 
 def test_what_is_waited_for_has_to_be_there() -> None:
-    with pytest.raises(MissingAction, match="1B0: it waits for 2B0 or 2I0, which is nowhere in the table"):
+    with raises(MissingAction, names=("rank 1", "action 1", "1B0", "2B0", "2I0")):
         simulate(load(HEAD + "rank 0: 0F0 0B0\nrank 1: 1F0 1B0\nrank 2: 2F0\n"))
 
 

@@ -20,6 +20,8 @@ from hocket.session.simulated_step import simulate_step
 from hocket.sim import Link, Uniform
 from hocket.trace.traffic import Traffic, TrafficStep
 
+from ..naming import Given, assert_names, raises
+
 pytestmark = pytest.mark.timeout(60)
 
 _ALPHA_S, _BETA_S = 5e-6, 1e-9
@@ -35,8 +37,9 @@ def test_members_that_disagree() -> None:
         with pytest.raises(hk.CollectiveMismatch) as caught:
             comm.all_reduce(np.zeros(4 if comm.rank == 1 else 5))
         text = str(caught.value)
-        assert "operation number 1: " in text and "rank 1: all_reduce(sum) of 32 bytes float64 at " in text
-        assert "ranks 0 and 2: all_reduce(sum) of 40 bytes float64 at " in text
+        assert_names(
+            text, "1", "rank 1", "32 bytes", "ranks 0 and 2", "40 bytes", "all_reduce(sum)", "float64", __file__
+        )
         x = np.ones(2)
         comm.all_reduce(x)  # it goes on
         return float(x[0])
@@ -49,7 +52,7 @@ def test_a_message_that_does_not_fit() -> None:
         if comm.rank == 0:
             comm.send(np.zeros(4), 1)
             return
-        with pytest.raises(hk.CollectiveMismatch, match=r"rank 1: recv .* rank 0: send .* of 32 bytes float64"):
+        with raises(hk.CollectiveMismatch, names=("rank 1", "recv", "40 bytes", "rank 0", "send", "32 bytes")):
             comm.recv(np.zeros(5), 0)
 
     _run(fn, 2)
@@ -65,10 +68,11 @@ def test_a_rank_that_never_comes() -> None:
         with pytest.raises((hk.CommTimeout, hk.Aborted)) as caught:
             comm.barrier(timeout=3.0)
         assert comm.wtime() == pytest.approx(3.0)
+        assert not isinstance(caught.value, hk.CommTimeout) or caught.value.ranks == (2,)
         return str(caught.value)
 
     texts = _run(fn, 3).results
-    assert "for rank 2: gave up after 3 s" in texts[0] + texts[1]
+    assert_names(texts[0] + texts[1], "barrier", "rank 2", "3 s")
 
 
 def test_a_receive_that_was_given_up_leaves_no_trace() -> None:
@@ -90,20 +94,20 @@ def test_nobody_waits_for_a_rank_that_left() -> None:
     def fn(comm: hk.Communicator) -> None:
         if comm.rank == 1:
             raise LookupError("nothing here")
-        with pytest.raises(hk.PeerFailure, match="virtual rank 1 left"):
+        with raises(hk.PeerFailure, names="rank 1", ranks=(1,)):
             comm.barrier() if comm.rank == 0 else comm.recv(np.zeros(1), 1)
         assert comm.wtime() < 1.0
 
     with pytest.raises(LookupError, match="nothing here") as raised:
         _run(fn, 3)
-    assert "on virtual rank 1, 0 s of its clock" in raised.value.__notes__[0]
+    assert_names(raised.value.__notes__[0], "rank 1", "0 s")
 
 
 def test_messages_that_wait_for_each_other() -> None:
     def fn(comm: hk.Communicator) -> None:
         comm.recv(np.zeros(1), 1 - comm.rank)
 
-    with pytest.raises(hk.CommTimeout, match="gave up after 600 s"):
+    with raises(hk.CommTimeout, names=("600 s", "recv")):
         _run(fn, 2)
 
 
@@ -113,7 +117,7 @@ def test_abort() -> None:
             comm.compute(0.5)
             comm.abort("out of coffee")
             return
-        with pytest.raises(hk.Aborted, match="out of coffee"):
+        with raises(hk.Aborted, names=("rank 0", Given("out of coffee"))):
             comm.barrier()
         assert comm.wtime() == pytest.approx(0.5)
 
@@ -177,7 +181,7 @@ def test_who_leaves_before_others_have_come() -> None:
             x = np.zeros(1)
             comm.group([0, 1]).recv(x, 0)
             return float(x[0])
-        with pytest.raises(hk.PeerFailure, match="virtual rank 0 left"):
+        with raises(hk.PeerFailure, names="rank 0", ranks=(0,)):
             comm.barrier()
         return 7.0
 
@@ -188,7 +192,7 @@ def test_groups_without_data() -> None:
     def fn(comm: hk.Communicator) -> tuple[int, int]:
         part = comm.split(comm.rank % 2)
         assert part is not None
-        with pytest.raises(hk.InvalidState, match="objects cannot travel where no data is moved"):
+        with raises(hk.InvalidState, names="moves_data=True"):
             comm.all_gather_object(3)
         return part.rank, part.size
 
@@ -239,7 +243,7 @@ def test_a_cost_that_is_none() -> None:
     def fn(comm: hk.Communicator) -> None:
         comm.sendrecv(np.zeros(1), 1 - comm.rank, np.zeros(1), 1 - comm.rank)
 
-    with pytest.raises(hk.Aborted, match=r"(?s)the simulation failed with .*no such cable"):
+    with raises(hk.Aborted, names=("LookupError", Given("no such cable"))):
         hk.simulate(fn, 2, fabric=Broken(_LINK))
 
 
@@ -260,7 +264,7 @@ def test_other_threads_have_no_clock() -> None:
         return failures[0]
 
     for error in _run(fn, 2).results:
-        assert type(error) is hk.InvalidState and "can be used in the thread of it alone" in str(error)
+        assert type(error) is hk.InvalidState
 
 
 _REAL = """
@@ -273,7 +277,7 @@ def fn(comm):
         try:
             world.recv(np.zeros(1), 1)
         except hk.InvalidState as error:
-            assert "has no virtual ranks" in str(error)
+            assert type(error) is hk.InvalidState
             return True
     comm.barrier()
 
@@ -291,21 +295,21 @@ def test_real_ranks_are_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "text"),
+    ("call", "error", "names"),
     [
-        (lambda: _run(None, 2), hk.InvalidType, "fn must be a function"),
-        (lambda: _run(print, 0), hk.InvalidArgument, "n must be a number of ranks of 1 or more, not 0"),
-        (lambda: _run(print, 2, timeout=-1), hk.InvalidArgument, "timeout must be a number of seconds above zero"),
-        (lambda: _run(print, 2, fabric=3), hk.InvalidType, "fabric must be a Link, Uniform or Hosts, not 3"),
-        (lambda: _run(lambda comm: _run(print, 2), 2), hk.InvalidState, "a virtual rank cannot simulate others"),
-        (lambda: _run(lambda comm: comm.compute(-1), 2), hk.InvalidArgument, "seconds must be a number of 0 or more"),
-        (lambda: _run(lambda comm: comm.bucket(), 2), hk.InvalidState, "virtual ranks have not"),
-        (lambda: _run(lambda comm: comm.shrink(), 2), hk.InvalidState, "virtual ranks cannot go on"),
-        (lambda: hk.init(backends="sim"), hk.BackendUnavailable, "the ranks of hocket.simulate alone"),
+        (lambda: _run(None, 2), hk.InvalidType, ("fn", "None")),
+        (lambda: _run(print, 0), hk.InvalidArgument, ("n", "1", "0")),
+        (lambda: _run(print, 2, timeout=-1), hk.InvalidArgument, ("timeout", "-1")),
+        (lambda: _run(print, 2, fabric=3), hk.InvalidType, ("fabric", "Link", "Uniform", "Hosts", "3")),
+        (lambda: _run(lambda comm: _run(print, 2), 2), hk.InvalidState, ()),
+        (lambda: _run(lambda comm: comm.compute(-1), 2), hk.InvalidArgument, ("seconds", "0", "-1")),
+        (lambda: _run(lambda comm: comm.bucket(), 2), hk.InvalidState, "fused()"),
+        (lambda: _run(lambda comm: comm.shrink(), 2), hk.InvalidState, ()),
+        (lambda: hk.init(backends="sim"), hk.BackendUnavailable, ("'sim'", "hocket.simulate")),
     ],
 )
-def test_wrong_calls(call: Any, error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=text):
+def test_wrong_calls(call: Any, error: type[Exception], names: str | tuple[str, ...]) -> None:
+    with raises(error, names=names):
         call()
 
 

@@ -8,6 +8,8 @@ import pytest
 from hocket.errors import InvalidArgument, SimulationDeadlock
 from hocket.sim import TaskGraph
 
+from ..naming import raises
+
 
 def test_a_task_begins_when_those_before_it_are_over() -> None:
     graph = TaskGraph()
@@ -98,7 +100,7 @@ def test_tasks_that_wait_for_each_other_are_named() -> None:
     graph = TaskGraph()
     tasks = graph.add_tasks(np.ones(3))
     graph.add_order([tasks[1], tasks[2]], [tasks[2], tasks[1]])
-    with pytest.raises(SimulationDeadlock, match=r"2 of 3 tasks wait for each other; the first is task 1"):
+    with raises(SimulationDeadlock, names=("2", "3", "task 1"), tasks=(1, 2)):
         graph.simulate()
 
 
@@ -115,17 +117,17 @@ def test_flows_that_end_almost_together_late_on_the_clock_all_end() -> None:
 
 def test_wrong_arguments_are_named() -> None:
     graph = TaskGraph()
-    with pytest.raises(InvalidArgument, match=r"duration_s of a task is 0 or more, not -1"):
+    with raises(InvalidArgument, names=("duration_s", "0", "-1.0")):
         graph.add_tasks([-1.0])
-    with pytest.raises(InvalidArgument, match=r"nbytes of a task is 0 or more, not inf"):
+    with raises(InvalidArgument, names=("nbytes", "0", "inf")):
         graph.add_tasks(0.0, float("inf"))
-    with pytest.raises(InvalidArgument, match="bandwidth of a link"):
+    with raises(InvalidArgument, names=("bandwidth", "0")):
         graph.add_links(0.0)
-    with pytest.raises(InvalidArgument, match="capacity of a resource"):
+    with raises(InvalidArgument, names=("capacity", "1", "0")):
         graph.add_resources(1, capacity=0)
     task = graph.add_tasks(1.0)
     graph.use(task, 5)
-    with pytest.raises(InvalidArgument, match="a task uses a resource that there is"):
+    with raises(InvalidArgument):
         graph.simulate()
 
 

@@ -137,16 +137,16 @@ if rank < 2:
     assert {record.backend for record in hocket.torch.communicator(pair).records()} == {"mpi"}
 
 before = len(comm.records())
-with pytest.raises(hk.BackendUnavailable, match="'nccl' is not in this process group, which has shm, gloo, mpi"):
+with pytest.raises(hk.BackendUnavailable, match=r"'nccl'.*shm, gloo, mpi"):
     dist.all_reduce(full(1), backend="nccl")
 with pytest.raises(TypeError):
     dist.all_reduce(full(1), backends="mpi")
-with pytest.raises(hk.InvalidArgument, match="any source"):
+with pytest.raises(hk.InvalidArgument, match=r"shm.*mpi"):
     dist.recv(torch.empty(6), backend="mpi")
-with pytest.raises(AttributeError, match="has 'all_reduze'"):
+with pytest.raises(AttributeError, match="'all_reduze'"):
     dist.all_reduze  # noqa: B018
 gloo = dist.new_group(backend="gloo")
-with pytest.raises(hk.InvalidArgument, match="has backend 'gloo', not 'hocket'"):
+with pytest.raises(hk.InvalidArgument, match="'gloo'"):
     dist.all_reduce(full(1), group=gloo, backend="shm")
 assert len(comm.records()) == before
 

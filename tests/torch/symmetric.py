@@ -59,11 +59,11 @@ def main() -> None:
     gc.collect()
     held = hocket.torch.communicator()._fabric.host.num_allocated
     assert held < 1 << 20, held  # what trainings are over with was given back
-    with pytest.raises(hk.InvalidType, match="model must be a DistributedDataParallel, not Linear"):
+    with pytest.raises(hk.InvalidType, match=r"DistributedDataParallel.*Linear"):
         hocket.torch.use_symmetric_buckets(nn.Linear(2, 2))  # type: ignore[arg-type]
     other = dist.new_group(backend="gloo")
     wrapped = DistributedDataParallel(nn.Linear(2, 2), process_group=other)
-    with pytest.raises(hk.InvalidArgument, match="the process group has backend 'gloo', not 'hocket'"):
+    with pytest.raises(hk.InvalidArgument, match="'gloo'"):
         hocket.torch.use_symmetric_buckets(wrapped)
     del wrapped
     gc.collect()

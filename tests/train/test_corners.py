@@ -14,6 +14,7 @@ import hocket as hk
 from hocket.errors import InvalidModel
 from hocket.train import TorchUpdate, graph_of, graph_of_exported
 
+from ..naming import Given, assert_names, raises
 from .corner_models import (
     WIDTH,
     Counts,
@@ -85,8 +86,8 @@ def test_files_that_are_no_trainings_are_refused_on_every_rank() -> None:
     for rank in ranks():
         other, text = rank["resumed"]["refused"]
         assert other.startswith("InvalidArgument")
-        assert "other.pt is no training that was saved: it has no 'model'" in other
-        assert "text.pt is no training that was saved" in text
+        assert_names(other, "other.pt", "'model'")
+        assert_names(text, "InvalidArgument", "text.pt")
 
 
 def test_what_was_set_to_evaluation_stays_so() -> None:
@@ -125,27 +126,25 @@ def test_a_rate_that_watches_the_loss() -> None:
         assert found == pytest.approx(wanted, rel=1e-5)
 
 
-REFUSED = {
-    "input": "InvalidModel: stage 0 writes to 'x', which stage 1 takes too",
-    "view": "InvalidModel: stage 1 writes to 'view', which stage 1 takes too, as 'a'",
-    "norm": "InvalidModel: stages 0 and 1 share 'norm.num_batches_tracked', which every pass through one of them "
-    "changes",
-    "length": "InvalidModel: Short was traced with other inputs, and does not do the same with these (Guard failed: "
-    "x.size()[1] == 6)",
-    "stream": "OSError of another house: no such file",
-    "metric": "RuntimeError of another house: this metric cannot be",
-    "seed": "InvalidArgument: seed is 0 on rank 0 and 1 on rank 1",
-    "epochs": "InvalidArgument: epochs is 1 on rank 0 and 2 on rank 1",
-    "unfreezing": "InvalidModel: parameter '0.weight' was to be trained when the training began, and now is not",
-    "empty": "the data gave a batch of no samples",
-    "sparse": "InvalidModel: gradients that are sparse cannot be summed over copies of a stage",
+REFUSED: dict[str, tuple[str, ...]] = {
+    "input": ("InvalidModel", "stage 0", "'x'", "stage 1"),
+    "view": ("InvalidModel", "stage 1", "'view'", "'a'"),
+    "norm": ("InvalidModel", "stages 0 and 1", "'norm.num_batches_tracked'"),
+    "length": ("InvalidModel", "Short", "x.size()[1] == 6"),
+    "stream": ("OSError", Given("no such file")),
+    "metric": ("RuntimeError", Given("this metric cannot be")),
+    "seed": ("InvalidArgument", "seed", "0", "rank 0", "1", "rank 1"),
+    "epochs": ("InvalidArgument", "epochs", "1", "rank 0", "2", "rank 1"),
+    "unfreezing": ("InvalidModel", "'0.weight'", "requires_grad"),
+    "empty": ("InvalidArgument", "data"),
+    "sparse": ("InvalidModel", "sparse=False"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused(name: str) -> None:
     for rank in ranks():
-        assert REFUSED[name] in rank["refused"][name]
+        assert_names(rank["refused"][name], *REFUSED[name])
 
 
 def test_what_no_stage_uses_is_that_of_rank_0_too() -> None:
@@ -162,44 +161,44 @@ def test_gradients_of_several_types_are_clipped_as_by_torch() -> None:
 def test_a_state_of_another_optimizer() -> None:
     parameters = [torch.nn.Parameter(torch.ones(3))]
     update = TorchUpdate(torch.optim.Adam(parameters, lr=0.5), parameters)
-    with pytest.raises(ValueError, match=r"it has no 'betas', which Adam has"):
+    with pytest.raises(ValueError, match=r"'betas'.*Adam"):
         update.load(torch.optim.SGD(parameters, lr=0.1).state_dict())
     assert update.optimizer.param_groups[0]["lr"] == 0.5
 
 
 def test_data_that_differ_in_the_last_sample_are_refused() -> None:
     for number, rank in enumerate(ranks()):
-        assert f"rank {number} and rank {1 - number} have different data" in rank["refused"]["data"]
+        assert_names(rank["refused"]["data"], f"rank {number}", f"rank {1 - number}", "data")
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "names"),
     [
-        (Noisy, r"Noisy draws random numbers in code of its own"),
-        (NumpyNoisy, r"NumpyNoisy draws random numbers in code of its own"),
-        (Teacher, r"Teacher cannot be traced: it has operations under torch.no_grad\(\)"),
-        (HalfPrecise, r"HalfPrecise cannot be traced: it has operations under torch.autocast\('cpu'\)"),
-        (Hooked, r"Hooked has hooks"),
-        (Counts, r"Counts writes to its buffers in code of its own"),
-        (OtherBranch, r"OtherBranch has other operations in evaluation than in training"),
-        (OtherInEvaluation, r"OtherInEvaluation has other operations in evaluation than in training"),
+        (Noisy, ("Noisy", "torch.nn.Dropout")),
+        (NumpyNoisy, ("NumpyNoisy", "torch.nn.Dropout")),
+        (Teacher, ("Teacher", "torch.no_grad()")),
+        (HalfPrecise, ("HalfPrecise", "torch.autocast('cpu')")),
+        (Hooked, ("Hooked", "hooks")),
+        (Counts, ("Counts", "buffers")),
+        (OtherBranch, ("OtherBranch", "evaluation", "training")),
+        (OtherInEvaluation, ("OtherInEvaluation", "evaluation", "training")),
     ],
 )
-def test_what_tracing_would_do_once(make: Any, words: str) -> None:
+def test_what_tracing_would_do_once(make: Any, names: tuple[str, ...]) -> None:
     model = make()
-    with pytest.raises(InvalidModel, match=words):
+    with raises(InvalidModel, names=names):
         graph_of(model)
     assert all(not buffer.any() for buffer in model.buffers())
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "names"),
     [
-        (Signs, r"has a backward pass of its own, which torch.export leaves out"),
-        (Hooked, r"Hooked has hooks"),
-        (NumpyNoisy, r"NumpyNoisy draws random numbers of Python or NumPy"),
+        (Signs, ("torch.export",)),
+        (Hooked, ("Hooked", "hooks")),
+        (NumpyNoisy, ("NumpyNoisy", "Python", "NumPy")),
     ],
 )
-def test_what_export_would_leave_out(make: Any, words: str) -> None:
-    with pytest.raises(InvalidModel, match=words):
+def test_what_export_would_leave_out(make: Any, names: tuple[str, ...]) -> None:
+    with raises(InvalidModel, names=names):
         graph_of_exported(make(), (torch.ones(2, WIDTH),))

@@ -13,6 +13,7 @@ import hocket as hk
 from hocket.errors import InvalidArgument, InvalidModel
 from hocket.train import arrange, graph_of, plan_schedule, plan_training
 
+from ..naming import raises
 from .training import losses_of_one_process, model, train, train_all
 
 pytestmark = pytest.mark.timeout(200)
@@ -105,56 +106,56 @@ def _train(num_ranks: int, options: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "names"),
     [
-        ({"strategy": "both"}, r"a strategy is data, model, hybrid or auto, not 'both'"),
-        ({"strategy": "hybrid", "num_partitions": 3}, r"3 partitions x 1 replicas are 3 ranks, and there are 4"),
-        ({"strategy": "data", "num_partitions": 2}, r'strategy "data" has whole models'),
-        ({"strategy": "model", "num_replicas": 2}, r'strategy "model" has one model'),
-        ({"strategy": "hybrid"}, r"needs num_partitions or num_replicas"),
-        ({"strategy": "model", "num_partitions": 0}, r"num_partitions is 1 or more, not 0"),
+        ({"strategy": "both"}, ("data", "model", "hybrid", "auto", "'both'")),
+        ({"strategy": "hybrid", "num_partitions": 3}, ("3", "1", "4", "hocket run -n 3")),
+        ({"strategy": "data", "num_partitions": 2}, ('"data"', "num_partitions", "1", "2")),
+        ({"strategy": "model", "num_replicas": 2}, ('"model"', "num_replicas", "1", "2")),
+        ({"strategy": "hybrid"}, ('"hybrid"', "num_partitions", "num_replicas")),
+        ({"strategy": "model", "num_partitions": 0}, ("num_partitions", "1", "0")),
     ],
 )
-def test_ranks_that_do_not_fit(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidArgument, match=words):
+def test_ranks_that_do_not_fit(options: dict[str, Any], names: str | tuple[str, ...]) -> None:
+    with raises(InvalidArgument, names=names):
         arrange(options.pop("strategy"), 4, **options)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "names"),
     [
-        ({"schedule": "2f2b"}, r"there is no schedule '2f2b'; there are "),
-        ({"schedule": "chimera", "num_micro_batches": 0}, r"the number of micro-batches is 1 or more, not 0"),
-        ({"options": {"num_pairs": 3}, "schedule": "chimera"}, r"num_pairs"),
-        ({"num_micro_batches": 16}, r"a batch of 12 samples cannot be cut into 1 x 16 micro-batches"),
+        ({"schedule": "2f2b"}, ("'2f2b'", "1f1b")),
+        ({"schedule": "chimera", "num_micro_batches": 0}, ("micro-batches", "1", "0")),
+        ({"options": {"num_pairs": 3}, "schedule": "chimera"}, "num_pairs"),
+        ({"num_micro_batches": 16}, ("12", "1 x 16", "batch_size")),
     ],
 )
-def test_schedules_that_do_not_fit(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidArgument, match=words):
+def test_schedules_that_do_not_fit(options: dict[str, Any], names: str | tuple[str, ...]) -> None:
+    with raises(InvalidArgument, names=names):
         plan_schedule(arrange("model", 4), 12, **options)
 
 
 def test_chimera_needs_an_even_number_of_ranks() -> None:
-    with pytest.raises(InvalidArgument, match=r"chimera cannot do 12 micro-batches on 3 ranks: D has to be even"):
+    with raises(InvalidArgument, names=("chimera", "12", "3")):
         plan_schedule(arrange("model", 3), 12, schedule="chimera")
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "names"),
     [
-        ({"layers_per_partition": [3, 6]}, r"layers_per_partition has 2 numbers, and there are 4 stages"),
-        ({"layers_per_partition": [3, 3, 2, 2]}, r"\[3, 3, 2, 2\] are 10 layers; the model has 9 modules"),
-        ({"layers_per_partition": [9, 0, 0, 0]}, r"every partition has 1 layer or more"),
-        ({"costs": [1.0]}, r"there are 1 costs, and 9 modules"),
+        ({"layers_per_partition": [3, 6]}, ("layers_per_partition", "2", "4")),
+        ({"layers_per_partition": [3, 3, 2, 2]}, ("layers_per_partition", "[3, 3, 2, 2]", "10", "9")),
+        ({"layers_per_partition": [9, 0, 0, 0]}, ("layers_per_partition", "[9, 0, 0, 0]", "1")),
+        ({"costs": [1.0]}, ("costs", "1", "9")),
     ],
 )
-def test_cuts_that_do_not_fit(options: dict[str, Any], words: str) -> None:
+def test_cuts_that_do_not_fit(options: dict[str, Any], names: str | tuple[str, ...]) -> None:
     arrangement = arrange("model", 4)
-    with pytest.raises(InvalidArgument, match=words):
+    with raises(InvalidArgument, names=names):
         plan_training(graph_of(model()), arrangement, plan_schedule(arrangement, 12), **options)
 
 
 def test_more_stages_than_layers() -> None:
     arrangement = arrange("model", 8)
-    with pytest.raises(InvalidModel, match=r"interleaved on 8 ranks has 16 stages; the model has 9 modules"):
+    with raises(InvalidModel, names=("interleaved", "8", "16", "9")):
         plan_training(graph_of(model()), arrangement, plan_schedule(arrangement, 32, schedule="interleaved"))

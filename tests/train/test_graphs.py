@@ -13,6 +13,7 @@ from hocket.pipeline import Action, PipelineSchedule, Placement
 from hocket.session import init
 from hocket.train import MicroBatch, PipelineExecutor, SplitModel, graph_of, graph_of_exported
 
+from ..naming import raises
 from .models import LOSSES, data_of, make, split_evenly
 
 
@@ -76,7 +77,7 @@ def test_evaluation_is_that_of_the_whole_model(name: str, exported: bool) -> Non
 
 def test_code_that_depends_on_shapes_is_exported() -> None:
     model = ByShape()
-    with pytest.raises(InvalidModel, match=r"ByShape cannot be traced, .*graph_of_exported"):
+    with raises(InvalidModel, names=("ByShape", "graph_of_exported")):
         graph_of(model)
     x = torch.randn(6, 4)
     found = evaluate(graph_of_exported(model, (x,)).split([0, 3, 9]), (x,))
@@ -84,17 +85,17 @@ def test_code_that_depends_on_shapes_is_exported() -> None:
 
 
 def test_what_cannot_be_split() -> None:
-    with pytest.raises(InvalidModel, match=r"ByContent cannot be traced"):
+    with raises(InvalidModel, names=("ByContent", "graph_of_exported")):
         graph_of(ByContent())
-    with pytest.raises(InvalidModel, match=r"ByContent cannot be exported \(.*not on their content"):
+    with raises(InvalidModel, names="ByContent"):
         graph_of_exported(ByContent(), (torch.ones(2, 2),))
-    with pytest.raises(InvalidType, match=r"a model is a torch.nn.Module, not 3"):
+    with raises(InvalidType, names=("torch.nn.Module", "3")):
         graph_of(3)  # type: ignore[arg-type]
 
 
 def test_a_value_that_is_written_to_and_taken_later() -> None:
     split = graph_of(InPlace()).split([0, 1, 2, 4])
-    with pytest.raises(InvalidModel, match=r"stage 1 writes to 'first', which stage 2 takes too: cut"):
+    with raises(InvalidModel, names=("stage 1", "'first'", "stage 2")):
         evaluate(split, (torch.ones(2, 4),))
     whole = InPlace()
     found = evaluate(graph_of(whole).split([0, 2, 4]), (torch.ones(2, 4),))

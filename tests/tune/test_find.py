@@ -13,6 +13,7 @@ from hocket.errors import TableError
 from hocket.tune import ModelPolicy, TablePolicy, automatic_policy, find_table, save_table
 from hocket.tune.find import PolicyByHosts, default_path, warn_of_foreign_table
 
+from ..naming import assert_names, raises
 from .tables import MACHINE, row, table
 
 pytestmark = pytest.mark.timeout(60)
@@ -91,8 +92,7 @@ def test_foreign_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(UserWarning, match="hocket tune run") as warned:
         warn_of_foreign_table(policy)
     (warning,) = warned
-    text = str(warning.message)
-    assert str(path) in text and "its processor is 'another one'" in text
+    assert_names(str(warning.message), str(path), "processor", "'another one'", "'a processor'")
 
 
 def test_tables_of_different_foreign_machines_have_different_words(tmp_path: Path) -> None:
@@ -109,6 +109,5 @@ def test_malformed_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: 
     monkeypatch.setenv("HOCKET_TABLE", str(path))
     if text is not None:
         path.write_text(text)
-    with pytest.raises(TableError) as raised:
+    with raises(TableError, names=str(path)):
         automatic_policy(MACHINE)
-    assert str(raised.value).startswith(str(path))

@@ -16,8 +16,8 @@ import pytest
 
 from hocket.errors import TableError
 from hocket.tune import Machine, Table, load_table, save_table
-from hocket.tune.table import FORMAT
 
+from ..naming import IS_A_DIRECTORY, NO_SUCH_FILE, raises
 from .tables import MACHINE, row, table
 
 pytestmark = pytest.mark.timeout(60)
@@ -124,43 +124,42 @@ def _line_of_row(text: str, number: int) -> int:
     return text.count("\n", 0, text.rindex("{", 0, position)) + 1
 
 
-BAD_VALUES: list[tuple[str, Any, str]] = [
-    ("op", "all_reduction", "one of barrier, all_reduce"),
-    ("op", "split", "one of barrier, all_reduce"),
-    ("op", ["all_reduce"], "one of barrier, all_reduce"),
-    ("dtypes", "float32", "one of moved, half, full"),
-    ("num_ranks", 0, "1 or more"),
-    ("num_ranks", True, "1 or more"),
-    ("num_ranks", 2.0, "1 or more"),
-    ("nbytes", -1, "0 or more"),
-    ("nbytes", False, "0 or more"),
-    ("nbytes", "16", "0 or more"),
-    ("backend", 3, "a name"),
-    ("busy", 1, "true or false"),
-    ("busy", None, "true or false"),
-    ("seconds", 0, "a time above zero"),
-    ("seconds", -1e-6, "a time above zero"),
-    ("seconds", float("nan"), "a time above zero"),
-    ("seconds", float("inf"), "a time above zero"),
-    ("seconds", True, "a time above zero"),
-    ("seconds", "1e-6", "a time above zero"),
-    ("low", -1.0, "a time above zero"),
-    ("high", None, "a time above zero"),
+BAD_VALUES: list[tuple[str, Any, tuple[str, ...]]] = [
+    ("op", "all_reduction", ("barrier", "all_reduce")),
+    ("op", "split", ("barrier", "all_reduce")),
+    ("op", ["all_reduce"], ("barrier", "all_reduce")),
+    ("dtypes", "float32", ("moved", "half", "full")),
+    ("num_ranks", 0, ("1",)),
+    ("num_ranks", True, ("1",)),
+    ("num_ranks", 2.0, ("1",)),
+    ("nbytes", -1, ("0",)),
+    ("nbytes", False, ("0",)),
+    ("nbytes", "16", ("0",)),
+    ("backend", 3, ()),
+    ("busy", 1, ()),
+    ("busy", None, ()),
+    ("seconds", 0, ()),
+    ("seconds", -1e-6, ()),
+    ("seconds", float("nan"), ()),
+    ("seconds", float("inf"), ()),
+    ("seconds", True, ()),
+    ("seconds", "1e-6", ()),
+    ("low", -1.0, ()),
+    ("high", None, ()),
 ]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("name", "value", "words"), BAD_VALUES, ids=[f"{n} {v!r}" for n, v, _ in BAD_VALUES])
-def test_bad_value(path: Path, layout: str, name: str, value: Any, words: str) -> None:
+@pytest.mark.parametrize(("name", "value", "right"), BAD_VALUES, ids=[f"{n} {v!r}" for n, v, _ in BAD_VALUES])
+def test_bad_value(path: Path, layout: str, name: str, value: Any, right: tuple[str, ...]) -> None:
     content = _content(path)
     content["rows"][BAD_ROW][name] = value
     text = LAYOUTS[layout](content, path)
     path.write_text(text)
-    with pytest.raises(TableError) as raised:
+    line = f"line {_line_of_row(text, BAD_ROW)}"
+    with raises(TableError, names=(str(path), line, name, repr(value), *right)) as raised:
         load_table(path)
-    message = str(raised.value)
-    assert message.startswith(f"{path}, line {_line_of_row(text, BAD_ROW)}: {name} must be ")
-    assert words in message and repr(value) in message and "\n" not in message
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -179,9 +178,8 @@ def test_bad_row(path: Path, layout: str, spoil: str) -> None:
     line = _line_of_row(text, BAD_ROW)
     if spoil == "list" and layout in ("indented", "no spaces"):
         line -= 1
-    with pytest.raises(TableError) as raised:
+    with raises(TableError, names=(str(path), f"line {line}", "algorithm", "backend", "busy", "dtypes")):
         load_table(path)
-    assert str(raised.value).startswith(f"{path}, line {line}: a row has algorithm, backend, busy, dtypes, ")
 
 
 @pytest.mark.parametrize("number", range(len(TABLE.rows)))
@@ -191,27 +189,29 @@ def test_line_of_any_row(path: Path, layout: str, number: int) -> None:
     content["rows"][number]["seconds"] = -1
     text = LAYOUTS[layout](content, path)
     path.write_text(text)
-    with pytest.raises(TableError, match=f", line {_line_of_row(text, number)}: seconds must be"):
+    with raises(TableError, names=(str(path), f"line {_line_of_row(text, number)}", "seconds", "-1")):
         load_table(path)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "names"),
     [
-        ("", "line 1: Expecting value"),
-        ("hello", "line 1: Expecting value"),
-        ('{"format":\n\nnone}', "line 3: Expecting value"),
-        ("{}", f"line 1: not a {FORMAT}"),
-        ("[]", f"line 1: not a {FORMAT}"),
-        ("null", f"line 1: not a {FORMAT}"),
-        ('{"format": "hocket tuning table, version 3", "machine": {}, "rows": []}', f"line 1: not a {FORMAT}"),
+        ("", ("line 1",)),
+        ("hello", ("line 1",)),
+        ('{"format":\n\nnone}', ("line 3",)),
+        ("{}", ("line 1", "version 2", '"format"')),
+        ("[]", ("line 1", "version 2", "list")),
+        ("null", ("line 1", "version 2", "null")),
+        (
+            '{"format": "hocket tuning table, version 3", "machine": {}, "rows": []}',
+            ("line 1", "version 3", "2"),
+        ),
     ],
 )
-def test_no_table(path: Path, text: str, words: str) -> None:
+def test_no_table(path: Path, text: str, names: tuple[str, ...]) -> None:
     path.write_text(text)
-    with pytest.raises(TableError) as raised:
+    with raises(TableError, names=(str(path), *names)):
         load_table(path)
-    assert str(raised.value).startswith(f"{path}, {words}")
 
 
 def test_truncated_anywhere(path: Path) -> None:
@@ -239,10 +239,9 @@ def test_bad_head(path: Path, name: str, value: Any) -> None:
     content = _content(path)
     content[name] = value
     path.write_text(json.dumps(content))
-    with pytest.raises(TableError) as raised:
+    fields = ("backends", "num_cpus", "num_hosts", "processor", repr(value)) if name == "machine" else ()
+    with raises(TableError, names=(str(path), name, *fields)):
         load_table(path)
-    said = "the machine has backends, num_cpus, num_hosts, processor, not " if name == "machine" else "there is no list"
-    assert str(raised.value).startswith(f"{path}: {said}")
 
 
 @pytest.mark.parametrize("name", ["machine", "rows"])
@@ -250,9 +249,8 @@ def test_missing_part(path: Path, name: str) -> None:
     content = _content(path)
     del content[name]
     path.write_text(json.dumps(content))
-    with pytest.raises(TableError) as raised:
+    with raises(TableError, names=(str(path), name)):
         load_table(path)
-    assert str(raised.value).startswith(f"{path}: ") and name in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -287,12 +285,12 @@ def test_equal_hash_means_equal_cells(path: Path) -> None:
 
 
 def test_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match=r"absent\.json: No such file or directory"):
+    with raises(TableError, names=("absent.json", NO_SUCH_FILE)):
         load_table(tmp_path / "absent.json")
-    with pytest.raises(TableError, match=": Is a directory"):
+    with raises(TableError, names=(str(tmp_path), IS_A_DIRECTORY)):
         load_table(tmp_path)
     (tmp_path / "picture").write_bytes(b"\xff\xd8\xff")
-    with pytest.raises(TableError, match="picture: not a text file"):
+    with raises(TableError, names=str(tmp_path / "picture")):
         load_table(tmp_path / "picture")
 
 
