@@ -15,7 +15,17 @@ HERE = Path(__file__).parent
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Sentences that stand in a test all the same, by file, and why.
-ALLOWED: dict[str, dict[str, str]] = {}
+ALLOWED: dict[str, dict[str, str]] = {
+    "boot/test_launcher.py": {"error output\n": "the test's own program writes it"},
+    "cli/test_explain.py": {"another machine": "what a table is of: a value of the explanation, which is no error"},
+    "cli/test_pipeline.py": {"0.0% of the span": "a figure with its unit, in a result"},
+    "cli/test_run.py": {"Traceback (most recent call last):": "Python's"},
+    "comm/test_spawn.py": {"by nobody": "the test raises it"},
+    "faults/test_hosts.py": {"this rank has had enough": "the test's own program raises it"},
+    "session/test_simulator_errors.py": {"nothing here": "the test raises it", "can't start new thread": "Python's"},
+    "test_discovery.py": {".toy' has no attribute": "Python's"},
+    "torch/dist_calls.py": {"'nccl'.*shm, gloo, mpi": "a list of names"},
+}
 
 
 class Wrong(ValueError):
@@ -63,6 +73,7 @@ def test_no_test_pins_a_sentence() -> None:
     found = {
         (str(path.relative_to(HERE)), line, text)
         for path in sorted(HERE.rglob("*.py"))
+        if path != Path(__file__)
         for line, text in sentences_in(ast.parse(path.read_text()))
     }
     wrong = sorted(each for each in found if each[2] not in ALLOWED.get(each[0], {}))

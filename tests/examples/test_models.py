@@ -81,4 +81,4 @@ def test_full_experts_drop_tokens() -> None:
 )
 def test_bad_option_is_one_line(name: str, option: str) -> None:
     ended = run_python(str(EXAMPLES / f"{name}.py"), option, timeout_s=100)
-    assert ended.returncode == 2 and "must be above 0" in ended.stderr and "Traceback" not in ended.stderr
+    assert ended.returncode == 2 and option.partition("=")[0] in ended.stderr and "Traceback" not in ended.stderr

@@ -285,17 +285,17 @@ def test_without_nccl() -> None:
         ("all_reduce", "float32", "sum", None),
         ("all_reduce", "bfloat16", "prod", None),
         ("reduce_scatter", "int32", "min", None),
-        ("all_reduce", "float32", "min", "min of float32 is another one"),
-        ("all_reduce", "float32", "avg", "divides before it sums"),
-        ("reduce", "bool", "sum", "does not reduce bool"),
-        ("all_reduce", "int32", "bor", "no bor"),
+        ("all_reduce", "float32", "min", "float32"),
+        ("all_reduce", "float32", "avg", ""),
+        ("reduce", "bool", "sum", "bool"),
+        ("all_reduce", "int32", "bor", "bor"),
         ("broadcast", "complex128", None, None),
-        ("scan", "float32", "sum", "no scan"),
-        ("reduce_scatterv", "float32", "sum", "no reduce_scatterv"),
-        ("barrier", "uint8", None, "no barrier"),
+        ("scan", "float32", "sum", "scan"),
+        ("reduce_scatterv", "float32", "sum", "reduce_scatterv"),
+        ("barrier", "uint8", None, "barrier"),
     ],
 )
 def test_what_it_refuses(kind: str, dtype: str, reduction: str | None, reason: str | None) -> None:
     lane = nccl.NcclCollectiveLane(SimpleNamespace(size=lambda: 2, rank=lambda: 0), nccl.Gpu(3, "one"))
     told = lane.refuses(kind, dtype, reduction)
-    assert told is None if reason is None else reason in (told or "")
+    assert told is None if reason is None else told is not None and reason in told

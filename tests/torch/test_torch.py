@@ -202,7 +202,7 @@ def test_a_broken_registration_does_not_break_import_torch() -> None:
         "with warnings.catch_warnings(record=True) as caught:\n"
         "    warnings.simplefilter('always')\n"
         "    hocket.torch.autoload()\n"
-        "assert 'could not be registered' in str(caught[0].message), caught\n"
+        "assert 'hocket' in str(caught[0].message) and 'torch.distributed' in str(caught[0].message), caught\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90)
     assert done.returncode == 0, done.stderr
