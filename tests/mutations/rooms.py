@@ -26,7 +26,8 @@ _FIRST = {
     "session": ("session", "tune", "faults", "comm"),
 }
 _MARK = "HOCKET_MUTATION"
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)
+_FAILED = re.compile(r"^(tests/.+?::.+) (?:FAILED|ERROR) +\[ *\d+%\]$", re.MULTILINE)
+_SUMMARY = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)  # ids of tests may have " - " in them
 _BEGUN = re.compile(r"^(tests/\S+\.py(?:::.+?)?)(?: (?:PASSED|SKIPPED|XFAIL|RERUN).*)?$", re.MULTILINE)
 
 
@@ -145,7 +146,7 @@ def run_tests(python: Path, root: Path, arguments: Sequence[str], *, deadline_s:
             process.wait()
             _kill_marked(mark)
     told = log.read_text(errors="replace")
-    return Run(*judge(code, told), time.monotonic() - began_s, _FAILED.findall(told))
+    return Run(*judge(code, told), time.monotonic() - began_s, failed_tests(told))
 
 
 def judge(code: int | None, output: str) -> tuple[str, str]:
@@ -162,9 +163,14 @@ def judge(code: int | None, output: str) -> tuple[str, str]:
         return "passed", ""
     if code < 0:
         return "crash", begun[-1] if begun else ""
-    failed = _FAILED.findall(output)
+    failed = failed_tests(output)
     is_test = code == 1 and failed and "::" in failed[0]
     return "test" if is_test else "collection", failed[0] if failed else ""
+
+
+def failed_tests(output: str) -> list[str]:
+    """Return the ids of the tests that failed, or the files that could not be imported."""
+    return list(dict.fromkeys(_FAILED.findall(output))) or _SUMMARY.findall(output)
 
 
 def _kill_marked(mark: str) -> None:

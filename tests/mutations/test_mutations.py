@@ -67,7 +67,7 @@ _FAILED = """
 tests/comm/test_a.py::test_x[1 b] PASSED                 [ 50%]
 tests/comm/test_a.py::test_y[a - b] FAILED               [100%]
 =========================== short test summary info ============================
-FAILED tests/comm/test_a.py::test_y[1] - AssertionError: no
+FAILED tests/comm/test_a.py::test_y[a - b] - AssertionError: no
 """
 _IMPORT = "ERROR tests/comm/test_a.py - ImportError: no\n"
 _HUNG = "tests/comm/test_a.py::test_x[1 b] PASSED    [ 50%]\ntests/comm/test_a.py::test_y[2 b] "
@@ -78,7 +78,7 @@ _HUNG = "tests/comm/test_a.py::test_x[1 b] PASSED    [ 50%]\ntests/comm/test_a.p
     [
         (0, "", ("passed", "")),
         (5, "", ("passed", "")),
-        (1, _FAILED, ("test", "tests/comm/test_a.py::test_y[1]")),
+        (1, _FAILED, ("test", "tests/comm/test_a.py::test_y[a - b]")),
         (2, _IMPORT, ("collection", "tests/comm/test_a.py")),
         (4, "ImportError while loading conftest", ("collection", "")),
         (None, _HUNG, ("time-out", "tests/comm/test_a.py::test_y[2 b]")),

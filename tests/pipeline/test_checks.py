@@ -23,6 +23,7 @@ from hocket.pipeline.checks.deadlock import check_deadlock, smallest_buffering
 from hocket.pipeline.checks.validate import validate
 from hocket.pipeline.costs import CostModel
 from hocket.pipeline.formats.text import load
+from hocket.pipeline.memory import memory_use
 from hocket.pipeline.passes.lower_messages import lower_messages
 from hocket.pipeline.registry import build, recipes
 from hocket.pipeline.schedule import PipelineSchedule
@@ -258,6 +259,17 @@ def test_memory_limit() -> None:
         validate(schedule, costs=costs, limit_nbytes=17)
     with raises(MemoryLimitExceeded, names=("rank 3", "action 0", "[3F0]", "12", "11")):
         validate(schedule, costs=costs, limit_nbytes=[18, 16, 14, 11])
+
+
+def test_what_overlapping_actions_keep_and_let_go_counts_at_the_peak() -> None:
+    """A forward pass takes its activation before the backward pass beside it lets go of another one."""
+    schedule = load(f"{HEAD.replace('0 1', '0')}rank 0: 0F0 0F1 +0B0 0B1\n")
+    assert memory_use(schedule, CostModel(stash_nbytes={"activation": 2.0})).peak_nbytes.tolist() == [4.0]
+    limited = build("dualpipe", 4, 8)
+    peak_nbytes = memory_use(limited, CostModel()).peak_nbytes
+    validate(limited, costs=CostModel(), limit_nbytes=peak_nbytes.tolist())
+    with pytest.raises(MemoryLimitExceeded):
+        validate(limited, costs=CostModel(), limit_nbytes=(peak_nbytes - 0.5).tolist())
 
 
 def test_leaks_are_found() -> None:
