@@ -34,6 +34,8 @@ def test_a_sample_is_the_same_each_time() -> None:
     assert sample(CASES, 5) == sample(CASES, 5)
     assert len(set(sample(CASES, 5))) == 5
     assert sample(CASES, 100) == CASES
+    assert set(CASES[:3]) < set(sample(CASES, 5, always=CASES[:3]))
+    assert len(sample(CASES, 5, always=CASES[:3])) == 8
 
 
 def test_the_full_tier_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:

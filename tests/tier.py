@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -22,13 +22,14 @@ def is_full() -> bool:
     return os.environ.get(VARIABLE) == "full"
 
 
-def sample(cases: Iterable[T], count: int) -> list[T]:
-    """Return all cases in the full tier, else `count` of them, the same ones each time."""
+def sample(cases: Iterable[T], count: int, always: Collection[T] = ()) -> list[T]:
+    """Return all cases in the full tier, else those of `always` and `count` others, the same ones each time."""
     everything = list(cases)
-    if is_full() or len(everything) <= count:
+    others = [number for number, case in enumerate(everything) if case not in always]
+    if is_full() or len(others) <= count:
         return everything
-    chosen = sorted(random.Random(len(everything)).sample(range(len(everything)), count))
-    return [everything[number] for number in chosen]
+    left_out = set(others) - set(random.Random(len(others)).sample(others, count))
+    return [case for number, case in enumerate(everything) if number not in left_out]
 
 
 def covering(cases: Iterable[T], factors: Callable[[T], Sequence[Any]], strength: int = 2) -> list[T]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ..tier import full, is_full, sample
+from ..tier import is_full, sample
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.fresh_ranks]  # a forked child leaves out most of such an end
 
@@ -54,7 +54,6 @@ for run in range(int(sys.argv[1])):
 """
 
 
-@full
 @pytest.mark.parametrize("repetition", range(10 if IS_SOAK else 1))
 def test_torch_jobs_that_end_right_after_their_last_operation(run_job: Callable[..., Any], repetition: int) -> None:
     job = run_job(TORCH_RUNS, 2, str(NUM_RUNS))

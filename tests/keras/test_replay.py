@@ -20,6 +20,7 @@ from hocket.keras.parts import Parts
 from hocket.keras.replay import Replay
 
 from ..naming import assert_names, raises
+from ..tier import sample
 from .replaying import around, compare, inputs_of, seed_layers, stage_of, twins
 
 pytestmark = pytest.mark.timeout(200)
@@ -87,7 +88,7 @@ def float32() -> None:
     keras.backend.set_floatx("float32")
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", sample(MAKERS, 9))
 def test_without_keras_all_is_the_same_bit_for_bit(name: str) -> None:
     make, shape = MAKERS[name]
     stage, _, model = twins(around(make, shape))

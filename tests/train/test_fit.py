@@ -14,6 +14,7 @@ from hocket.errors import InvalidArgument, InvalidModel
 from hocket.train import arrange, graph_of, plan_schedule, plan_training
 
 from ..naming import raises
+from ..tier import sample
 from .training import losses_of_one_process, model, train, train_all
 
 pytestmark = pytest.mark.timeout(200)
@@ -35,6 +36,7 @@ CASES: dict[str, dict[str, Any]] = {
     "auto": {"strategy": "auto"},
     "stop early": {"strategy": "model", "num_micro_batches": 2, "how": "stop early", "epochs": 5},
 }
+CASES = {name: CASES[name] for name in sample(CASES, 4, always=("data", "model", "hybrid", "stop early"))}
 
 
 @lru_cache
