@@ -15,7 +15,7 @@ from hocket.errors import LaunchError, WrongResult
 from hocket.measure import StopRule
 
 from ..naming import raises
-from ..tier import sample
+from ..tier import full, sample
 from .test_choice import OMB_PY
 
 pytestmark = pytest.mark.timeout(240)
@@ -47,6 +47,7 @@ def test_reductions_by_memory_and_by_objects(reduction, buffer):
     assert len(ran.results) == 2 * len(names) and not any("left out" in each for each in ran.warnings)
 
 
+@full
 def test_torch_beside_hocket_over_gloo():
     ran = measured(["all_reduce", "latency"], "gloo,torch:gloo", buffers=["torch"], sizes=[1024])
     assert {each.point.target for each in ran.results} == {"gloo", "torch:gloo"} and len(ran.results) == 4
