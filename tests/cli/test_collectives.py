@@ -72,10 +72,10 @@ def test_draw(tmp_path: Path) -> None:
         (("simulate", "broadcast", "chain", "--param", "chunks=3"), ("broadcast", "chain", "'chunks'", "num_blocks")),
         (("simulate", "all_gather", "recursive_doubling", "-n", "6"), ("all_gather", "recursive_doubling", "6")),
         (("simulate", "all_reduce", "--bandwidth", "0"), ("0.0", "GB/s")),
-        (("draw", "broadcast", "-o", "x.png"), ("broadcast chain",)),
+        (("draw", "broadcast", "-o", "x.png"), ("broadcast", "chain")),
         (("draw", "broadcast", "chain", "-o", "x.gif"), ("x.gif", ".png", ".svg", ".pdf")),
         (("draw", "broadcast", "chain", "-o", "/nonexistent/x.png"), ("/nonexistent",)),
-        (("export",), ("broadcast chain",)),
+        (("export",), ("broadcast", "chain")),
     ],
 )
 def test_wrong_arguments(arguments: tuple[str, ...], names: tuple[str, ...]) -> None:

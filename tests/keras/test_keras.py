@@ -129,7 +129,7 @@ def test_models_that_cannot_be_split() -> None:
         graph_of_keras(3)  # type: ignore[arg-type]
     with raises(InvalidModel, names=("'own'", "keras.Model", "keras.Sequential")):
         graph_of_keras(Own(name="own"))
-    with raises(InvalidModel, names=("'sequential'", "keras.Input(shape)")):
+    with raises(InvalidModel, names="keras.Input(shape)"):
         graph_of_keras(keras.Sequential([keras.layers.Dense(2)]))
     plain = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
     with raises(InvalidModel, names="model.compile(optimizer, loss)"):
@@ -153,5 +153,5 @@ def test_a_training_step_of_its_own_is_refused() -> None:
     inputs = keras.Input((2,))
     model = Own(inputs, keras.layers.Dense(2)(inputs))
     model.compile("sgd", "mse")
-    with raises(InvalidModel, names=("'own'", "train_step")):
+    with raises(InvalidModel, names="train_step"):
         fit(model, (np.zeros((4, 2)), np.zeros((4, 2))))

@@ -68,12 +68,12 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "circle": ("InvalidModel", "'circle'"),
     "ignored": ("InvalidModel", "1", "weigh"),
     "stateful": ("InvalidModel", "layer"),
-    "freezing": ("InvalidModel", "trainable", "'dense"),
+    "freezing": ("InvalidModel", "trainable", "stop_training"),
     "halving": ("InvalidModel", "epoch"),
     "compiling": ("InvalidModel", "callback", "stop_training"),
     "seed": ("InvalidArgument", "seed", "0", "rank 0", "1", "rank 1"),
     "weighing": ("InvalidType", "weigh", "sample_weight", "'a'"),
-    "no loss": ("InvalidModel", "model.compile(optimizer, loss)"),
+    "no loss": ("InvalidModel", "model.compile"),
     "masked by weights": ("InvalidModel", "loss", "mask", "weigh"),
     "scale": ("none",),  # its numbers do not change
 }

@@ -19,7 +19,7 @@ from ..tier import is_full
 from .programs import Runner, make_communicators, random_program
 
 NUM_SEEDS = 4000 if os.environ.get("HOCKET_SOAK") else 300 if is_full() else 60
-LEAST_TO_LEARN = 100  # with fewer programs no learner comes to try anything
+LEAST_TO_LEARN = 200  # with fewer programs no learner comes to try anything
 
 # Stops one of the processes for a moment, again and again, until it is told to end.
 PAUSE = """
