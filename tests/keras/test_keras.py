@@ -32,7 +32,10 @@ CASES: dict[str, dict[str, Any]] = {
     "halved": {"how": "halved", "strategy": "model", "num_micro_batches": 2},
     "stopped": {"how": "stopped", "strategy": "model", "num_micro_batches": 2, "epochs": 4},
 }
-CASES = {name: CASES[name] for name in sample(CASES, 4, always=("data", "halved", "stopped"))}
+CASES = {
+    name: CASES[name]
+    for name in sample(CASES, 2, always=("data", "hybrid", "chimera", "weighted", "halved", "stopped"))
+}
 
 
 @lru_cache
@@ -132,11 +135,11 @@ def test_models_that_cannot_be_split() -> None:
     with raises(InvalidModel, names="keras.Input(shape)"):
         graph_of_keras(keras.Sequential([keras.layers.Dense(2)]))
     plain = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
-    with raises(InvalidModel, names="model.compile(optimizer, loss)"):
+    with raises(InvalidModel, names="model.compile"):
         fit(plain, (np.zeros((4, 2)), np.zeros(4)))
     inputs = keras.Input((None, 3), batch_size=2)
-    stateful = keras.Model(inputs, keras.layers.LSTM(4, stateful=True)(inputs))
-    with raises(InvalidModel, names="'lstm'"):
+    stateful = keras.Model(inputs, keras.layers.LSTM(4, stateful=True, name="remembers")(inputs))
+    with raises(InvalidModel, names="'remembers'"):
         graph_of_keras(stateful)
     plain.compile("sgd", "mse")
     with raises(InvalidArgument, names=("2", "1", "hocket run -n 2")):

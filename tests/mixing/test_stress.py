@@ -15,7 +15,7 @@ from hocket.tune import learn, trial
 from hocket.tune.learn import Learner
 
 from ..backends import ALL
-from ..tier import is_full
+from ..tier import full, is_full
 from .programs import Runner, make_communicators, random_program
 
 NUM_SEEDS = 4000 if os.environ.get("HOCKET_SOAK") else 300 if is_full() else 60
@@ -77,7 +77,7 @@ def _start_pauser(comm: hk.Communicator) -> subprocess.Popen[str] | None:
         (2, "thread", 0.2, False, False),
         (3, "caller", 0.2, False, False),
         (2, "caller", 0.1, True, False),
-        (2, "caller", 0.5, False, True),
+        pytest.param(2, "caller", 0.5, False, True, marks=full),
         (3, "thread", 0.5, False, True),
     ],
     ids=["2 ranks", "progress thread", "3 ranks and groups", "stopped now and then", "learning", "3 ranks learning"],

@@ -13,7 +13,7 @@ import pytest
 import hocket as hk
 from hocket.backends._mpi import find_library
 
-from ..naming import assert_names, raises
+from ..naming import raises
 from ..tier import full, is_full
 
 RANK_SCRIPT = Path(__file__).with_name("two_mpis_rank.py")
