@@ -74,7 +74,7 @@ def test_only_the_job_whose_turn_it_is_runs():
 
 def test_a_job_that_dies_is_named_with_its_last_words():
     with (
-        raises(LaunchError, names=("dead", "rank 0", Given("last words of rank 1"))),
+        raises(LaunchError, names=("dead", Given("last words of rank"))),
         Coordinator([job("ours"), job("dead", "die")]) as coordinator,
     ):
         measure(coordinator, SETTINGS)
@@ -82,7 +82,7 @@ def test_a_job_that_dies_is_named_with_its_last_words():
 
 def test_a_contender_that_raises_is_named_with_its_traceback():
     with (
-        raises(LaunchError, names=("bad", "rank 0", "ValueError", Given("a contender that raises"))),
+        raises(LaunchError, names=("bad", "ValueError", Given("a contender that raises"))),
         Coordinator([job("ours"), job("bad", "raise")]) as coordinator,
     ):
         measure(coordinator, SETTINGS)

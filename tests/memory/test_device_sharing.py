@@ -235,7 +235,7 @@ def _given_up(comm: hk.Communicator) -> None:
     x = put(np.full(5000, 1.0))
     kept = weakref.ref(x)
     if comm.rank == 0:
-        with raises(hk.CommTimeout, names=("all_reduce(sum)", "rank 1", "0.3 s"), ranks=(1,)):
+        with raises(hk.CommTimeout, names=("all_reduce(sum)", "rank 1"), ranks=(1,)):
             comm.all_reduce(x, timeout=0.3)
     del x
     gc.collect()
