@@ -48,6 +48,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(BusyProcesses(config.getoption("busy")).close)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how much use ranks that live on were."""
+    if not tier.is_full():
+        terminalreporter.write_line(RANK_POOL.summary())
+
+
 def pytest_unconfigure() -> None:
     """End what was started for the run."""
     RANK_POOL.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from typing import Any
 
@@ -48,6 +49,7 @@ def test_receive_that_nobody_answers() -> None:
     for _, text, ranks in seen:
         assert ranks == (1,)
         assert_names(text, "rank 0", "world", "recv", "rank 1", "tag 2", __file__)
+        assert re.search(r"\b0\.2\d* s\Z", text), text  # it was measured
         assert "\n" not in text
 
 

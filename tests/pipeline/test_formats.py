@@ -19,7 +19,7 @@ from hocket.pipeline.passes.recompute import recompute
 from hocket.pipeline.registry import build
 from hocket.pipeline.schedule import PipelineSchedule
 
-from ..naming import NO_SUCH_FILE, raises
+from ..naming import NO_SUCH_FILE, assert_names, raises
 from .tables import all_schedules
 
 pytestmark = pytest.mark.timeout(120)
@@ -109,8 +109,9 @@ def test_people_write_text() -> None:
     ],
 )
 def test_wrong_text_is_named(lines: str, names: str | tuple[str, ...]) -> None:
-    with raises(InvalidSchedule, names=names):
+    with raises(InvalidSchedule, names=names) as caught:
         text.load(HEAD + lines)
+    assert_names(str(caught.value), "schedule")
 
 
 def test_versions(tmp_path: Path) -> None:

@@ -39,17 +39,14 @@ class _Kind:
 
 
 class RankPool:
-    """Sets of living ranks, by their number, variables, and whether they have imported torch.
-
-    `given_up` counts the sets that were not used again, by what was left behind in them, "" where a task failed.
-    """
+    """Sets of living ranks, by their number, variables, and whether they have imported torch."""
 
     def __init__(self, server: ForkServer) -> None:
         self._server = server
         self._sets: OrderedDict[_Kind, _RankSet] = OrderedDict()
         self._imports_torch: dict[str, bool] = {}
-        self.num_tasks = 0
-        self.given_up: Counter[str] = Counter()
+        self._num_tasks = 0
+        self._given_up: Counter[str] = Counter()
 
     def run_job(self, command: list[str], num_ranks: int, *, patience: Patience) -> JobResult:
         """Take the place of `hocket.boot.launcher.run_job`; what is no task of `hocket.spawn` goes to the server."""
@@ -60,9 +57,9 @@ class RankPool:
         kind = _Kind(num_ranks, self._imports_torch.get(file, False), tuple(sorted(variables.items())))
         ranks = self._sets.pop(kind, None) or _RankSet(self._server, num_ranks, variables)
         result, has_torch = ranks.run(command[-1], patience)
-        self.num_tasks += 1
+        self._num_tasks += 1
         if not ranks.is_alive:
-            self.given_up[ranks.remains] += 1
+            self._given_up[ranks.remains] += 1
             return result
         self._imports_torch[file] = has_torch
         kind = _Kind(num_ranks, has_torch, kind.variables)
@@ -72,6 +69,11 @@ class RankPool:
             self._sets[kind] = ranks
             self._make_room()
         return result
+
+    def summary(self) -> str:
+        """Return how many tasks were run, and why sets were not used again, in a line."""
+        causes = ", ".join(f"{cause or 'failed'}: {count}" for cause, count in self._given_up.most_common())
+        return f"{self._num_tasks} tasks on ranks that live on; sets given up: {causes or 'none'}"
 
     def close(self) -> None:
         """End all ranks."""

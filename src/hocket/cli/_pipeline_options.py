@@ -146,8 +146,8 @@ def read_costs(
         seconds[match[1]] = values if len(values) > 1 else values[0]
     given = {text.partition("=")[0] for text in cost or ()}
     for kind in kinds().values():
-        if kind.cost not in given and given & {*kind.instead}:
-            seconds.pop(kind.cost or "", None)  # it is the sum of its parts then
+        if kind.cost in seconds and kind.cost not in given and not given.isdisjoint(kind.instead):
+            del seconds[kind.cost]  # it is the sum of its parts then
 
     def size(text: str | None) -> int | None:
         return None if text is None else read_size(text)
