@@ -7,7 +7,6 @@ A run prints what was not enough, and fails for it under `--enforce-budgets`.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
+
+from .cpu_time import cpu_s
 
 CPU_S_EACH = 1.7
 TODAY = "rooms of the first nine issues"
@@ -63,7 +64,7 @@ class BudgetKeeper:
         self._spent: list[Spent] = []
 
     def _cpu_s(self) -> float:
-        return sum(os.times()[:4]) + self._cpu_s_elsewhere()
+        return cpu_s() + self._cpu_s_elsewhere()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,16 +24,27 @@ _ROOT = Path(__file__).parents[2]
 _START_DEADLINE_S = 120.0
 _GRACE_S = 30.0  # for a job's own clean-up, past its time limit
 # Variables that are read when modules are loaded: with other values than the server's programs are fresh ones.
-_READ_AT_LOAD = ("HOCKET_ISA", "LD_", "PYTHON", "KERAS_", "TORCH", "OPENBLAS_", "NPY_", "MALLOC_", "GLIBC_")
+_READ_AT_LOAD = ("HOCKET_ISA", "LD_", "PYTHON", "KERAS_", "TORCH_", "OPENBLAS_", "NPY_", "MALLOC_", "GLIBC_")
+# What is likely to import torch has one of these words in its arguments, its script or its pickled function. Where it
+# imports torch without, that takes a second longer.
+_HEAVY_WORDS = re.compile(rb"torch|keras|gloo|train|tune|doctor", re.IGNORECASE)
+_KERAS = {"KERAS_BACKEND": "torch"}
 _THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
+def is_likely_to_import_torch(words: Sequence[str], folder: Path) -> bool:
+    """Return whether a job or a program with these words had better find torch imported."""
+    files = [path for word in words for path in (folder / word, Path(word, "task")) if path.is_file()]
+    return any(_HEAVY_WORDS.search(text) for text in (" ".join(words).encode(), *(path.read_bytes() for path in files)))
+
+
 def _read_at_load(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_READ_AT_LOAD)}
+    given = _KERAS | dict(environment)  # importing keras beside torch sets it
+    return {name: value for name, value in given.items() if name.startswith(_READ_AT_LOAD)}
 
 
 class ForkServer:
-    """A server process, started when it is first needed.
+    """A server process, started when it is first needed, with the variables that this process has now.
 
     `cpu_s` is what its jobs have taken so far, in seconds of CPU; they are no children of this process.
     """
@@ -40,8 +52,9 @@ class ForkServer:
     def __init__(self) -> None:
         self.cpu_s = 0.0
         self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
-        self._variables: dict[str, str] = {}
+        self._light: socket.socket | None = None
+        self._heavy: socket.socket | None = None
+        self._environment = dict(os.environ)  # those of the first test that needs it may be that test's own
 
     def run_job(self, command: list[str], num_ranks: int, *, patience: Patience) -> JobResult:
         """Run a job as `hocket.boot.launcher.run_job` does, of forked ranks where the variables allow it."""
@@ -51,7 +64,7 @@ class ForkServer:
         limit_s = None if patience.timeout_s is None else patience.timeout_s + _GRACE_S
         sys.stdout.flush()
         sys.stderr.flush()
-        connection, pid = self._send(request, 1, 2)
+        connection, pid = self._send(request, is_likely_to_import_torch(command, Path.cwd()), 1, 2)
         with connection:
             try:
                 if not connection.poll(limit_s):
@@ -64,10 +77,11 @@ class ForkServer:
         return answer
 
     def start_job(
-        self, command: Sequence[str], num_ranks: int, environment: Mapping[str, str]
+        self, command: Sequence[str], num_ranks: int, environment: Mapping[str, str], is_heavy: bool
     ) -> tuple[Connection, int]:
-        """Start a job of forked ranks; return where `receive` gets its `JobResult`, and the pid of its launcher."""
-        return self._send(JobRequest(environment, os.getcwd(), command, num_ranks, Patience()), 1, 2)
+        """Start a job of forked ranks, which find torch imported if it `is_heavy`; return where `receive` gets its
+        `JobResult`, and the pid of its launcher."""
+        return self._send(JobRequest(environment, os.getcwd(), command, num_ranks, Patience()), is_heavy, 1, 2)
 
     def run_program(
         self, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], timeout_s: float
@@ -92,7 +106,9 @@ class ForkServer:
             return start_fresh_program([sys.executable, *arguments], folder=folder, environment=environment)
         pipes = [os.pipe() for _ in range(2)]
         try:
-            connection, _ = self._send(request, *(written for _, written in pipes))
+            connection, _ = self._send(
+                request, is_likely_to_import_torch(arguments, folder), *(written for _, written in pipes)
+            )
         finally:
             for _, written in pipes:
                 os.close(written)
@@ -100,8 +116,9 @@ class ForkServer:
 
     def close(self) -> None:
         """End the server."""
-        if self._process is not None and self._socket is not None:
-            self._socket.close()
+        if self._process is not None and self._light is not None and self._heavy is not None:
+            self._heavy.close()
+            self._light.close()
             self._process.wait(_START_DEADLINE_S)
             self._process = None
 
@@ -109,13 +126,14 @@ class ForkServer:
         """Return whether a program with these variables can be a fork of the server."""
         if self._process is None:
             self._start()
-        return _read_at_load(environment) == self._variables
+        return _read_at_load(environment) == _read_at_load(self._environment)
 
-    def _send(self, request: Request, stdout: int, stderr: int) -> tuple[Connection, int]:
-        assert self._socket is not None
+    def _send(self, request: Request, is_heavy: bool, stdout: int, stderr: int) -> tuple[Connection, int]:
+        server = self._heavy if is_heavy else self._light
+        assert server is not None
         ours, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(self._socket, [b"j"], [theirs.fileno(), stdout, stderr])
+            socket.send_fds(server, [b"j"], [theirs.fileno(), stdout, stderr])
         connection = Connection(ours.detach())
         pid = receive_pid(connection)
         connection.send(request)
@@ -130,17 +148,19 @@ class ForkServer:
         return answer
 
     def _start(self) -> None:
-        self._variables = _read_at_load(os.environ)
-        self._socket, theirs = socket.socketpair()
-        with theirs:
+        self._light, light = socket.socketpair()
+        self._heavy, heavy = socket.socketpair()
+        with light, heavy:
+            descriptors = [light.fileno(), heavy.fileno()]
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.prefork.server", str(theirs.fileno())],
+                [sys.executable, "-m", "tests.prefork.server", *map(str, descriptors)],
                 cwd=_ROOT,
-                env={**os.environ, **_THREADS, "KERAS_BACKEND": os.environ.get("KERAS_BACKEND", "torch")},
+                env={**_KERAS, **self._environment, **_THREADS},
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=descriptors,
                 start_new_session=True,
             )
-        self._socket.settimeout(_START_DEADLINE_S)
-        if self._socket.recv(1) != b"r":
-            raise RuntimeError("the fork server did not start; its messages are above")
+        for own in (self._light, self._heavy):
+            own.settimeout(_START_DEADLINE_S)
+            if own.recv(1) != b"r":
+                raise RuntimeError("the fork server did not start; its messages are above")

@@ -72,14 +72,19 @@ def process_name(mark: str) -> bytes:
     return f"t-{mark}".encode()[:15]
 
 
+def end_with(parent: int) -> None:
+    """Let this process be killed when its parent ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def start_afresh(parent: int, environment: Mapping[str, str]) -> None:
     """Make a forked child look like a program that was just started: group, signals, variables."""
     os.setpgid(0, 0)
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with(parent)
     if MARK in environment:
         _prctl(_PR_SET_NAME, process_name(environment[MARK]), 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)

@@ -18,7 +18,7 @@ from hocket.boot.job_result import JobResult, RankOutcome
 from hocket.boot.rank_process import runner_command
 from hocket.boot.supervisor import Patience
 
-from .client import ForkServer
+from .client import ForkServer, is_likely_to_import_torch
 from .requests import RankTask, TaskEnd
 
 _SPAWNED = runner_command(["-m", "hocket.session.spawned"])
@@ -34,12 +34,13 @@ class _Kind:
     """What ranks must have in common with those that a task would get by itself."""
 
     num_ranks: int
+    is_heavy: bool
     has_torch: bool
     variables: tuple[tuple[str, str], ...]
 
 
 class RankPool:
-    """Sets of living ranks, by their number, variables, and whether they have imported torch."""
+    """Sets of living ranks, by their number, variables, and whether they find torch imported, and have imported it."""
 
     def __init__(self, server: ForkServer) -> None:
         self._server = server
@@ -54,15 +55,17 @@ class RankPool:
             return self._server.run_job(command, num_ranks, patience=patience)
         variables = {name: value for name, value in os.environ.items() if name not in _VOLATILE}
         file = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0]
-        kind = _Kind(num_ranks, self._imports_torch.get(file, False), tuple(sorted(variables.items())))
-        ranks = self._sets.pop(kind, None) or _RankSet(self._server, num_ranks, variables)
+        has_torch = self._imports_torch.get(file, False)
+        is_heavy = has_torch or is_likely_to_import_torch(command, Path.cwd())
+        kind = _Kind(num_ranks, is_heavy, has_torch, tuple(sorted(variables.items())))
+        ranks = self._sets.pop(kind, None) or _RankSet(self._server, num_ranks, variables, is_heavy)
         result, has_torch = ranks.run(command[-1], patience)
         self._num_tasks += 1
         if not ranks.is_alive:
             self._given_up[ranks.remains] += 1
             return result
         self._imports_torch[file] = has_torch
-        kind = _Kind(num_ranks, has_torch, kind.variables)
+        kind = _Kind(num_ranks, is_heavy, has_torch, kind.variables)
         if kind in self._sets:
             ranks.close()
         else:
@@ -86,7 +89,7 @@ class RankPool:
 
 
 class _RankSet:
-    def __init__(self, server: ForkServer, num_ranks: int, variables: Mapping[str, str]) -> None:
+    def __init__(self, server: ForkServer, num_ranks: int, variables: Mapping[str, str], is_heavy: bool) -> None:
         self.is_alive = True
         self.remains = ""
         self._server = server
@@ -96,7 +99,7 @@ class _RankSet:
             listener.bind(address)
             listener.listen(num_ranks)
             listener.settimeout(_START_DEADLINE_S)
-            self._job, self._pid = server.start_job([*_LIVING, address], num_ranks, variables)
+            self._job, self._pid = server.start_job([*_LIVING, address], num_ranks, variables, is_heavy)
             self._ranks: dict[int, Connection] = {}
             while len(self._ranks) < num_ranks:
                 rank = Connection(listener.accept()[0].detach())

@@ -1,7 +1,11 @@
-"""Forks a process for each job that is asked for: ``python -m tests.prefork.server SOCKET``, from the project's root.
+"""Forks a process for each job that is asked for: ``python -m tests.prefork.server LIGHT HEAVY``, from the project's
+root, with the descriptors of two sockets.
 
 A fresh interpreter spends a second in imports before it does anything: most of the time of most tests. Here that is
 done once. In `make test-full` ranks and programs are fresh interpreters, as a user's are.
+
+What is asked for over HEAVY finds torch and Keras imported. They make a process five times as large, and to fork one
+takes ten times as long, so that what does not need them is asked for over LIGHT.
 
 A request is one byte with three descriptors: the job's own connection, stdout, stderr. What is to be run comes over
 that connection, and the result goes back the same way. All of them are pipes of the process that started this one.
@@ -26,7 +30,8 @@ import hocket.cli
 from hocket.boot import launcher
 from hocket.cli import _application
 
-from .forked_rank import become_program, start_afresh, start_rank
+from ..cpu_time import cpu_s
+from .forked_rank import become_program, end_with, start_afresh, start_rank
 from .preloaded import Preloaded
 from .requests import JobRequest, ProgramRequest, Request
 
@@ -41,15 +46,27 @@ _PRELOADED = (
 _TORCH = ("torchgen", "functorch")
 
 
-def main(listener: socket.socket) -> None:
-    """Import what ranks need, say so, and serve until the other side is gone."""
+def main(light: socket.socket, heavy: socket.socket) -> None:
+    """Import what ranks need, and serve on both sockets until the other side is gone."""
     for name in _PRELOADED:
         importlib.import_module(name)
-    torch = Preloaded("torch", _TORCH)
-    keras = Preloaded("keras", needs=torch)
-    for package in (torch, keras):
-        package.hide()
     _build_command_line()
+    own = os.getpid()
+    if os.fork() == 0:
+        light.close()
+        end_with(own)
+        torch = Preloaded("torch", _TORCH)
+        keras = Preloaded("keras", needs=torch)
+        for package in (torch, keras):
+            package.hide()
+        _listen(heavy)
+    else:
+        heavy.close()
+        _listen(light)
+
+
+def _listen(listener: socket.socket) -> None:
+    """Say that all is there, and fork a process for each request."""
     gc.collect()
     gc.freeze()  # a collection in a child would touch, and so copy, all that was imported
     assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not be forked"
@@ -92,7 +109,7 @@ def serve(server: int, descriptor: int, stdout: int, stderr: int) -> NoReturn:
             answer = _run_job(request) if isinstance(request, JobRequest) else _run_program(request, connection)
         except BaseException as error:
             answer = error
-        connection.send((answer, sum(os.times()[:4])))
+        connection.send((answer, cpu_s()))
     finally:
         os._exit(0)
 
@@ -111,5 +128,5 @@ def _run_program(request: ProgramRequest, connection: Connection) -> int:
 
 
 if __name__ == "__main__":
-    with socket.socket(fileno=int(sys.argv[1])) as inherited:
-        main(inherited)
+    with socket.socket(fileno=int(sys.argv[1])) as for_light, socket.socket(fileno=int(sys.argv[2])) as for_heavy:
+        main(for_light, for_heavy)
