@@ -25,7 +25,7 @@ demo: install
 	$(BIN)/python examples/mnist_ddp/demo.py
 
 test: install
-	$(BIN)/python -m pytest tests --ignore tests/native --ignore tests/system
+	$(BIN)/python -m pytest tests --ignore tests/native --ignore tests/system --enforce-budgets
 
 # Everything, every rank a fresh interpreter; in pieces: PART=1/4 to PART=4/4.
 test-full: install
@@ -42,7 +42,7 @@ test-native: install
 
 # What needs root and Debian packages; CONTRIBUTING.md lists them.
 test-system: install
-	$(BIN)/python -m pytest tests/system
+	$(BIN)/python -m pytest tests/system --enforce-budgets
 
 # Whether the tests see 40 small bugs, put in one after the other; ONLY=id: that one; AGAIN=1: those caught before, too.
 test-mutations: install

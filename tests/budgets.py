@@ -2,7 +2,8 @@
 
 A budget is wall seconds on two cores that give 1.7 times one. Those change by the minute, so what is compared is
 seconds of CPU, 1.7 for each: of this process, of the programs that tests start, and of the jobs of the fork server.
-A run prints what was not enough, and fails for it under `--enforce-budgets`.
+Seconds of a machine that is slowed down by others count for less (`cpu_time.slowness`, asked now and then). A run
+prints what was not enough, and fails for it under `--enforce-budgets`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from time import monotonic
 
 import pytest
 
-from .cpu_time import cpu_s
+from .cpu_time import cpu_s, slowness
 
 CPU_S_EACH = 1.7
 TODAY = "rooms of the first nine issues"
@@ -26,6 +27,7 @@ _OF_TODAY = {
     "mixing", "model", "pipeline", "prefork", "session", "sim", "torch", "trace", "train", "tune", "the project",
 }  # fmt: skip
 _SLOWEST = 20
+_SPEED_EVERY_S = 5.0
 
 
 def room_of(path: Path) -> str:
@@ -42,12 +44,13 @@ def budget_of(room: str) -> tuple[str, float]:
 
 @dataclass(frozen=True)
 class Spent:
-    """What one test took, its fixtures included."""
+    """What one test took, its fixtures included, and how many times as slow as usual the machine was."""
 
     room: str
     name: str
     wall_s: float
     cpu_s: float
+    slowness: float
 
 
 class BudgetKeeper:
@@ -62,6 +65,7 @@ class BudgetKeeper:
         self._cpu_s_elsewhere = cpu_s_elsewhere
         self._is_enforced = is_enforced
         self._spent: list[Spent] = []
+        self._slowness, self._slowness_until_s = 1.0, 0.0
 
     def _cpu_s(self) -> float:
         return cpu_s() + self._cpu_s_elsewhere()
@@ -69,20 +73,22 @@ class BudgetKeeper:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Measure a test."""
+        if monotonic() > self._slowness_until_s:
+            self._slowness, self._slowness_until_s = slowness(), monotonic() + _SPEED_EVERY_S
         began_s, cpu_s = monotonic(), self._cpu_s()
         try:
             return (yield)
         finally:
-            spent = Spent(room_of(item.path), item.nodeid, monotonic() - began_s, self._cpu_s() - cpu_s)
-            self._spent.append(spent)
+            taken = monotonic() - began_s, self._cpu_s() - cpu_s
+            self._spent.append(Spent(room_of(item.path), item.nodeid, *taken, self._slowness))
 
     def over_budget(self) -> list[str]:
         """Return a line for each budget that was not enough."""
         taken_s: dict[tuple[str, float], float] = defaultdict(float)
         for each in self._spent:
-            taken_s[budget_of(each.room)] += each.cpu_s
+            taken_s[budget_of(each.room)] += each.cpu_s / each.slowness
         return [
-            f"{owner}: {cpu_s:.0f} s of CPU, of {budget_s * CPU_S_EACH:.0f} s"
+            f"{owner}: {cpu_s:.0f} s of CPU at the usual speed, of {budget_s * CPU_S_EACH:.0f} s"
             for (owner, budget_s), cpu_s in taken_s.items()
             if cpu_s > budget_s * CPU_S_EACH
         ]
@@ -103,6 +109,8 @@ class BudgetKeeper:
         for room, tests in [*sorted(rooms.items()), ("all", self._spent)]:
             wall_s, cpu_s = sum(each.wall_s for each in tests), sum(each.cpu_s for each in tests)
             write(f"{room:<14}{wall_s:8.1f}{cpu_s:8.1f}{len(tests):7d}")
+        slownesses = sorted(each.slowness for each in self._spent) or [1.0]
+        write(f"the machine was {slownesses[len(slownesses) // 2]:.2f} times as slow as usual")
         terminalreporter.section(f"the {_SLOWEST} slowest tests: wall, CPU")
         for each in sorted(self._spent, key=lambda spent: -spent.wall_s)[:_SLOWEST]:
             write(f"{each.wall_s:8.1f}{each.cpu_s:8.1f}  {each.name}")

@@ -7,7 +7,7 @@ from itertools import combinations, product
 import pytest
 
 from . import tier
-from .tier import covering, sample
+from .tier import covering, halve, sample
 
 CASES = list(product("abc", range(4), (True, False), "xy"))
 
@@ -36,6 +36,15 @@ def test_a_sample_is_the_same_each_time() -> None:
     assert sample(CASES, 100) == CASES
     assert set(CASES[:3]) < set(sample(CASES, 5, always=CASES[:3]))
     assert len(sample(CASES, 5, always=CASES[:3])) == 8
+
+
+def test_tests_keep_other_halves_each() -> None:
+    values = ["gloo", "mpi", "shm", "ucx"]
+    tests = ("leaving", "death", "fork", "end")
+    halves = [halve(values, lambda value, test=test: f"{test}[{value}]") for test in tests]
+    assert all(len(half) == 2 for half in halves)
+    assert set().union(*halves) == set(values)
+    assert [len(halve(values[:count], str)) for count in range(4)] == [0, 1, 1, 2]
 
 
 def test_the_full_tier_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:

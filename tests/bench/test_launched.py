@@ -9,10 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from hocket.bench.launchers import mpich_job
+
+from ..program import start_python
 
 pytestmark = pytest.mark.timeout(150)
 BENCH = ("-m", "hocket.cli", "bench")
@@ -20,22 +24,20 @@ QUICK = ("--budget", "0.5", "--sizes", "8,4KiB", "--json")
 
 
 def run(*commands: tuple[Sequence[str], Mapping[str, str]]) -> list[tuple[int, str, str]]:
-    """Run commands at the same time; return exit codes, and what they wrote."""
-    started = [
-        subprocess.Popen(argv, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for argv, env in commands
-    ]
-    try:
-        written = [each.communicate(timeout=120) for each in started]
-    finally:
+    """Run Python's commands at the same time; return exit codes, and what they wrote."""
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(start_python(*arguments, folder=Path.cwd(), environment={**os.environ, **env}))
+            for arguments, env in commands
+        ]
         for each in started:
-            each.terminate()
-            each.wait()
-    return [(each.returncode, *both) for each, both in zip(started, written, strict=True)]
+            stack.callback(each.terminate)
+        written = [each.communicate(timeout=120) for each in started]
+    return [(each.returncode or 0, *both) for each, both in zip(started, written, strict=True)]
 
 
 def hocket_run(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "hocket.cli", "run", *arguments]
+    return ["-m", "hocket.cli", "run", *arguments]
 
 
 def results_of(text: str) -> set[tuple[str, str, int, int]]:
@@ -55,9 +57,12 @@ def test_one_of_the_ranks_tells_what_all_measured() -> None:
 
 def test_under_an_mpi_of_its_own() -> None:
     job = mpich_job([sys.executable, *BENCH, "run", "all_gather", "--library", "mpi4py,shm", *QUICK], 2)
-    ((code, out, err),) = run((job.processes[0].argv, job.processes[0].env))
-    assert code == 0, err
-    assert {target for _, target, _, _ in results_of(out)} == {"mpi4py", "shm"}
+    (launcher,) = job.processes
+    done = subprocess.run(
+        launcher.argv, env={**os.environ, **launcher.env}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert {target for _, target, _, _ in results_of(done.stdout)} == {"mpi4py", "shm"}
 
 
 def test_between_hosts_with_one_clock() -> None:
@@ -99,7 +104,7 @@ def test_a_wrong_result_of_one_rank_ends_all_of_them() -> None:
 )
 def test_what_cannot_be_under_a_launcher_is_said_once(arguments: tuple[str, ...], words: str) -> None:
     env = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
-    argv = [sys.executable, *BENCH, *arguments]
+    argv = [*BENCH, *arguments]
     (code, out, err), (other_code, _, other_err) = run((argv, env), (argv, {**env, "RANK": "1"}))
     assert (code, other_code, out, other_err) == (2, 2, "", "")
     assert words in err

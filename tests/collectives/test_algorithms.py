@@ -10,15 +10,15 @@ from hocket.collectives import Algorithm, algorithms, find_algorithm, verify
 from hocket.collectives.simulate import simulate
 from hocket.sim import Link
 
-from ..tier import is_full
+from ..tier import is_full, sample
 
 ALL = algorithms()
 FREE = Link(1e-6, 1e-9)  # reducing takes no time
 FAST = Link(1e-6, 1e-9, 0.3e-9)
 SLOW = Link(1e-7, 1e-9, 3e-9)
 SAMPLED = (257, 341, 512, 767, 1000, 1023, 1024)
-# In the quick tier the numbers around powers of two stand for those above 40.
-RANKS = (*range(1, 257), *SAMPLED) if is_full() else (*range(1, 41), 63, 64, 65, 127, 128, 129, 255, 256)
+# In the quick tier the numbers around powers of two stand for those above 25.
+RANKS = (*range(1, 257), *SAMPLED) if is_full() else (*range(1, 26), 31, 32, 33, 63, 64, 65, 128, 129, 256)
 NUM_BLOCKS = (1, 2, 7, 16, 40)
 
 
@@ -47,7 +47,7 @@ def test_every_number_of_ranks_is_proven(algorithm: Algorithm) -> None:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("name", ["ring", "circulant", "rabenseifner"])
+@pytest.mark.parametrize("name", sample(["ring", "circulant", "rabenseifner"], 1))
 def test_a_thousand_ranks_reduce(name: str) -> None:
     verify(find_algorithm("all_reduce", name).schedule(1024))
 
@@ -65,7 +65,7 @@ def test_circulant_broadcast_is_round_optimal_for_every_number_of_ranks(num_bloc
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("algorithm", ALL, ids=name_of)
 def test_the_simulated_time_is_that_of_the_formula(algorithm: Algorithm) -> None:
-    for num_ranks in (*range(1, 40), 64, 100, 127, 129, 256):
+    for num_ranks in (*range(1, 40 if is_full() else 18), 64, 100, 127, 129, 256):
         if algorithm.restriction(num_ranks):
             continue
         parameters = parameters_for(algorithm, num_ranks)

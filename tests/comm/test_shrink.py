@@ -103,7 +103,11 @@ def test_libraries_that_go_on(tmp_path: Path, victim: int) -> None:
 
 @pytest.mark.parametrize(
     ("how", "transports"),
-    [("kill", "all"), ("leave", "tcp,self"), *(pytest.param(*each, marks=full) for each in _OTHERS)],
+    [
+        ("kill", "all"),
+        pytest.param("leave", "tcp,self", marks=full),
+        *(pytest.param(*each, marks=full) for each in _OTHERS),
+    ],
 )
 def test_ucx_goes_on_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, transports: str) -> None:
     monkeypatch.setenv("UCX_TLS", transports)

@@ -135,12 +135,12 @@ _PREPARE: dict[str, Callable[[Cases, Case], Ready]] = {
 
 def some_cases(num_ranks: int) -> list[Case]:
     """All cases in the full tier, else a sample of them."""
-    return sample(all_cases(num_ranks), 1_000 if num_ranks < 8 else 300)
+    return sample(all_cases(num_ranks), 600 if num_ranks < 8 else 200)
 
 
 def some_large_cases(num_ranks: int) -> list[Case]:
     """All large cases in the full tier, else a sample of them."""
-    return sample(large_cases(num_ranks), 16 if num_ranks < 8 else 4)
+    return sample(large_cases(num_ranks), 10 if num_ranks < 8 else 4)
 
 
 def run_blocking(comm: hk.Communicator, cases: Sequence[Case], seed: int = 0) -> int:

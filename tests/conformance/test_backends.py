@@ -22,7 +22,7 @@ def _run(shm_only: hk.Communicator, backend: str, form: str) -> Counter[str]:
     comm.policy = hk.Policy.fixed({"*": backend})
     run = run_blocking if form == "blocking" else run_async
     declared = declarations()[backend].tested
-    run(comm, sample(all_cases(comm.size)[:: declared.one_case_in if declared else 1], 800))
+    run(comm, sample(all_cases(comm.size)[:: declared.one_case_in if declared else 1], 500))
     used = Counter(record.backend for record in comm.records())
     run(comm, some_large_cases(comm.size), seed=1)
     return used

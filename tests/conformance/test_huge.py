@@ -33,7 +33,7 @@ def _cases_64_mib(num_ranks: int) -> list[Case]:
             ("send_recv", items, -1),
         ):
             shapes.append((op, dtype, count, reduction, root))
-    return sample([Case(number, *shape) for number, shape in enumerate(shapes)], 3)
+    return sample([Case(number, *shape) for number, shape in enumerate(shapes)], 2)
 
 
 def _run_64_mib(comm: hk.Communicator) -> int:

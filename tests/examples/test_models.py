@@ -13,7 +13,7 @@ from hocket.trace.traffic import Traffic
 
 from ..naming import assert_names
 from ..program import run_python
-from ..tier import full
+from ..tier import full, sample
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -50,7 +50,7 @@ def run(name: str, num_ranks: int, *options: str) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(250)
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", sample(OPTIONS, 0, always=("gpt", "dlrm")))
 def test_two_ranks_train_as_one(name: str, tmp_path: Path) -> None:
     alone = run(name, 1, *OPTIONS[name])
     together = run(name, 2, *OPTIONS[name], "--traffic", str(tmp_path / "traffic.json"))

@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 # Arguments, what is printed, and what its numbers have to be.
 CASES: dict[str, tuple[list[str], str, Callable[..., bool]]] = {
     "train_gpt": (
-        ["150" if is_full() else "50"],
+        ["150" if is_full() else "40"],
         r"seen before: ([\d.]+) bits a byte; by how often each comes ([\d.]+)",
         lambda learned, guessed: learned < guessed - 0.5,
     ),

@@ -97,7 +97,7 @@ def test_end_of_a_program(run_job: Callable[..., Any], end: str, progress: str) 
 def test_finalize_while_another_thread_issues(run_job: Callable[..., Any]) -> None:
     script = """
 comm = hk.init(timeout=30, progress=sys.argv[1])
-for cycle in range(150):
+for cycle in range(int(sys.argv[2])):
     copy = comm.dup()
     begun = threading.Event()
     seen = []
@@ -121,7 +121,7 @@ for cycle in range(150):
     comm.barrier()
 """
     for progress in ("caller", "thread"):
-        job = run_job(script, 2, progress)
+        job = run_job(script, 2, progress, str(150 if is_full() else 30))
         assert (job.return_code, job.stderr) == (0, "")
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from ..tier import is_full
+
 pytestmark = pytest.mark.timeout(120)
 
 COUNTS = """
@@ -48,13 +50,13 @@ def cycle():
 cycle()
 before = counts()
 threads = len(os.listdir("/proc/self/task"))
-for _ in range(50):
+for _ in range(int(sys.argv[2])):
     cycle()
 note("counts", before=before, after=counts())
 assert segment_bytes() == 0
 wait_until(lambda: len(os.listdir("/proc/self/task")) == threads)  # one that was joined may still be on its way out
 """
-    job = run_job(COUNTS + script, 3, progress)
+    job = run_job(COUNTS + script, 3, progress, str(50 if is_full() else 10))
     assert (job.return_code, job.stderr) == (0, "")
     assert len(job.notes("counts")) == 3
     for note in job.notes("counts"):
@@ -75,7 +77,7 @@ for number in range(6):
 comm.barrier()
 before = counts()
 pages = segment_bytes()
-for number in range(200):
+for number in range(int(sys.argv[1])):
     cycle(number)
 comm.barrier()
 # The last member to leave gives the pages back, and may be a moment later than this one.
@@ -83,7 +85,7 @@ wait_until(lambda: segment_bytes() <= pages)
 note("counts", before=before, after=counts())
 comm.barrier()
 """
-    job = run_job(COUNTS + script, 2)
+    job = run_job(COUNTS + script, 2, str(200 if is_full() else 40))
     assert (job.return_code, job.stderr) == (0, "")
     for note in job.notes("counts"):
         assert note["after"] == note["before"]

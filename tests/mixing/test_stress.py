@@ -77,8 +77,8 @@ def _start_pauser(comm: hk.Communicator) -> subprocess.Popen[str] | None:
         (2, "thread", 0.2, False, False),
         (3, "caller", 0.2, False, False),
         (2, "caller", 0.1, True, False),
-        pytest.param(2, "caller", 0.5, False, True, marks=full),
-        (3, "thread", 0.5, False, True),
+        (2, "caller", 0.5, False, True),
+        pytest.param(3, "thread", 0.5, False, True, marks=full),
     ],
     ids=["2 ranks", "progress thread", "3 ranks and groups", "stopped now and then", "learning", "3 ranks learning"],
 )

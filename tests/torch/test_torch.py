@@ -63,7 +63,7 @@ def test_operations_under_torchrun() -> None:
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize(("num_ranks", "launcher"), [(2, "torchrun"), (3, "hocket")])
+@pytest.mark.parametrize(("num_ranks", "launcher"), [pytest.param(2, "torchrun", marks=full), (3, "hocket")])
 def test_every_operation_on_a_backend_of_its_own(num_ranks: int, launcher: str) -> None:
     assert run(num_ranks, "dist_calls.py", launcher=launcher).count("done") == num_ranks
 
