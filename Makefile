@@ -6,7 +6,7 @@ NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(shell find native -name '*.[ch
 
 PART ?= 1/1
 
-.PHONY: install demo test test-full test-loaded test-native test-system test-mutations lint format bench soak wheel clean
+.PHONY: install demo test test-full test-loaded test-native test-system test-mutations test-coverage lint format bench soak wheel clean
 .DEFAULT_GOAL := install
 
 install: $(VENV)/.native
@@ -47,6 +47,14 @@ test-system: install
 # Whether the tests see 40 small bugs, put in one after the other; ONLY=id: that one; AGAIN=1: those caught before, too.
 test-mutations: install
 	$(BIN)/python -m tests.mutations.run $(if $(ONLY),--only $(ONLY)) $(if $(AGAIN),--again)
+
+# Lines and branches of src/ that `make test` goes through, in ranks and other processes, too; TIER=full: all tests.
+TIER ?= quick
+test-coverage: install
+	mkdir -p build/coverage && rm -f build/coverage/data*
+	$(BIN)/python -m coverage run -m pytest tests --ignore tests/native --ignore tests/system --tier $(TIER) --deadline-factor 5
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
 
 lint: install
 	$(BIN)/ruff check --no-cache .
