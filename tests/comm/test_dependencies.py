@@ -11,24 +11,33 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def _sum_of_a_sum(comm: hk.Communicator, is_last: bool) -> list[float]:
-    """Over one library what comes of another, which rank 1 joins late, when rank 0 has issued both."""
+    """What comes of a slow operation is summed again; of the two to wait for, the quick one is over long before."""
     comm.finalize()
-    comm = hk.init(backends=["shm", "mpi"], timeout=30)
+    comm = hk.init(backends=["shm", "mpi", "gloo"], timeout=30)
     found = []
     for number in range(1, 6):
         x = np.full(10, float(number))
-        over = comm.all_reduce(np.ones(3), backend="shm", async_op=True)
-        over.wait()
+        wait_for_rank_0(comm)
+        quick = comm.all_reduce(np.ones(3), backend="mpi", async_op=True)
         if comm.rank == 1:
-            comm.recv(np.empty(1), 0)
-        slow = comm.all_reduce(x, backend="mpi", async_op=True)
-        work = comm.all_reduce(x, backend="shm", async_op=True, deps=[over, slow] if is_last else [slow, over])
+            quick.wait()
+        wait_for_rank_0(comm)
+        slow = comm.all_reduce(x, backend="gloo", async_op=True)
+        work = comm.all_reduce(x, backend="shm", async_op=True, deps=[quick, slow] if is_last else [slow, quick])
         if comm.rank == 0:
+            comm.send(np.ones(1), 1)
+            quick.wait()
             assert not any(work.test() for _ in range(100))
             comm.send(np.ones(1), 1)
         work.wait()
         found.append(float(x.sum()))
     return found
+
+
+def wait_for_rank_0(comm: hk.Communicator) -> None:
+    """Wait, on rank 1, until rank 0 says that it has issued everything."""
+    if comm.rank == 1:
+        comm.recv(np.empty(1), 0)
 
 
 @pytest.mark.parametrize("is_last", [True, False])

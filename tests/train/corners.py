@@ -369,6 +369,12 @@ def corners(comm: Communicator, folder: Path) -> dict[str, Any]:
     history = train(comm, model, (x, x), epochs=3)
     losses = plain_losses(plain, [(x, x)] * 3, F.mse_loss)
     found["frozen"] = int(model[1].num_batches_tracked), (history.batch_losses, losses)
+    model = made(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, WIDTH)))
+    plain = made(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, WIDTH)))
+    train(comm, model, (x, x), recompute=True)
+    for part in x.split(4):
+        plain(part)
+    found["statistics"] = [[each.tolist() for each in those[1].buffers()] for those in (model, plain)]
     found["jittered"] = train(comm, made(lambda: chain(classes=1)), Jittered(), epochs=2).batch_losses
     batches = [(x[:4], x[:4]), (x[4:], x[4:])]
     plain = made(chain)

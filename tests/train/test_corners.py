@@ -55,6 +55,12 @@ def test_a_tied_weight_counts_once_where_both_pipes_are_on_a_rank() -> None:
     assert (exact, other) == (pytest.approx(plain, rel=1e-6), pytest.approx(plain, rel=1e-6))
 
 
+def test_passes_that_are_done_again_leave_statistics_alone() -> None:
+    for rank in ranks():
+        found, plain = rank["statistics"]
+        assert found == [pytest.approx(each, rel=1e-6) for each in plain]
+
+
 def test_buffers_come_back_as_they_are() -> None:
     assert [rank["buffers"] for rank in ranks()] == [[True, True]] * 2
 
