@@ -8,6 +8,7 @@ prints what was not enough, and fails for it under `--enforce-budgets`.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from .cpu_time import cpu_s, slowness
 CPU_S_EACH = 1.7
 TODAY = "rooms of the first nine issues"
 LATER_ROOM_S = 18.0
-BUDGETS_S = {TODAY: 360.0, "docs": 40.0, "system": 420.0}
+BUDGETS_S = {TODAY: 360.0, "docs": 40.0, "system": 420.0, "native": math.inf}  # mostly the builds
 _OF_TODAY = {
     "bench", "boot", "cli", "collectives", "comm", "conformance", "examples", "faults", "keras", "measure", "memory",
     "mixing", "model", "pipeline", "prefork", "session", "sim", "torch", "trace", "train", "tune", "the project",

@@ -1,0 +1,125 @@
+"""What everybody waits for, in this checkout and in another one: is any of it slower than it was?
+
+Both checkouts need their .venv (`make install`). Their ranks are processes of their own, whose samples take turns.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from hocket.measure import (
+    Comparison,
+    Contender,
+    Coordinator,
+    direct_job,
+    finish,
+    judge,
+    measure,
+    null_rows,
+    pin,
+    progress,
+    report,
+    run_script,
+    script_parser,
+    serve,
+    settings_of,
+)
+
+THIS, OTHER = "this checkout", "the other one"
+ALL_REDUCE, TO_AND_FRO = "all_reduce of 16 bytes", "16 bytes there and back"
+DDP_STEP, PIPELINE_STEP = "DDP step", "pipeline step"
+CASES = (ALL_REDUCE, TO_AND_FRO, DDP_STEP, PIPELINE_STEP)
+TARGET = 0.97  # what two runs of the same code differ by
+WIDTH, NUM_MICRO_BATCHES = 256, 4
+
+
+def serve_rank(name: str) -> None:
+    """One rank of a checkout."""
+    import numpy as np
+    import torch
+    import torch.distributed as dist
+
+    import hocket as hk
+    from hocket import pipeline
+    from hocket.train import MicroBatch, PipelineExecutor, graph_of
+
+    torch.set_num_threads(1)
+    comm = hk.init(progress="caller")
+    pin(comm.rank)
+    x, y = np.ones(4, np.float32), np.ones(4, np.float32)
+    peer = 1 - comm.rank
+
+    def all_reduce(iterations: int) -> None:
+        for _ in range(iterations):
+            comm.all_reduce(x, "max")
+
+    def there_and_back(iterations: int) -> None:
+        for _ in range(iterations):
+            if comm.rank == 0:
+                comm.send(x, peer)
+                comm.recv(y, peer)
+            else:
+                comm.recv(y, peer)
+                comm.send(x, peer)
+
+    def network() -> torch.nn.Sequential:
+        torch.manual_seed(0)
+        layers = [each for _ in range(4) for each in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh())]
+        return torch.nn.Sequential(*layers)
+
+    dist.init_process_group("hocket")
+    replica = torch.nn.parallel.DistributedDataParallel(network())
+    inputs = torch.ones(8, WIDTH)
+
+    def ddp_step(iterations: int) -> None:
+        for _ in range(iterations):
+            replica.zero_grad()
+            replica(inputs).sum().backward()
+
+    graph = graph_of(network())
+    split = graph.split([0, len(graph.layers) // 2, len(graph.layers)])
+    table = pipeline.build("1f1b", 2, NUM_MICRO_BATCHES)
+    executor = PipelineExecutor(table, split, comm, lambda output, _: output.sum())
+    batch = [MicroBatch({split.batch_inputs[0]: part}, None) for part in inputs.split(8 // NUM_MICRO_BATCHES)]
+
+    def pipeline_step(iterations: int) -> None:
+        for _ in range(iterations):
+            executor.step(batch)
+
+    runs = dict(zip(CASES, (all_reduce, there_and_back, ddp_step, pipeline_step), strict=True))
+    serve([Contender(case, name, run) for case, run in runs.items()], comm.rank, comm.barrier)
+    executor.close()
+    dist.destroy_process_group()
+    comm.finalize()
+
+
+def main() -> int:
+    parser = script_parser(__doc__.split("\n\n")[0])
+    parser.add_argument("other", type=Path, metavar="CHECKOUT", help="folder of the other checkout")
+    options = parser.parse_args()
+    trees = {THIS: Path(__file__).resolve().parents[1], OTHER: options.other.resolve()}
+    for tree in trees.values():
+        if not (tree / ".venv" / "bin" / "python").exists():
+            parser.error(f"{tree} has no .venv: run `make install` there first")
+    jobs = [
+        direct_job(
+            name,
+            (str(tree / ".venv/bin/python"), __file__, "--rank", name),
+            2,
+            {"OMP_NUM_THREADS": "1", "LOCAL_RANK": "0"},
+        )
+        for name, tree in trees.items()
+    ]
+    with Coordinator(jobs) as coordinator, progress("two checkouts") as on_round:
+        measured = measure(coordinator, settings_of(options), on_round=on_round)
+    rows = [judge(measured, Comparison(case, THIS, (OTHER,), TARGET)) for case in CASES]
+    claim = "what everybody waits for takes no longer than in the other checkout"
+    return finish(report(claim, [*rows, *null_rows(measured)], [measured]), options)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--rank"]:
+        serve_rank(sys.argv[2])
+    else:
+        run_script(main)
