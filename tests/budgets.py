@@ -17,7 +17,7 @@ from time import monotonic
 
 import pytest
 
-from .cpu_time import cpu_s, slowness
+from .cpu_time import cpu_seconds, slowness
 
 CPU_S_EACH = 1.7
 TODAY = "rooms of the first nine issues"
@@ -69,7 +69,7 @@ class BudgetKeeper:
         self._slowness, self._slowness_until_s = 1.0, 0.0
 
     def _cpu_s(self) -> float:
-        return cpu_s() + self._cpu_s_elsewhere()
+        return cpu_seconds() + self._cpu_s_elsewhere()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:

@@ -11,7 +11,7 @@ _DATA = bytes(8 << 20)
 _USUAL_S = 0.0106  # to hash `_DATA`, on a machine for which budgets were made, when its two cores give 1.7 times one
 
 
-def cpu_s() -> float:
+def cpu_seconds() -> float:
     """Return what this process and the children that it has waited for have taken, in seconds of CPU."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)

@@ -33,7 +33,7 @@ def run(*commands: tuple[Sequence[str], Mapping[str, str]]) -> list[tuple[int, s
         for each in started:
             stack.callback(each.terminate)
         written = [each.communicate(timeout=120) for each in started]
-    return [(each.returncode or 0, *both) for each, both in zip(started, written, strict=True)]
+        return [(each.wait(0), *both) for each, both in zip(started, written, strict=True)]
 
 
 def hocket_run(*arguments: str) -> list[str]:
@@ -58,9 +58,8 @@ def test_one_of_the_ranks_tells_what_all_measured() -> None:
 def test_under_an_mpi_of_its_own() -> None:
     job = mpich_job([sys.executable, *BENCH, "run", "all_gather", "--library", "mpi4py,shm", *QUICK], 2)
     (launcher,) = job.processes
-    done = subprocess.run(
-        launcher.argv, env={**os.environ, **launcher.env}, capture_output=True, text=True, timeout=120, check=False
-    )
+    environment = {**os.environ, **launcher.env}
+    done = subprocess.run(launcher.argv, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert {target for _, target, _, _ in results_of(done.stdout)} == {"mpi4py", "shm"}
 

@@ -18,8 +18,6 @@ from .catalogue import NATIVE, Mutation
 
 THE_PROJECT = "the project"  # the tests that lie in tests/ itself
 _LEFT_OUT = ("mutations", "native", "system")  # the two others are not part of `make test`
-# What every room's tests stand on: their own folders are not enough to know them by.
-_SHARED = ("conftest.py", "tier.py", "program.py", "budgets.py", "prefork")
 # Whose tests go through most of what has no room of its own, or is wired together there.
 _FIRST = {
     NATIVE: ("conformance", "comm", "sim", "collectives", "mixing"),
@@ -72,7 +70,8 @@ def fingerprint(root: Path, room: str, mutation: Mutation | None = None) -> str:
     digest = hashlib.sha256(repr(mutation).encode())
     tests = root / "tests"
     own = tests.glob("test_*.py") if room == THE_PROJECT else [tests / room]
-    for top in (root / "src", root / "native", *(tests / each for each in _SHARED), *own):
+    shared = [each for each in tests.glob("*.py") if not each.name.startswith("test_")]
+    for top in (root / "src", root / "native", tests / "prefork", *sorted(shared), *own):
         for path in sorted([top] if top.is_file() else top.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so":
                 digest.update(f"\0{path.relative_to(root)}\0".encode() + path.read_bytes())

@@ -23,7 +23,7 @@ import numpy as np
 
 from hocket.session import spawned, world
 
-from ..cpu_time import cpu_s
+from ..cpu_time import cpu_seconds
 from .requests import RankTask, TaskEnd
 
 _TORCH_SEED = 67280421310721  # torch's own, of c10/core/GeneratorImpl.h
@@ -43,14 +43,14 @@ def main(address: str) -> None:
         base |= {name: value for name, value in os.environ.items() if name not in _without_those_of_mpi(os.environ)}
         _look_new(task, base)
         given, settings = dict(os.environ), _settings()
-        before_s = cpu_s()
+        before_s = cpu_seconds()
         spawned.main(Path(task.folder))
         if world._session.world is not None:
             world._session.world.finalize()  # as the end of a process does
         gc.collect()  # what hangs in cycles ends here on all ranks, and not in the midst of the next task
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        connection.send(TaskEnd(cpu_s() - before_s, "torch" in sys.modules, _remains(given, settings)))
+        connection.send(TaskEnd(cpu_seconds() - before_s, "torch" in sys.modules, _remains(given, settings)))
 
 
 def _receive(connection: Connection) -> RankTask | None:

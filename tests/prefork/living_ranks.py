@@ -66,7 +66,7 @@ class RankPool:
             return result
         self._imports_torch[file] = has_torch
         kind = _Kind(num_ranks, is_heavy, has_torch, kind.variables)
-        if kind in self._sets:
+        if kind in self._sets or (has_torch and not is_heavy):  # the latter are asked for no more: heavy ones will be
             ranks.close()
         else:
             self._sets[kind] = ranks

@@ -4,8 +4,8 @@ root, with the descriptors of two sockets.
 A fresh interpreter spends a second in imports before it does anything: most of the time of most tests. Here that is
 done once. In `make test-full` ranks and programs are fresh interpreters, as a user's are.
 
-What is asked for over HEAVY finds torch and Keras imported. They make a process five times as large, and to fork one
-takes ten times as long, so that what does not need them is asked for over LIGHT.
+What is asked for over HEAVY finds torch and Keras imported. They make a process five times as large, and a program
+that does nothing takes three times as much CPU, so that what does not need them is asked for over LIGHT.
 
 A request is one byte with three descriptors: the job's own connection, stdout, stderr. What is to be run comes over
 that connection, and the result goes back the same way. All of them are pipes of the process that started this one.
@@ -30,7 +30,7 @@ import hocket.cli
 from hocket.boot import launcher
 from hocket.cli import _application
 
-from ..cpu_time import cpu_s
+from ..cpu_time import cpu_seconds
 from .forked_rank import become_program, end_with, start_afresh, start_rank
 from .preloaded import Preloaded
 from .requests import JobRequest, ProgramRequest, Request
@@ -109,7 +109,7 @@ def serve(server: int, descriptor: int, stdout: int, stderr: int) -> NoReturn:
             answer = _run_job(request) if isinstance(request, JobRequest) else _run_program(request, connection)
         except BaseException as error:
             answer = error
-        connection.send((answer, cpu_s()))
+        connection.send((answer, cpu_seconds()))
     finally:
         os._exit(0)
 

@@ -71,8 +71,8 @@ WORLDS = {
     (1, 2): [Case("chain", "gpipe"), Case("language", "1f1b"), Case("images", "1f1b")],
 }
 WORLDS = {world: [case for case in cases if _is_possible(case, world[0])] for world, cases in WORLDS.items()}
-# In the quick tier every model, schedule with its parameters, type and pass comes in one world or another, and both
-# models that are not the same when they are computed again.
+# In the quick tier every model, schedule with its parameters, type and pass comes in one world or another, and
+# recomputation with each model that has it.
 CASES = covering(
     [(world, case) for world, cases in WORLDS.items() for case in cases],
     lambda each: (each[0], *_factors(each[1]), (each[1].passes == ("recompute",)) and each[1].model),
