@@ -80,7 +80,10 @@ class BusyProcesses:
 
     def __init__(self, count: int) -> None:
         command = [sys.executable, "-c", _BUSY, str(os.getpid())]
-        self._processes = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(count)]
+        # Each in a session of its own, as other users' programs are: Linux may share the cores among sessions.
+        self._processes = [
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) for _ in range(count)
+        ]
 
     def close(self) -> None:
         """End them; none may have ended before."""

@@ -152,4 +152,7 @@ note("counts", before=before, after=counts())
     job = run_job(script, 2)
     assert (job.return_code, job.stderr) == (0, "")
     for note in job.notes("counts"):
-        assert note["after"] == note["before"]
+        (files, threads), (files_before, threads_before) = note["after"], note["before"]
+        assert threads == threads_before
+        # Those of the last cycle are still open, and the number of connections that UCX makes differs by one.
+        assert abs(files - files_before) <= 2
