@@ -27,12 +27,13 @@ demo: install
 test: install
 	$(BIN)/python -m pytest tests --ignore tests/native --ignore tests/system --enforce-budgets
 
-# Everything, every rank a fresh interpreter; in pieces: PART=1/4 to PART=4/4.
+# Everything but tests/system, every rank a fresh interpreter; in pieces: PART=1/4 to PART=4/4.
 test-full: install
 	$(BIN)/python -m pytest tests --ignore tests/system --tier full --part $(PART)
 
 # What communicates, beside eight busy processes, with deadlines ten times as long; it has no time limit of its own.
-COMMUNICATING := boot comm conformance faults keras memory mixing model session torch train tune
+COMMUNICATING := bench boot cli comm conformance examples faults keras memory mixing model openness pipeline session \
+	torch train tune
 test-loaded: install
 	$(BIN)/python -m pytest $(COMMUNICATING:%=tests/%) --busy 8 --deadline-factor 10
 

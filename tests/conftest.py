@@ -16,12 +16,17 @@ from hocket.bench.launchers import wheel_file
 from hocket.boot.launcher import run_job as run_fresh_job
 from hocket.session import spawner
 
-from . import backends, naming, tier
+from . import backends, naming, options, tier
 from .budgets import BudgetKeeper
 from .load import FACTOR_VARIABLE, BusyProcesses, patient, scale_subprocesses, scale_timeouts, scaled
 from .program import FORK_SERVER, RANK_POOL
 
-_SPAWNING = ("bench", "comm", "conformance", "keras", "mixing", "model", "session", "train", "tune")
+# Variables of a launcher, or of another job, would make ranks of the tests' processes; those that are kept are meant
+# for tests.
+_LAUNCHERS = (
+    "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_", "ROLE_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "TORCHELASTIC_",
+)  # fmt: skip
+_KEPT = ("HOCKET_ISA", "HOCKET_SOAK", "HOCKET_TEST_")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,18 +34,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("hocket")
     group.addoption("--tier", choices=["quick", "full"], default="quick", help="quick: a fixed sample; full: all tests")
     group.addoption("--enforce-budgets", action="store_true", help="fail when a room takes more CPU than its budget")
-    group.addoption("--busy", metavar="N", type=int, default=0, help="run beside N processes that are always busy")
-    group.addoption("--deadline-factor", metavar="X", type=float, default=1.0, help="deadlines of tests, times X")
-    group.addoption("--part", metavar="I/N", default="1/1", help="only the I-th of N parts of the test files")
+    number, factor, part = options.number_of_processes, options.factor, options.part
+    group.addoption("--busy", metavar="N", type=number, default=0, help="run beside N processes that are always busy")
+    group.addoption("--deadline-factor", metavar="X", type=factor, default=1.0, help="deadlines of tests, times X")
+    group.addoption("--part", metavar="I/N", type=part, default="1/1", help="only the I-th of N parts of the files")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ctrl-C works in the processes that tests start.
+    """Ctrl-C works in the processes that tests start, and no variable of this user's reaches them.
 
     A shell without job control starts its background jobs with SIGINT ignored, every process below inherits that, and
     Python then installs no handler: `make test &` would fail in all tests that interrupt something.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in list(os.environ):
+        if name.startswith((*_LAUNCHERS, "HOCKET_")) and not name.startswith(_KEPT):
+            del os.environ[name]
+    FORK_SERVER.take_variables()
     os.environ[tier.VARIABLE] = config.getoption("tier")
     keeper = BudgetKeeper(lambda: FORK_SERVER.cpu_s, config.getoption("enforce_budgets"))
     config.pluginmanager.register(keeper, "hocket-budgets")
@@ -49,10 +59,20 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(BusyProcesses(config.getoption("busy")).close)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End the ranks that live on. How they end belongs to the tests."""
+    RANK_POOL.close()
+    if RANK_POOL.bad_ends and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how much use ranks that live on were."""
     if not tier.is_full():
         terminalreporter.write_line(RANK_POOL.summary())
+        for line in RANK_POOL.bad_ends:
+            terminalreporter.write_line(line, red=True)
 
 
 def pytest_unconfigure() -> None:
@@ -61,19 +81,23 @@ def pytest_unconfigure() -> None:
     FORK_SERVER.close()
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)  # what -k and --lf select are some of those of a tier or part, not others
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what other parts, or the full tier alone, run."""
-    number, _, count = config.getoption("part").partition("/")
-    if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
-        raise pytest.UsageError(f"--part must be I/N with I of 1 to N, such as 2/4, not {config.getoption('part')!r}")
-    files = sorted({item.path for item in items})
-    own = set(files[int(number) - 1 :: int(count)])
-    chosen = [item for item in items if item.path in own]
+    """Leave out what other parts, or the full tier alone, run; but not what is asked for by name, as
+    ``file.py::test``."""
+    asked_for = {Path(arg.partition("::")[0]).resolve() for arg in config.args if "::" in arg}
+    part = config.getoption("part")
+    files = sorted(Path(__file__).parent.rglob("test_*.py"))  # all there are, whatever is collected
+    own = set(files[part.number - 1 :: part.count])
+    chosen = [item for item in items if item.path in own or item.path in asked_for]
     if not tier.is_full():
-        chosen = tier.choose_items([item for item in chosen if item.get_closest_marker("full") is None])
-    scale_timeouts(chosen, float(config.getini("timeout")))
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        sampled = [item for item in chosen if item.path not in asked_for and item.get_closest_marker("full") is None]
+        kept = {*tier.choose_items(sampled), *(item for item in chosen if item.path in asked_for)}
+        chosen = [item for item in chosen if item in kept]
+    if scaled(1.0) != 1.0:
+        scale_timeouts(chosen, float(config.getoption("timeout") or config.getini("timeout")))
+    left_out = set(items) - set(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = chosen
 
 
@@ -95,11 +119,8 @@ def _no_tables_of_this_user(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="module", autouse=True)
 def _tasks_of_spawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Where tests use `hocket.spawn`: what they run travels by value, as ranks are other interpreters, which cannot
-    import what lies in the folder of a test; and records of failures stay out of the tree."""
-    if request.path.parent.name not in _SPAWNING:
-        yield
-        return
+    """What `hocket.spawn` runs travels by value, as ranks are other interpreters, which cannot import what lies in the
+    folder of a test; and records of failures stay out of the tree."""
     for module in (request.module, sys.modules.get(request.module.__package__), backends, naming, tier):
         if module is not None:
             cloudpickle.register_pickle_by_value(module)

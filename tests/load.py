@@ -7,9 +7,11 @@ tenth of themselves, and what needs several processes at once waits for the slow
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -18,6 +20,8 @@ import pytest
 
 from hocket.boot.job_result import JobResult
 from hocket.boot.supervisor import Patience
+
+from .prefork.program import ForkedProgram
 
 FACTOR_VARIABLE = "HOCKET_TEST_DEADLINE_FACTOR"
 _BUSY = """
@@ -46,8 +50,6 @@ def patient(run_job: Callable[..., JobResult]) -> Callable[..., JobResult]:
 
 def scale_timeouts(items: list[pytest.Item], default_s: float) -> None:
     """Give every test the deadline that it has in this run."""
-    if scaled(1.0) == 1.0:
-        return
     for item in items:
         marker = item.get_closest_marker("timeout")
         seconds = marker.args[0] if marker is not None and marker.args else default_s
@@ -55,20 +57,31 @@ def scale_timeouts(items: list[pytest.Item], default_s: float) -> None:
 
 
 def scale_subprocesses(patch: pytest.MonkeyPatch) -> None:
-    """Let this process wait for its children as long as it is to in this run."""
-    wait, communicate = subprocess.Popen.wait, subprocess.Popen.communicate
+    """Let this process wait for its children, and for forked programs, as long as it is to in this run."""
+    for kind in (subprocess.Popen, ForkedProgram):
+        for name in ("wait", "communicate"):
+            patch.setattr(kind, name, _scaling(getattr(kind, name)))
 
-    def longer(timeout: float | None) -> float | None:
-        return None if timeout is None else scaled(timeout)
 
-    def wait_longer(process: subprocess.Popen[Any], timeout: float | None = None) -> int:
-        return wait(process, longer(timeout))
+def _scaling(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that scales its `timeout`, but not where it is called by another such one."""
 
-    def communicate_longer(process: subprocess.Popen[Any], input: Any = None, timeout: float | None = None) -> Any:
-        return communicate(process, input, longer(timeout))
+    signature = inspect.signature(method)
 
-    patch.setattr(subprocess.Popen, "wait", wait_longer)
-    patch.setattr(subprocess.Popen, "communicate", communicate_longer)
+    def scale(*args: Any, **options: Any) -> Any:
+        given = signature.bind(*args, **options).arguments
+        if given.get("timeout") is None or getattr(_calls, "is_scaled", False):
+            return method(**given)
+        _calls.is_scaled = True
+        try:
+            return method(**given | {"timeout": scaled(given["timeout"])})
+        finally:
+            _calls.is_scaled = False
+
+    return scale
+
+
+_calls = threading.local()
 
 
 class BusyProcesses:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from . import tier
-from .load import scaled
 from .prefork.client import ForkServer
 from .prefork.living_ranks import RankPool
 from .prefork.program import ForkedProgram, start_fresh_program
@@ -34,7 +33,7 @@ def run_python(
     if tier.is_full():
         command = [sys.executable, *arguments]
         return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=timeout_s)
-    return FORK_SERVER.run_program(arguments, folder=folder, environment=env, timeout_s=scaled(timeout_s))
+    return FORK_SERVER.run_program(arguments, folder=folder, environment=env, timeout_s=timeout_s)
 
 
 def start_python(

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 
 import pytest
 
-from .budgets import BudgetKeeper, Spent, budget_of, room_of
+from .budgets import BUDGETS_S, LATER_ROOM_S, TODAY, BudgetKeeper, Spent, budget_of, room_of
 from .cpu_time import slowness
 
 
 def test_rooms_have_budgets() -> None:
-    assert room_of(Path("/a/tests/faults/test_exit.py")) == "faults"
-    assert room_of(Path("/a/tests/test_docs.py")) == "docs"
-    assert room_of(Path("/a/tests/test_tier.py")) == "the project"
+    tests = Path(__file__).parent
+    assert room_of(tests / "faults" / "test_exit.py") == "faults"
+    assert room_of(tests / "test_docs.py") == "docs"
+    assert room_of(tests / "test_tier.py") == "the project"
     assert budget_of("faults") == budget_of("the project") == ("rooms of the first nine issues", 360)
-    assert budget_of("of tomorrow") == ("of tomorrow", 18)
+    assert budget_of("of tomorrow") == ("of tomorrow", LATER_ROOM_S)
+
+
+def test_the_page_shows_the_same_budgets() -> None:
+    page = Path(__file__).parents[1] / "CONTRIBUTING.md"
+    rows = re.findall(r"^\| [^|]+ \| (?:`tests/(\w+)`)?[^|]* \| (\d+) \|$", page.read_text(), re.MULTILINE)
+    shown = {room or TODAY: float(seconds) for room, seconds in rows}
+    assert shown == {room: seconds for room, seconds in BUDGETS_S.items() if math.isfinite(seconds)}
 
 
 @pytest.mark.parametrize(("cpu_s", "is_over"), [(67, False), (69, True)])

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Collection
+import sys
+from collections.abc import Collection, Iterable, Sized
 from types import ModuleType
+from typing import TypeVar
+
+Entry = TypeVar("Entry")
 
 
 def module_names(package: ModuleType) -> list[str]:
@@ -18,13 +22,45 @@ def module_names(package: ModuleType) -> list[str]:
     return sorted(each.name for each in pkgutil.iter_modules(package.__path__) if not each.name.startswith("_"))
 
 
-def discover(package: ModuleType, besides: Collection[str] = ()) -> list[ModuleType]:
+def discover(package: ModuleType, besides: Collection[str] = (), into: Sized | None = None) -> list[ModuleType]:
     """Import a package's modules, by `module_names`, and return them in that order.
 
     Args:
         package: the one to search.
         besides: names of modules that are no entries, but what entries are built on. They are named, not guessed by
             what a module lacks: an entry that forgot to declare itself has to raise, not to disappear.
+        into: where modules register their entries while they are imported.
+
+    Raises:
+        ImportError: a module registered nothing in `into`.
     """
-    names = [name for name in module_names(package) if name not in besides]
-    return [importlib.import_module(f"{package.__name__}.{name}") for name in names]
+    names = [f"{package.__name__}.{name}" for name in module_names(package) if name not in besides]
+    return [_load(name, into) for name in names]
+
+
+def by_name(what: str, entries: Iterable[tuple[str, Entry]]) -> dict[str, Entry]:
+    """Return entries by their names, in the order given.
+
+    Args:
+        what: they are, such as "backend".
+        entries: name and entry of each.
+
+    Raises:
+        ImportError: two have the same name.
+    """
+    found: dict[str, Entry] = {}
+    for name, entry in entries:
+        if name in found:
+            raise ImportError(f"there is a {what} {name!r} already")
+        found[name] = entry
+    return found
+
+
+def _load(name: str, into: Sized | None) -> ModuleType:
+    if into is None or name in sys.modules:
+        return importlib.import_module(name)
+    before = len(into)
+    module = importlib.import_module(name)
+    if len(into) == before:
+        raise ImportError(f"{name} registers nothing; {module.__file__} is no entry of {name.rpartition('.')[0]}")
+    return module

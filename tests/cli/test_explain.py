@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hocket.backends import declarations
 from hocket.comm.policy import CHOOSABLE
 from hocket.tune import Row, Table, save_table, this_machine
 
@@ -41,7 +42,10 @@ def test_without_a_table(folder: Path) -> None:
     head, why, *candidates = done.stdout.splitlines()
     assert head == "all_reduce of 1 MiB float32 between 2 ranks: shm"
     assert why == "  why: a model decides, as no table was measured here"
-    assert [line.split()[:2] for line in candidates] == [["1.", "shm"], ["2.", "mpi"], ["3.", "gloo"]]
+    named = [line.split()[1] for line in candidates]
+    assert [line.split()[0] for line in candidates] == [f"{place}." for place in range(1, len(candidates) + 1)]
+    assert set(named) == {name for name, each in declarations().items() if not each.is_optional}
+    assert [name for name in named if name in ("shm", "mpi", "gloo")] == ["shm", "mpi", "gloo"]
     assert all(line.endswith("(modelled)") for line in candidates)
 
 

@@ -26,6 +26,9 @@ from hocket.errors import (
 )
 
 from ..naming import Given, raises
+from ..prefork.program import start_fresh_program
+
+pytestmark = pytest.mark.own_ranks  # the launcher's own time limit and reports, not those of ranks that live on
 
 
 class _Unpicklable(Exception):
@@ -135,6 +138,48 @@ def _hang(comm: hk.Communicator) -> None:
 def test_timeout() -> None:
     with raises(CommTimeout, names=("2", "1 s")):
         hk.spawn(_hang, 2, timeout=1)
+
+
+_WAITING = """
+import signal, sys, threading
+import hocket as hk
+
+def wait(comm):
+    comm.barrier()
+    if comm.rank == 0:
+        print("here", flush=True)
+    signal.pause()
+
+if sys.argv[1:]:
+    signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
+try:
+    hk.spawn(wait, 2)
+except hk.RemoteError:
+    print("raised", flush=True)
+"""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("number", "arguments", "code", "printed"),
+    [
+        (signal.SIGINT, (), -signal.SIGINT, "here"),
+        (signal.SIGTERM, (), -signal.SIGTERM, "here"),
+        (signal.SIGTERM, ("handles",), 0, "here heard raised"),
+    ],
+)
+def test_signals_do_what_they_would_have_done(
+    tmp_path: Path, number: int, arguments: tuple[str, ...], code: int, printed: str
+) -> None:
+    (tmp_path / "waits.py").write_text(_WAITING)
+    command = [sys.executable, "waits.py", *arguments]
+    with start_fresh_program(command, folder=tmp_path, environment=os.environ) as program:
+        assert program.stdout is not None
+        first = program.stdout.readline()
+        program.send_signal(number)
+        stdout, stderr = program.communicate(timeout=40)
+    assert (program.returncode, (first + stdout).split()) == (code, printed.split())
+    assert ("KeyboardInterrupt" in stderr) == (number == signal.SIGINT)
 
 
 @pytest.mark.timeout(30)

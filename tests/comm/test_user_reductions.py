@@ -14,6 +14,8 @@ import hocket as hk
 
 from ..naming import raises
 
+pytestmark = pytest.mark.own_ranks  # reductions that were registered cannot be taken back
+
 
 def _larger_magnitude(a: Any, b: Any) -> Any:
     """Not commutative: of two of equal size the first stays."""
@@ -68,7 +70,6 @@ def _run(comm: hk.Communicator, backend: str) -> bool:
     return True
 
 
-@pytest.mark.own_ranks  # reductions that were registered cannot be taken back
 @pytest.mark.parametrize("backend", ["shm", "mpi"])
 def test_against_numpy(backend: str) -> None:
     assert all(hk.spawn(_run, 3, backend, timeout=50))

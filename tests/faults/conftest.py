@@ -23,7 +23,7 @@ from ..prefork.forked_rank import MARK, process_name
 from ..prefork.program import ForkedProgram, start_fresh_program
 from ..program import start_python
 
-DEADLINE_S = scaled(110.0)
+DEADLINE_S = 110.0
 Running = subprocess.Popen[str] | ForkedProgram
 _BIN = Path(sys.executable).parent
 _PRELUDE = Path(__file__).parent / "prelude.py"
@@ -67,7 +67,7 @@ class Job:
         return {int(path.stem.removeprefix("rank-")): json.loads(path.read_text()) for path in paths}
 
     def wait_for_note(self, what: str, count: int = 1) -> None:
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + scaled(DEADLINE_S)
         while len(self.notes(what)) < count:
             assert time.monotonic() < deadline, f"no note {what!r}"
             assert any(process.poll() is None for process in self.processes), "".join(

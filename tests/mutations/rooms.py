@@ -34,7 +34,8 @@ class Run:
     """How the tests of a room went.
 
     Args:
-        kind: "passed"; "test": one failed; "collection": they could not be imported or begun; "time-out"; "crash".
+        kind: "passed"; "test": one failed; "collection": they could not be imported; "time-out"; "crash";
+            "broken": pytest itself did not work.
         test: that failed, or was the last to begin; empty where none did.
         seconds: that it took.
         failed: all that did.
@@ -160,11 +161,14 @@ def judge(code: int | None, output: str) -> tuple[str, str]:
         return "time-out", begun[-1] if begun else ""
     if code == 0 or code == 5:  # 5: no tests are there
         return "passed", ""
-    if code < 0:
-        return "crash", begun[-1] if begun else ""
     failed = failed_tests(output)
-    is_test = code == 1 and failed and "::" in failed[0]
-    return "test" if is_test else "collection", failed[0] if failed else ""
+    if code < 0 and begun:
+        return "crash", begun[-1]
+    if code == 1 and failed and "::" in failed[0]:
+        return "test", failed[0]
+    if code in (1, 2) and failed:
+        return "collection", failed[0]
+    return "broken", ""  # pytest itself, its command line, or the machine
 
 
 def failed_tests(output: str) -> list[str]:

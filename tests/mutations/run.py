@@ -53,7 +53,7 @@ class Hunt:
         self._rooms = rooms(project.root)
         log = _FOLDER / "whose-code.log"
         found = run_tests(project.python, project.root, [_WHOSE_CODE], deadline_s=_CONFIRM_DEADLINE_S, log=log)
-        if found.kind != "passed":
+        if found.kind != "passed" or "passed" not in log.read_text():
             raise FailsWithoutBug(f"the code of another checkout runs in {project.root}; see {log}")
 
     def run(self, mutation: Mutation, *, others: bool) -> Result | None:
@@ -93,15 +93,17 @@ class Hunt:
             found = run_room(
                 self._project.python, self._project.root, room, mutation, deadline_s=deadline_s, log=log, without=flaky
             )
-            if found.kind != "test":
+            if found.kind == "passed":
                 return found
             with self._project.unmutated_for_a_while(mutation):
                 without = run_tests(
-                    self._project.python, self._project.root, [found.test],
+                    self._project.python, self._project.root, [found.test or _WHOSE_CODE],
                     deadline_s=_CONFIRM_DEADLINE_S, log=_FOLDER / "confirmed.log",
                 )  # fmt: skip
             if without.kind == "passed":
                 return found
+            if not found.test:
+                raise FailsWithoutBug(f"pytest does not work in {self._project.root}; see {log}")
             tell(f"    {found.test} fails without the bug, too")
             flaky.append(found.test)
             if len(flaky) > most_flaky:

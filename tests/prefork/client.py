@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -11,12 +12,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from hocket.boot.job_result import JobResult
 from hocket.boot.launcher import run_job as run_fresh_job
 from hocket.boot.supervisor import Patience
 
+from ..cpu_time import cpu_seconds_of
 from .program import ForkedProgram, receive_pid, start_fresh_program
 from .requests import JobRequest, ProgramRequest, Request
 
@@ -44,7 +46,7 @@ def _read_at_load(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class ForkServer:
-    """A server process, started when it is first needed, with the variables that this process has now.
+    """A server process, started when it is first needed, with the variables of `take_variables`.
 
     `cpu_s` is what its jobs have taken so far, in seconds of CPU; they are no children of this process.
     """
@@ -54,7 +56,12 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._light: socket.socket | None = None
         self._heavy: socket.socket | None = None
-        self._environment = dict(os.environ)  # those of the first test that needs it may be that test's own
+        self._environment = dict(os.environ)
+
+    def take_variables(self) -> None:
+        """Let the server have the variables that this process has now; those of the first test that needs it may be
+        that test's own."""
+        self._environment = dict(os.environ)
 
     def run_job(self, command: list[str], num_ranks: int, *, patience: Patience) -> JobResult:
         """Run a job as `hocket.boot.launcher.run_job` does, of forked ranks where the variables allow it."""
@@ -64,24 +71,14 @@ class ForkServer:
         limit_s = None if patience.timeout_s is None else patience.timeout_s + _GRACE_S
         sys.stdout.flush()
         sys.stderr.flush()
-        connection, pid = self._send(request, is_likely_to_import_torch(command, Path.cwd()), 1, 2)
-        with connection:
-            try:
-                if not connection.poll(limit_s):
-                    raise TimeoutError(f"the job did not end within {limit_s} s")
-                answer = self.receive(connection)
-            except BaseException:
-                os.kill(pid, signal.SIGKILL)  # its ranks die with it, and its guardian removes its files
-                raise
-        assert isinstance(answer, JobResult)
-        return answer
+        with Job(self, request, is_likely_to_import_torch(command, Path.cwd())) as job:
+            if not job.connection.poll(limit_s):
+                raise TimeoutError(f"the job did not end within {limit_s} s")
+            return job.result()
 
-    def start_job(
-        self, command: Sequence[str], num_ranks: int, environment: Mapping[str, str], is_heavy: bool
-    ) -> tuple[Connection, int]:
-        """Start a job of forked ranks, which find torch imported if it `is_heavy`; return where `receive` gets its
-        `JobResult`, and the pid of its launcher."""
-        return self._send(JobRequest(environment, os.getcwd(), command, num_ranks, Patience()), is_heavy, 1, 2)
+    def start_job(self, command: Sequence[str], num_ranks: int, environment: Mapping[str, str], is_heavy: bool) -> Job:
+        """Start a job of forked ranks, which find torch imported if it `is_heavy`."""
+        return Job(self, JobRequest(environment, os.getcwd(), command, num_ranks, Patience()), is_heavy)
 
     def run_program(
         self, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], timeout_s: float
@@ -106,9 +103,10 @@ class ForkServer:
             return start_fresh_program([sys.executable, *arguments], folder=folder, environment=environment)
         pipes = [os.pipe() for _ in range(2)]
         try:
-            connection, _ = self._send(
+            connection = self.send(
                 request, is_likely_to_import_torch(arguments, folder), *(written for _, written in pipes)
             )
+            receive_pid(connection)  # of what waits for the program
         finally:
             for _, written in pipes:
                 os.close(written)
@@ -128,16 +126,16 @@ class ForkServer:
             self._start()
         return _read_at_load(environment) == _read_at_load(self._environment)
 
-    def _send(self, request: Request, is_heavy: bool, stdout: int, stderr: int) -> tuple[Connection, int]:
+    def send(self, request: Request, is_heavy: bool, stdout: int, stderr: int) -> Connection:
+        """Ask for something; the pid of what does it comes over the connection, and then what `receive` returns."""
         server = self._heavy if is_heavy else self._light
         assert server is not None
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(server, [b"j"], [theirs.fileno(), stdout, stderr])
         connection = Connection(ours.detach())
-        pid = receive_pid(connection)
         connection.send(request)
-        return connection, pid
+        return connection
 
     def receive(self, connection: Connection) -> Any:
         """Return what came of a request, or raise it."""
@@ -164,3 +162,45 @@ class ForkServer:
             own.settimeout(_START_DEADLINE_S)
             if own.recv(1) != b"r":
                 raise RuntimeError("the fork server did not start; its messages are above")
+
+
+class Job:
+    """A job of forked ranks, and its launcher, which the server has forked.
+
+    As a context it is killed where it has not told its result.
+
+    Args:
+        server: to fork it, and to count what it takes.
+        request: for it.
+        is_heavy: whether its ranks find torch imported.
+    """
+
+    def __init__(self, server: ForkServer, request: JobRequest, is_heavy: bool) -> None:
+        self.connection = server.send(request, is_heavy, 1, 2)
+        self._server = server
+        self._pid = receive_pid(self.connection)
+        self._has_ended = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def result(self) -> JobResult:
+        """Wait for the end; return how it ended, or raise what its launcher did."""
+        self._has_ended = True
+        with self.connection:
+            answer = self._server.receive(self.connection)
+        assert isinstance(answer, JobResult)
+        return answer
+
+    def kill(self) -> None:
+        """End it at once, if it runs: its ranks die with it, and its guardian removes its files."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        self._server.cpu_s += cpu_seconds_of(self._pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        self.connection.close()

@@ -21,6 +21,7 @@ _PR_SET_NAME = 15
 MARK = "HOCKET_TEST_MARK"
 _prctl = ctypes.CDLL(None).prctl
 _MOST_DESCRIPTORS = 4096
+_CODE_OF_FAILED_FLUSH = 120  # CPython's, of Py_RunMain
 
 
 _RUNNER = runner_command([])
@@ -91,13 +92,15 @@ def start_afresh(parent: int, environment: Mapping[str, str]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # else temporary folders of the parent would go
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()  # as a new process does; `random` does so by itself after a fork
     os.environ.clear()
     os.environ.update(environment)
 
 
 def become_program(parent: int, arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     """Run a program as `hocket.boot.runner` does, and end as an interpreter would but for freeing its memory."""
-    code = 1
+    code = _CODE_OF_FAILED_FLUSH
     try:
         start_afresh(parent, environment)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -105,14 +108,25 @@ def become_program(parent: int, arguments: Sequence[str], environment: Mapping[s
         os.closerange(3, _MOST_DESCRIPTORS)  # no object that owns one is let go: the frames above this one live on
         try:
             runner.main(list(arguments))
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-            if isinstance(end.code, str):
-                print(end.code, file=sys.stderr)
+            end = 0
+        except SystemExit as left:
+            end = left.code if isinstance(left.code, int) else int(left.code is not None)
+            if not isinstance(left.code, int | None):
+                print(left.code, file=sys.stderr)
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        if _is_flushed("stdout") and _is_flushed("stderr"):
+            code = end
     finally:
         os._exit(code)
+
+
+def _is_flushed(name: str) -> bool:
+    stream = getattr(sys, name)
+    try:
+        if stream is not None and not stream.closed:
+            stream.flush()
+    except OSError as error:
+        print(f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}", file=sys.__stderr__, flush=True)
+        return False
+    return True

@@ -9,21 +9,18 @@ from __future__ import annotations
 import gc
 import os
 import random
-import signal
 import socket
 import sys
-import threading
 import warnings
-from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import FunctionType
 
 import numpy as np
 
 from hocket.session import spawned, world
 
 from ..cpu_time import cpu_seconds
+from .left_behind import first_change, state_of_process, without_those_of_mpi
 from .requests import RankTask, TaskEnd
 
 _TORCH_SEED = 67280421310721  # torch's own, of c10/core/GeneratorImpl.h
@@ -40,9 +37,9 @@ def main(address: str) -> None:
         task = _receive(connection)
         if task is None:
             return
-        base |= {name: value for name, value in os.environ.items() if name not in _without_those_of_mpi(os.environ)}
+        base |= {name: value for name, value in os.environ.items() if name not in without_those_of_mpi(os.environ)}
         _look_new(task, base)
-        given, settings = dict(os.environ), _settings()
+        before = state_of_process()
         before_s = cpu_seconds()
         spawned.main(Path(task.folder))
         if world._session.world is not None:
@@ -50,7 +47,8 @@ def main(address: str) -> None:
         gc.collect()  # what hangs in cycles ends here on all ranks, and not in the midst of the next task
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        connection.send(TaskEnd(cpu_seconds() - before_s, "torch" in sys.modules, _remains(given, settings)))
+        remains = first_change(before, state_of_process())
+        connection.send(TaskEnd(cpu_seconds() - before_s, "torch" in sys.modules, remains))
 
 
 def _receive(connection: Connection) -> RankTask | None:
@@ -76,46 +74,6 @@ def _look_new(task: RankTask, base: dict[str, str]) -> None:
         torch.manual_seed(_TORCH_SEED)
     if (keras := sys.modules.get("keras")) is not None:
         keras.utils.clear_session()
-
-
-def _without_those_of_mpi(variables: Mapping[str, str]) -> dict[str, str]:
-    """MPI is brought up once in a process, and keeps what it needs in variables."""
-    return {name: value for name, value in variables.items() if not name.startswith(("PMI", "MPI"))}
-
-
-def _settings() -> dict[tuple[str, str], object]:
-    """The constants and functions of hocket's modules and classes: some tests set others."""
-    found: dict[tuple[str, str], object] = {}
-    for module in [each for name, each in sys.modules.items() if name.startswith("hocket.")]:
-        for name, value in vars(module).items():
-            if isinstance(value, type) and value.__module__ == module.__name__:
-                named = f"{module.__name__}.{name}"
-                found |= {(named, each): what for each, what in vars(value).items() if not each.startswith("__")}
-            elif isinstance(value, _CONSTANT):
-                found[module.__name__, name] = value
-    return found
-
-
-_CONSTANT = (bool, int, float, str, tuple, frozenset, FunctionType)
-
-
-def _remains(given: dict[str, str], settings: dict[tuple[str, str], object]) -> str:
-    """Return what a task left behind that the next one could see; an empty string if nothing."""
-    if _without_those_of_mpi(os.environ) != _without_those_of_mpi(given):
-        return "variables"
-    now = _settings()
-    for name, value in settings.items():
-        if now.get(name) is not value:
-            return ".".join(name)
-    if threading.active_count() > 1:
-        return "threads"
-    if world._session.open:
-        return "communicators"
-    if (distributed := sys.modules.get("torch.distributed")) is not None and distributed.is_initialized():
-        return "process groups"
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        return "handlers of signals"
-    return ""
 
 
 if __name__ == "__main__":

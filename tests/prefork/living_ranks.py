@@ -9,7 +9,8 @@ import sys
 import tempfile
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -18,6 +19,7 @@ from hocket.boot.job_result import JobResult, RankOutcome
 from hocket.boot.rank_process import runner_command
 from hocket.boot.supervisor import Patience
 
+from ..load import scaled
 from .client import ForkServer, is_likely_to_import_torch
 from .requests import RankTask, TaskEnd
 
@@ -40,7 +42,10 @@ class _Kind:
 
 
 class RankPool:
-    """Sets of living ranks, by their number, variables, and whether they find torch imported, and have imported it."""
+    """Sets of living ranks, by their number, variables, and whether they find torch imported, and have imported it.
+
+    `bad_ends` has a line for each set that did not end with exit code 0.
+    """
 
     def __init__(self, server: ForkServer) -> None:
         self._server = server
@@ -48,6 +53,7 @@ class RankPool:
         self._imports_torch: dict[str, bool] = {}
         self._num_tasks = 0
         self._given_up: Counter[str] = Counter()
+        self.bad_ends: list[str] = []
 
     def run_job(self, command: list[str], num_ranks: int, *, patience: Patience) -> JobResult:
         """Take the place of `hocket.boot.launcher.run_job`; what is no task of `hocket.spawn` goes to the server."""
@@ -59,7 +65,9 @@ class RankPool:
         is_heavy = has_torch or is_likely_to_import_torch(command, Path.cwd())
         kind = _Kind(num_ranks, is_heavy, has_torch, tuple(sorted(variables.items())))
         ranks = self._sets.pop(kind, None) or _RankSet(self._server, num_ranks, variables, is_heavy)
-        result, has_torch = ranks.run(command[-1], patience)
+        ranks.files.add(file)
+        with self._ending(ranks):
+            result, has_torch = ranks.run(command[-1], patience)
         self._num_tasks += 1
         if not ranks.is_alive:
             self._given_up[ranks.remains] += 1
@@ -67,7 +75,7 @@ class RankPool:
         self._imports_torch[file] = has_torch
         kind = _Kind(num_ranks, is_heavy, has_torch, kind.variables)
         if kind in self._sets or (has_torch and not is_heavy):  # the latter are asked for no more: heavy ones will be
-            ranks.close()
+            self._close(ranks)
         else:
             self._sets[kind] = ranks
             self._make_room()
@@ -81,29 +89,51 @@ class RankPool:
     def close(self) -> None:
         """End all ranks."""
         while self._sets:
-            self._sets.popitem()[1].close()
+            self._close(self._sets.popitem()[1])
+
+    @contextmanager
+    def _ending(self, ranks: _RankSet) -> Iterator[None]:
+        """Ranks whose test is interrupted, as at its deadline, do not go on."""
+        try:
+            yield
+        except BaseException:
+            ranks.kill()
+            raise
+        if ranks.remains:
+            self._close(ranks)
+
+    def _close(self, ranks: _RankSet) -> None:
+        """Let ranks end, and remember those that do it with an error: the task that made it has passed by then."""
+        code = ranks.close()
+        if code:
+            self.bad_ends.append(f"ranks ended with code {code} after tasks of {', '.join(sorted(ranks.files))}")
 
     def _make_room(self) -> None:
         while sum(kind.num_ranks for kind in self._sets) > _MOST_RANKS and len(self._sets) > 1:
-            self._sets.popitem(last=False)[1].close()
+            self._close(self._sets.popitem(last=False)[1])
 
 
 class _RankSet:
     def __init__(self, server: ForkServer, num_ranks: int, variables: Mapping[str, str], is_heavy: bool) -> None:
         self.is_alive = True
         self.remains = ""
+        self.files: set[str] = set()
         self._server = server
         self._counted_s = 0.0
         with tempfile.TemporaryDirectory(prefix="hocket-ranks-") as folder, socket.socket(socket.AF_UNIX) as listener:
             address = str(Path(folder) / "socket")
             listener.bind(address)
             listener.listen(num_ranks)
-            listener.settimeout(_START_DEADLINE_S)
-            self._job, self._pid = server.start_job([*_LIVING, address], num_ranks, variables, is_heavy)
+            listener.settimeout(scaled(_START_DEADLINE_S))
+            self._job = server.start_job([*_LIVING, address], num_ranks, variables, is_heavy)
             self._ranks: dict[int, Connection] = {}
-            while len(self._ranks) < num_ranks:
-                rank = Connection(listener.accept()[0].detach())
-                self._ranks[rank.recv()] = rank
+            try:
+                while len(self._ranks) < num_ranks:
+                    rank = Connection(listener.accept()[0].detach())
+                    self._ranks[rank.recv()] = rank
+            except BaseException:
+                self.kill()
+                raise
 
     def run(self, folder: str, patience: Patience) -> tuple[JobResult, bool]:
         """Run the task that lies in `folder`; return how it ended, and whether the ranks have torch now."""
@@ -121,7 +151,7 @@ class _RankSet:
         while busy:
             ready = wait(busy, None if deadline is None else max(0.0, deadline - time.monotonic()))
             if not ready:
-                self._kill()
+                self.kill()
                 outcomes = self._outcomes(started_s, -signal.SIGKILL)
                 return JobResult(outcomes, {}, time.monotonic() - started_at, task.record_dir, timed_out=True), False
             for rank in ready:
@@ -138,17 +168,15 @@ class _RankSet:
         remains = {end.remains for end in ends if end.remains}
         if remains or len({end.has_torch for end in ends}) > 1:
             self.remains = ", ".join(sorted(remains)) or "torch on some ranks"
-            self.close()
         return result, ends[0].has_torch
 
-    def close(self) -> None:
-        """Let the ranks end, as they do when there is no further task."""
+    def close(self) -> int:
+        """Let the ranks end, as they do when there is no further task; return the exit code of their job."""
         self._give_no_more()
-        if self._job.poll(_END_DEADLINE_S):
-            self._receive()
-        else:
-            self._kill()
-        self.is_alive = False
+        if self._job.connection.poll(scaled(_END_DEADLINE_S)):
+            return self._receive().exit_code
+        self.kill()
+        return 128 + signal.SIGKILL
 
     def _outcomes(self, started_s: float, code: int) -> tuple[RankOutcome, ...]:
         return tuple(RankOutcome(rank, code, started_s, time.time()) for rank in sorted(self._ranks))
@@ -156,9 +184,10 @@ class _RankSet:
     def _result_of_failure(self, deadline: float | None, started_s: float) -> JobResult:
         """Let those that are done end, so that the launcher has but to deal with those that are not."""
         self._give_no_more()
-        left_s = _END_DEADLINE_S if deadline is None else deadline + _END_DEADLINE_S - time.monotonic()
-        if not self._job.poll(left_s):
-            self._kill()
+        patience_s = scaled(_END_DEADLINE_S)
+        left_s = patience_s if deadline is None else deadline + patience_s - time.monotonic()
+        if not self._job.connection.poll(left_s):
+            self.kill()
             raise TimeoutError(f"after a rank failed the others did not end within {left_s:.0f} s")
         return self._receive()
 
@@ -172,14 +201,12 @@ class _RankSet:
         for rank in self._ranks.values():
             rank.close()
         self._server.cpu_s -= self._counted_s
-        result = self._server.receive(self._job)
-        self._job.close()
-        assert isinstance(result, JobResult)
-        return result
+        return self._job.result()
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """End the ranks at once."""
         self.is_alive = False
-        os.kill(self._pid, signal.SIGKILL)  # its ranks die with it, and its guardian removes its files
-        self._job.close()
+        self._server.cpu_s -= self._counted_s
+        self._job.kill()
         for rank in self._ranks.values():
             rank.close()

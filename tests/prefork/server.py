@@ -29,6 +29,7 @@ import typer.main
 import hocket.cli
 from hocket.boot import launcher
 from hocket.cli import _application
+from hocket.collectives.registry import algorithms
 
 from ..cpu_time import cpu_seconds
 from .forked_rank import become_program, end_with, start_afresh, start_rank
@@ -50,6 +51,7 @@ def main(light: socket.socket, heavy: socket.socket) -> None:
     """Import what ranks need, and serve on both sockets until the other side is gone."""
     for name in _PRELOADED:
         importlib.import_module(name)
+    algorithms()  # a registry that is read later looks like something that a task left behind
     _build_command_line()
     own = os.getpid()
     if os.fork() == 0:

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ..program import run_python, start_python
+from hocket.boot.supervisor import Patience
+from hocket.errors import LaunchError
+
+from ..program import FORK_SERVER, run_python, start_python
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -47,6 +50,29 @@ def test_a_program_cannot_tell(tmp_path: Path) -> None:
     )
     assert forked.returncode == fresh.returncode == 0, forked.stderr + fresh.stderr
     assert json.loads(forked.stdout) == json.loads(fresh.stdout)
+
+
+@pytest.mark.parametrize("end", ["sys.stdout = open('/dev/full', 'w'); print(1)", "sys.exit([1, 'two'])"])
+def test_ends_that_only_the_interpreter_sees(tmp_path: Path, end: str) -> None:
+    script = tmp_path / "ends.py"
+    script.write_text(f"import sys\n{end}\n")
+    forked = run_python(str(script), folder=tmp_path)
+    fresh = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert forked.returncode == fresh.returncode != 0
+    assert forked.stderr.splitlines()[-1] == fresh.stderr.splitlines()[-1]
+
+
+def test_draws_are_those_of_each_program(tmp_path: Path) -> None:
+    script = tmp_path / "draws.py"
+    script.write_text("import random, numpy\nprint(random.random(), numpy.random.rand())\n")
+    drawn = [number for _ in range(3) for number in run_python(str(script), folder=tmp_path).stdout.split()]
+    assert len(set(drawn)) == len(drawn) == 6
+
+
+def test_what_cannot_be_started_is_told() -> None:
+    for _ in range(5):
+        with pytest.raises(LaunchError):
+            FORK_SERVER.run_job(["/no/such/thing"], 1, patience=Patience(timeout_s=20.0))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hocket.backends._declaration import Declaration, Finding, Link, Requirement
 from hocket.backends._shm import SharedMemory
 from hocket.backends._split import make_split
 from hocket.backends.base import Backend, Job, Lane, Lanes, Shares
-from hocket.discovery import discover
+from hocket.discovery import by_name, discover
 from hocket.errors import BackendUnavailable
 
 __all__ = [
@@ -26,7 +26,9 @@ __all__ = [
 def find_backends() -> dict[str, type[Backend]]:
     """Return the adapters of this folder by name, in order of their names; their libraries are not loaded."""
     adapters: list[type[Backend]] = [each.ADAPTER for each in discover(sys.modules[__name__], ("base",))]
-    return {each.name: each for each in adapters}
+    if SharedMemory.name in (found := by_name("backend", [(each.name, each) for each in adapters])):
+        raise ImportError(f"there is a backend {SharedMemory.name!r} already")
+    return found
 
 
 def declarations() -> dict[str, type[Declaration]]:

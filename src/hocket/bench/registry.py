@@ -13,7 +13,7 @@ import hocket.bench.families as folder
 from hocket.bench.buffers.base import BufferKind
 from hocket.bench.drivers.base import Call, Driver
 from hocket.bench.point import Point
-from hocket.discovery import discover
+from hocket.discovery import by_name, discover
 from hocket.errors import InvalidArgument
 
 
@@ -131,8 +131,9 @@ class Benchmark:
 @lru_cache
 def benchmarks() -> Mapping[str, Benchmark]:
     """Return all of them, by name."""
-    found = [benchmark for module in discover(folder) for benchmark in getattr(module, "BENCHMARKS", ())]
-    return {each.name: each for each in sorted(found, key=lambda each: (each.family != "point to point", each.family))}
+    found = [benchmark for module in discover(folder) for benchmark in module.BENCHMARKS]
+    found.sort(key=lambda each: (each.family != "point to point", each.family))
+    return by_name("benchmark", [(each.name, each) for each in found])
 
 
 OMB_PY = (

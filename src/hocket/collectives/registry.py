@@ -124,7 +124,7 @@ def algorithm(
 
 @lru_cache
 def _load() -> None:
-    discover(folder)
+    discover(folder, into=_found)
 
 
 def algorithms(collective: str | None = None) -> list[Algorithm]:

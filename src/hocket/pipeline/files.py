@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 import hocket.pipeline.formats as folder
-from hocket.discovery import discover
+from hocket.discovery import by_name, discover
 from hocket.errors import InvalidArgument, InvalidSchedule
 from hocket.pipeline.schedule import PipelineSchedule
 from hocket.versioned_json import read_text
@@ -26,7 +26,7 @@ class Form(Protocol):
 @lru_cache
 def forms() -> dict[str, Form]:
     """Return all forms by the endings of their files."""
-    return {each.ENDING: cast(Form, each) for each in discover(folder)}
+    return by_name("form of tables", [(each.ENDING, cast(Form, each)) for each in discover(folder)])
 
 
 def load_schedule(path: str | Path) -> PipelineSchedule:

@@ -125,7 +125,7 @@ def register_kind(kind: Kind) -> Kind:
 
 @lru_cache
 def _load() -> None:
-    discover(folder)
+    discover(folder, into=_found)
 
 
 def kinds() -> Mapping[str, Kind]:

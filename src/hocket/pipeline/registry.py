@@ -119,7 +119,7 @@ def recipe(
 
 @lru_cache
 def _load() -> None:
-    discover(folder)
+    discover(folder, into=_found)
 
 
 def recipes() -> list[Recipe]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hocket.boot.job_result import JobResult
 from hocket.boot.launcher import run_job
 from hocket.boot.rank_process import runner_command
 from hocket.boot.summary import summarise
@@ -32,6 +34,7 @@ def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0) ->
         CommTimeout: not all ranks had ended in time; they have been ended.
         Exception: what `fn` raised on the first rank that failed, with the remote traceback as a note; `RemoteError`
             where it cannot be carried here, or where a rank was killed.
+        KeyboardInterrupt: Ctrl-C; the ranks have been ended. Other signals do what they would have done here, too.
     """
     import cloudpickle
 
@@ -52,15 +55,26 @@ def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0) ->
         result = run_job(
             runner_command(["-m", "hocket.session.spawned", name]), n, patience=Patience(timeout_s=timeout)
         )
-        if result.exit_code == 0:
-            silent = [rank for rank in range(n) if not (folder / f"result-{rank}").exists()]
-            if silent:
-                raise RemoteError(f"rank {silent[0]} exited with code 0 before fn returned")
-            return [cloudpickle.loads((folder / f"result-{rank}").read_bytes()) for rank in range(n)]
-        failure = folder / "failure"
-        if failure.exists():
-            error = cloudpickle.loads(failure.read_bytes())
-            raise error
-        if result.timed_out:
-            raise CommTimeout(f"spawn: not all of the {n} ranks had ended after {timeout:g} s")
-        raise RemoteError(summarise(result).strip())
+        if result.interrupted_by is None:
+            return _collect(result, folder, timeout)
+    signal.raise_signal(result.interrupted_by)  # which raises KeyboardInterrupt, or ends this process
+    raise RemoteError(summarise(result).strip())
+
+
+def _collect(result: JobResult, folder: Path, timeout: float) -> list[Any]:
+    """Return what the ranks have left in the folder of the task, or raise what one of them did."""
+    import cloudpickle
+
+    num_ranks = len(result.outcomes)
+    if result.exit_code == 0:
+        silent = [rank for rank in range(num_ranks) if not (folder / f"result-{rank}").exists()]
+        if silent:
+            raise RemoteError(f"rank {silent[0]} exited with code 0 before fn returned")
+        return [cloudpickle.loads((folder / f"result-{rank}").read_bytes()) for rank in range(num_ranks)]
+    failure = folder / "failure"
+    if failure.exists():
+        error = cloudpickle.loads(failure.read_bytes())
+        raise error
+    if result.timed_out:
+        raise CommTimeout(f"spawn: not all of the {num_ranks} ranks had ended after {timeout:g} s")
+    raise RemoteError(summarise(result).strip())

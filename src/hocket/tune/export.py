@@ -33,9 +33,15 @@ class Exporter:
 
 
 def exporter(name: str, description: str) -> Callable[[Write], Write]:
-    """Register the decorated function as `Exporter.write`."""
+    """Register the decorated function as `Exporter.write`.
+
+    Raises:
+        InvalidArgument: there is one of that name.
+    """
 
     def register(write: Write) -> Write:
+        if name in _found:
+            raise InvalidArgument(f"there is an exporter {name!r} already")
         _found[name] = Exporter(name, description, write)
         return write
 
@@ -45,7 +51,7 @@ def exporter(name: str, description: str) -> Callable[[Write], Write]:
 @lru_cache
 def exporters() -> dict[str, Exporter]:
     """Return all formats by name."""
-    discover(folder)
+    discover(folder, into=_found)
     return dict(sorted(_found.items()))
 
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import hocket.bench.apps as folder
 from hocket.bench.apps.base import Problem
-from hocket.discovery import discover
+from hocket.discovery import by_name, discover
 from hocket.errors import InvalidArgument
 
 _NO_PROBLEMS = ("base", "registry", "speedup")
@@ -15,7 +15,7 @@ _NO_PROBLEMS = ("base", "registry", "speedup")
 @lru_cache
 def problems() -> dict[str, type[Problem]]:
     """Return the kinds of problems, by name."""
-    return {module.PROBLEM.name: module.PROBLEM for module in discover(folder, _NO_PROBLEMS)}
+    return by_name("application", [(each.PROBLEM.name, each.PROBLEM) for each in discover(folder, _NO_PROBLEMS)])
 
 
 def find_problem(name: str) -> type[Problem]:

@@ -7,14 +7,14 @@ from functools import lru_cache
 
 import hocket.bench.buffers as folder
 from hocket.bench.buffers.base import BufferKind
-from hocket.discovery import discover
+from hocket.discovery import by_name, discover
 from hocket.errors import BackendUnavailable, InvalidArgument
 
 
 @lru_cache
 def buffer_kinds() -> dict[str, BufferKind]:
     """Return all kinds, installed or not, by name."""
-    return {module.KIND.name: module.KIND for module in discover(folder, ("base", "registry"))}
+    return by_name("kind of buffers", [(each.KIND.name, each.KIND) for each in discover(folder, ("base", "registry"))])
 
 
 def find_kind(name: str) -> BufferKind:

@@ -39,7 +39,7 @@ def executes(*kinds: str) -> Callable[[Handler], Handler]:
 
 @lru_cache
 def _load() -> None:
-    discover(folder)
+    discover(folder, ("registry",), into=_found)
 
 
 def find_handlers(names: Iterable[str]) -> dict[str, Handler]:

@@ -1,0 +1,86 @@
+"""What pytest's options of this project select, scale and refuse."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from . import options
+from .load import FACTOR_VARIABLE, BusyProcesses, scale_subprocesses
+from .program import start_python
+
+ROOT = Path(__file__).parents[1]
+LEAVING = "tests/faults/test_leaving.py"
+
+WRONG: dict[Callable[[str], object], list[str]] = {
+    options.part: ["", "2", "0/4", "5/4", "1/0", "a/4", "1/\N{SUPERSCRIPT TWO}", "-1/4", "1/4/5"],
+    options.number_of_processes: ["", "-1", "x", "1.5", "10000"],
+    options.factor: ["", "0", "-1", "0.5", "nan", "inf", "x"],
+}
+
+
+@pytest.mark.parametrize(("read", "text"), [(read, text) for read, texts in WRONG.items() for text in texts])
+def test_values_that_cannot_be(read: Callable[[str], object], text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError) as caught:
+        read(text)
+    assert repr(text) in str(caught.value)
+
+
+def test_values_that_can_be() -> None:
+    assert (options.part("2/4"), options.number_of_processes("8")) == (options.Part(2, 4), 8)
+    assert options.factor("2.5") == 2.5
+
+
+def _collected(*arguments: str) -> set[str]:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode in (0, 5), done.stdout + done.stderr
+    return {line for line in done.stdout.splitlines() if "::" in line}
+
+
+@pytest.mark.timeout(300)
+def test_parts_are_all_tests_once_whatever_else_is_selected() -> None:
+    files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "memory").glob("test_*.py"))
+    whole = _collected("--tier", "full", *files)
+    parts = [_collected("--tier", "full", "--part", f"{number}/3", *files) for number in (1, 2, 3)]
+    assert sum(map(len, parts)) == len(whole) and set().union(*parts) == whole
+    own = [_collected("--tier", "full", "--part", f"{number}/3", files[0]) for number in (1, 2, 3)]
+    assert all(some <= part for some, part in zip(own, parts, strict=True)) and any(own)
+
+
+@pytest.mark.timeout(300)
+def test_what_is_asked_for_by_name_is_in_every_tier() -> None:
+    sampled, everything = _collected(LEAVING), _collected("--tier", "full", LEAVING)
+    assert sampled < everything
+    left_out = min(everything - sampled)
+    assert _collected(left_out) == {left_out}
+    assert _collected(LEAVING, "-k", "thread") <= sampled
+
+
+@pytest.mark.timeout(60)
+def test_deadlines_are_scaled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(FACTOR_VARIABLE, "2")
+    scale_subprocesses(monkeypatch)
+    (tmp_path / "waits.py").write_text("import os, sys, time\nos.close(1), os.close(2)\ntime.sleep(50)\n")
+    fresh = subprocess.Popen([sys.executable, "waits.py"], cwd=tmp_path, stdout=subprocess.PIPE)
+    with fresh, start_python("waits.py", folder=tmp_path, environment={}) as forked:
+        for process in (fresh, forked):
+            began_s = time.monotonic()
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.communicate(timeout=0.5)
+            assert 1.0 <= time.monotonic() - began_s < 10.0
+            process.kill()
+
+
+def test_busy_processes_are_there_and_end() -> None:
+    busy = BusyProcesses(2)
+    pids = [process.pid for process in busy._processes]
+    assert all(Path(f"/proc/{pid}/stat").read_text().split()[5] == str(pid) for pid in pids)  # sessions of their own
+    busy.close()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
