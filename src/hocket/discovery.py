@@ -62,5 +62,6 @@ def _load(name: str, into: Sized | None) -> ModuleType:
     before = len(into)
     module = importlib.import_module(name)
     if len(into) == before:
+        del sys.modules[name]  # so that it is told again
         raise ImportError(f"{name} registers nothing; {module.__file__} is no entry of {name.rpartition('.')[0]}")
     return module
