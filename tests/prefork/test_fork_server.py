@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from hocket.boot.supervisor import Patience
 from hocket.errors import LaunchError
 
-from ..program import FORK_SERVER, run_python, start_python
+from ..program import FORK_SERVER
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -33,11 +34,18 @@ print(json.dumps({
 """
 
 
+def _run(
+    arguments: list[str], folder: Path, environment: Mapping[str, str] = os.environ
+) -> subprocess.CompletedProcess[str]:
+    """Run a forked program, in the full tier, too."""
+    return FORK_SERVER.run_program(arguments, folder=folder, environment=environment, timeout_s=60.0)
+
+
 def test_a_program_cannot_tell(tmp_path: Path) -> None:
     script = tmp_path / "facts.py"
     script.write_text(FACTS)
     variables = {name: value for name, value in os.environ.items() if name != "HOME"} | {"TOLD": "all"}
-    forked = run_python(str(script), "a", "--b", folder=tmp_path, environment=variables)
+    forked = _run([str(script), "a", "--b"], tmp_path, variables)
     fresh = subprocess.run(
         [sys.executable, str(script), "a", "--b"],
         cwd=tmp_path,
@@ -56,7 +64,7 @@ def test_a_program_cannot_tell(tmp_path: Path) -> None:
 def test_ends_that_only_the_interpreter_sees(tmp_path: Path, end: str) -> None:
     script = tmp_path / "ends.py"
     script.write_text(f"import sys\n{end}\n")
-    forked = run_python(str(script), folder=tmp_path)
+    forked = _run([str(script)], tmp_path)
     fresh = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert forked.returncode == fresh.returncode != 0
     assert forked.stderr.splitlines()[-1] == fresh.stderr.splitlines()[-1]
@@ -65,7 +73,7 @@ def test_ends_that_only_the_interpreter_sees(tmp_path: Path, end: str) -> None:
 def test_draws_are_those_of_each_program(tmp_path: Path) -> None:
     script = tmp_path / "draws.py"
     script.write_text("import random, numpy\nprint(random.random(), numpy.random.rand())\n")
-    drawn = [number for _ in range(3) for number in run_python(str(script), folder=tmp_path).stdout.split()]
+    drawn = [number for _ in range(3) for number in _run([str(script)], tmp_path).stdout.split()]
     assert len(set(drawn)) == len(drawn) == 6
 
 
@@ -82,7 +90,7 @@ def test_what_cannot_be_started_is_told() -> None:
 def test_ends_of_a_program(tmp_path: Path, end: str, code: int) -> None:
     script = tmp_path / "ends.py"
     script.write_text(f"import atexit, os, sys\natexit.register(print, 'at exit')\nprint('said', flush=True)\n{end}\n")
-    done = run_python(str(script), folder=tmp_path)
+    done = _run([str(script)], tmp_path)
     assert done.returncode == code
     assert done.stdout.split("\n")[:-1] == (["said"] if "os." in end else ["said", "at exit"])
     assert ("ZeroDivisionError" in done.stderr, "no" in done.stderr.split()) == (
@@ -94,7 +102,7 @@ def test_ends_of_a_program(tmp_path: Path, end: str, code: int) -> None:
 def test_a_program_can_be_killed(tmp_path: Path) -> None:
     script = tmp_path / "waits.py"
     script.write_text("import signal\nprint('here', flush=True)\nwhile True: signal.pause()\n")
-    program = start_python(str(script), folder=tmp_path, environment=os.environ)
+    program = FORK_SERVER.start_program([str(script)], folder=tmp_path, environment=os.environ)
     with pytest.raises(subprocess.TimeoutExpired):
         program.communicate(timeout=0.05)
     assert program.poll() is None
