@@ -21,6 +21,7 @@ from .budgets import BudgetKeeper
 from .load import FACTOR_VARIABLE, BusyProcesses, patient, scale_subprocesses, scale_timeouts, scaled
 from .program import FORK_SERVER, RANK_POOL
 
+_SPAWNING = ("bench", "comm", "conformance", "keras", "mixing", "model", "prefork", "session", "train", "tune")
 # Variables of a launcher, or of another job, would make ranks of the tests' processes; those that are kept are meant
 # for tests.
 _LAUNCHERS = (
@@ -119,8 +120,11 @@ def _no_tables_of_this_user(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="module", autouse=True)
 def _tasks_of_spawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What `hocket.spawn` runs travels by value, as ranks are other interpreters, which cannot import what lies in the
-    folder of a test; and records of failures stay out of the tree."""
+    """Where tests use `hocket.spawn`: what they run travels by value, as ranks are other interpreters, which cannot
+    import what lies in the folder of a test; and records of failures stay out of the tree."""
+    if request.path.parent.name not in _SPAWNING:
+        yield
+        return
     for module in (request.module, sys.modules.get(request.module.__package__), backends, naming, tier):
         if module is not None:
             cloudpickle.register_pickle_by_value(module)

@@ -23,7 +23,6 @@ ALLOWED: dict[str, dict[str, str]] = {
     "comm/test_spawn.py": {"by nobody": "the test raises it"},
     "faults/test_hosts.py": {"this rank has had enough": "the test's own program raises it"},
     "session/test_simulator_errors.py": {"nothing here": "the test raises it", "can't start new thread": "Python's"},
-    "test_discovery.py": {".toy' has no attribute": "Python's"},
     "torch/dist_calls.py": {"'nccl'.*shm, gloo, mpi": "a list of names"},
 }
 

@@ -11,14 +11,16 @@ import numpy as np
 import hocket as hk
 from hocket.errors import HocketError
 
+from ..naming import is_prose, names_value
+
 
 @dataclass(frozen=True)
 class BadCall:
-    """`call(comm)` has to raise `error` with a message of one line that holds all of `words`."""
+    """`call(comm)` has to raise `error` with a message of one line that names all of `values`."""
 
     call: Callable[[hk.Communicator], object]
     error: type[HocketError]
-    words: tuple[str, ...]
+    values: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,9 @@ class Outcome:
     afterwards: BaseException | None
 
 
-def bad(call: Callable[[hk.Communicator], object], error: type[HocketError], *words: str) -> BadCall:
-    return BadCall(call, error, words)
+def bad(call: Callable[[hk.Communicator], object], error: type[HocketError], *values: str) -> BadCall:
+    assert not any(map(is_prose, values)), f"there is a sentence among {values}"
+    return BadCall(call, error, values)
 
 
 def run_bad_calls(comm: hk.Communicator, calls: Mapping[str, BadCall]) -> dict[str, Outcome]:
@@ -45,7 +48,8 @@ def find_faults(bad_call: BadCall, outcomes: list[Outcome]) -> list[str]:
         error, text = outcome.error, str(outcome.error)
         if type(error) is not bad_call.error:
             faults.append(f"rank {rank} raised {error!r} instead of {bad_call.error.__name__}")
-        faults += [f"rank {rank}: {word!r} not in {text!r}" for word in bad_call.words if word not in text]
+        unnamed = [value for value in bad_call.values if not names_value(text, value)]
+        faults += [f"rank {rank}: {value!r} is not named in {text!r}" for value in unnamed]
         if not text or "\n" in text:
             faults.append(f"rank {rank}: not one line: {text!r}")
         if outcome.afterwards is not None:

@@ -36,7 +36,7 @@ def _x() -> np.ndarray:
 
 
 def _timeout(value: object) -> BadCall:
-    return bad(lambda c: c.all_reduce(_x(), timeout=value), InvalidArgument, "timeout", "above zero")  # type: ignore[call-overload]
+    return bad(lambda c: c.all_reduce(_x(), timeout=value), InvalidArgument, "timeout")  # type: ignore[call-overload]
 
 
 _CALLS = {
@@ -56,14 +56,14 @@ _CALLS = {
         for tag in (-1, 2**31, 2**70, "a", 1.5, None)
     },
     "operation to explain": bad(lambda c: c.explain("all_reducee", 8), InvalidArgument, "'all_reducee'", "all_reduce"),
-    "array to explain": bad(lambda c: c.explain("all_reduce", _x()), InvalidArgument, "not ndarray", "x.nbytes"),
-    "size to explain": bad(lambda c: c.explain("all_reduce", -8), InvalidArgument, "0 or more, not -8"),
+    "array to explain": bad(lambda c: c.explain("all_reduce", _x()), InvalidArgument, "ndarray", "x.nbytes"),
+    "size to explain": bad(lambda c: c.explain("all_reduce", -8), InvalidArgument, "-8"),
     "tag of recv": bad(lambda c: c.recv(_x(), 0, -5), InvalidArgument, "tag"),
     **{f"timeout {value!r}": _timeout(value) for value in (0, -1.0, float("nan"), "soon")},
     "timeout of recv": bad(lambda c: c.recv(_x(), 0, timeout=0), InvalidArgument, "timeout"),
     "timeout of barrier": bad(lambda c: c.barrier(timeout=-3), InvalidArgument, "timeout"),
     "backend nccl": bad(lambda c: c.all_reduce(_x(), backend="nccl"), BackendUnavailable, "'nccl'", "'shm'", "'mpi'"),
-    "backend left out": bad(lambda c: c.all_reduce(_x(), backend="gloo"), BackendUnavailable, "'gloo'", "not imported"),
+    "backend left out": bad(lambda c: c.all_reduce(_x(), backend="gloo"), BackendUnavailable, "'gloo'", "torch"),
     "deps no sequence": bad(lambda c: c.all_reduce(_x(), deps=3), InvalidType, "deps", "int"),
     "deps no Work": bad(lambda c: c.all_reduce(_x(), deps=[_x()]), InvalidType, "deps", "ndarray"),
     "deps of send": bad(lambda c: c.send(_x(), 1, deps=()), InvalidType, "send()", "deps"),
@@ -82,26 +82,26 @@ _CALLS = {
     ),
     "no algorithm": bad(lambda c: c.all_reduce(_x(), algorithm=7), InvalidType, "algorithm", "int"),
     "average of halves": bad(
-        lambda c: c.all_reduce(np.zeros(4, np.float16), "avg", algorithm="ring"), UnsupportedDtype, "by ring", "16 bits"
+        lambda c: c.all_reduce(np.zeros(4, np.float16), "avg", algorithm="ring"), UnsupportedDtype, "ring", "float16"
     ),
     "async_op of send": bad(lambda c: c.send(_x(), 1, async_op=True), InvalidType, "send()", "async_op"),
     "nothing at all": bad(lambda c: c.all_reduce(), InvalidType, "all_reduce()", "x"),
     "no root": bad(lambda c: c.broadcast(_x()), InvalidType, "broadcast()", "root"),
     "no x": bad(lambda c: c.all_gather(out=_x()), InvalidType, "all_gather()", "x"),
     "twice": bad(lambda c: c.all_reduce(_x(), x=_x()), InvalidType, "x", "twice"),
-    "too many": bad(lambda c: c.all_reduce(_x(), "sum", "shm"), InvalidType, "2 positional"),
-    "barrier of something": bad(lambda c: c.barrier(_x()), InvalidType, "barrier()", "0 positional"),
+    "too many": bad(lambda c: c.all_reduce(_x(), "sum", "shm"), InvalidType, "2"),
+    "barrier of something": bad(lambda c: c.barrier(_x()), InvalidType, "barrier()", "0"),
     "async_op without truth": bad(lambda c: c.all_reduce(_x(), async_op=np.zeros(2)), InvalidArgument, "async_op"),
     "to itself": bad(lambda c: c.send(_x(), c.rank, 5), InvalidArgument, "itself", "tag 5", "irecv"),
     "split negative": bad(lambda c: c.split(-1), InvalidArgument, "color", "-1"),
     "split text": bad(lambda c: c.split("a"), InvalidArgument, "color", "'a'"),  # type: ignore[arg-type]
     "split too large": bad(lambda c: c.split(2**63), InvalidArgument, "color"),
     "split key": bad(lambda c: c.split(0, key="x"), InvalidArgument, "key", "'x'"),  # type: ignore[arg-type]
-    "group out of range": bad(lambda c: c.group([0, 1, 2]), InvalidArgument, "[0, 1, 2]", "between 0 and 1"),
-    "group negative": bad(lambda c: c.group([-1, c.rank]), InvalidArgument, "between 0 and 1"),
+    "group out of range": bad(lambda c: c.group([0, 1, 2]), InvalidArgument, "[0, 1, 2]", "0", "1"),
+    "group negative": bad(lambda c: c.group([-1, c.rank]), InvalidArgument, "-1"),
     "group twice": bad(lambda c: c.group([0, 1, 0]), InvalidArgument, "[0, 1, 0]", "twice"),
-    "group without me": bad(lambda c: c.group([1 - c.rank]), InvalidArgument, "not among", "members"),
-    "group of nobody": bad(lambda c: c.group([]), InvalidArgument, "not among"),
+    "group without me": bad(lambda c: c.group([1 - c.rank]), InvalidArgument, "members"),
+    "group of nobody": bad(lambda c: c.group([]), InvalidArgument, "[]"),
     "group of text": bad(lambda c: c.group(["0", "1"]), InvalidType, "ints", "'0'"),  # type: ignore[list-item]
     "group of a number": bad(lambda c: c.group(2), InvalidType, "ranks", "2"),  # type: ignore[arg-type]
 }

@@ -41,7 +41,7 @@ def _repeating(count: int = 4) -> np.ndarray:
 
 
 def _unsupported(dtype: object) -> BadCall:
-    return bad(lambda c: c.all_reduce(np.zeros(4, dtype)), UnsupportedDtype, "x", "not supported", *_KNOWN)  # type: ignore[call-overload]
+    return bad(lambda c: c.all_reduce(np.zeros(4, dtype)), UnsupportedDtype, "x", *_KNOWN)  # type: ignore[call-overload]
 
 
 def _other(c: hk.Communicator) -> int:
@@ -74,7 +74,7 @@ def _interleaved_all_to_all(c: hk.Communicator) -> None:
 
 
 _CALLS = {
-    "list": bad(lambda c: c.all_reduce([1.0, 2.0]), InvalidType, "x", "list", "NumPy array"),
+    "list": bad(lambda c: c.all_reduce([1.0, 2.0]), InvalidType, "x", "list", "NumPy"),
     "None": bad(lambda c: c.broadcast(None, 0), InvalidType, "x", "NoneType"),
     "number": bad(lambda c: c.send(3.5, 0), InvalidType, "x", "float"),
     "out is a list": bad(lambda c: c.all_gather([0.0] * 2, np.zeros(1)), InvalidType, "out", "list"),
@@ -93,11 +93,9 @@ _CALLS = {
     "read-only bfloat16": bad(
         lambda c: c.all_reduce(np.broadcast_to(np.zeros(4, ml_dtypes.bfloat16), (4,))), InvalidType, "x", "read-only"
     ),
-    "zero stride all_reduce": bad(lambda c: c.all_reduce(_repeating()), InvalidArgument, "x", "stride of zero", "copy"),
-    "zero stride recv": bad(lambda c: c.recv(_repeating(), 0), InvalidArgument, "x", "stride of zero"),
-    "zero stride out": bad(
-        lambda c: c.all_gather(_repeating(8), np.zeros(4)), InvalidArgument, "out", "stride of zero"
-    ),
+    "zero stride all_reduce": bad(lambda c: c.all_reduce(_repeating()), InvalidArgument, "x", "stride", "copy"),
+    "zero stride recv": bad(lambda c: c.recv(_repeating(), 0), InvalidArgument, "x", "stride"),
+    "zero stride out": bad(lambda c: c.all_gather(_repeating(8), np.zeros(4)), InvalidArgument, "out", "stride"),
     **{
         f"type {name}": _unsupported(dtype)
         for name, dtype in {
@@ -128,19 +126,14 @@ _CALLS = {
         lambda c: c.all_gather(np.zeros(7), np.zeros(4)),
         InvalidArgument,
         "all_gather",
-        "56 bytes",
-        "x has 32",
-        "every rank",
+        "56",
+        "32",
     ),
     "size reduce_scatter": bad(
-        lambda c: c.reduce_scatter(np.zeros(4), np.zeros(7)), InvalidArgument, "reduce_scatter", "32 bytes", "x has 56"
+        lambda c: c.reduce_scatter(np.zeros(4), np.zeros(7)), InvalidArgument, "reduce_scatter", "32", "56"
     ),
-    "size all_to_all": bad(
-        lambda c: c.all_to_all(np.zeros(6), np.zeros(4)), InvalidArgument, "all_to_all", "48 bytes", "same size"
-    ),
-    "blocks all_to_all": bad(
-        lambda c: c.all_to_all(np.zeros(5), np.zeros(5)), InvalidArgument, "all_to_all", "5 items", "2 equal blocks"
-    ),
+    "size all_to_all": bad(lambda c: c.all_to_all(np.zeros(6), np.zeros(4)), InvalidArgument, "all_to_all", "48", "32"),
+    "blocks all_to_all": bad(lambda c: c.all_to_all(np.zeros(5), np.zeros(5)), InvalidArgument, "all_to_all", "5", "2"),
     "overlap all_gather": bad(_overlapping_all_gather, InvalidArgument, "all_gather", "overlap", "copy"),
     "overlap all_gather, shifted": bad(_shifted_all_gather, InvalidArgument, "all_gather", "overlap"),
     "overlap reduce_scatter": bad(_overlapping_reduce_scatter, InvalidArgument, "reduce_scatter", "overlap", "copy"),
@@ -150,24 +143,25 @@ _CALLS = {
         f"{op} of {dtype}": bad(
             lambda c, op=op, dtype=dtype: c.all_reduce(np.zeros(4, dtype), op),
             UnsupportedDtype,
-            f"{op} of {dtype}",
-            has,
+            op,
+            dtype,
+            *has.split(),
         )
         for dtype, ops, has in (
             *(
-                (kind, ("avg",), f"{kind} has sum, prod, min, max, band, bor, bxor, land, lor, lxor")
+                (kind, ("avg",), "sum prod min max band bor bxor land lor lxor")
                 for kind in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
             ),
-            ("bool", ("sum", "prod", "avg"), "bool has min, max, band, bor, bxor, land, lor, lxor"),
-            ("complex64", ("min", "max", "band", "lor"), "complex64 has sum, prod, avg"),
-            ("float32", ("band", "bor", "bxor", "land", "lor", "lxor"), "float32 has sum, prod, min, max, avg"),
+            ("bool", ("sum", "prod", "avg"), "min max band bor bxor land lor lxor"),
+            ("complex64", ("min", "max", "band", "lor"), "sum prod avg"),
+            ("float32", ("band", "bor", "bxor", "land", "lor", "lxor"), "sum prod min max avg"),
         )
         for op in ops
     },
-    "reduce: avg of int64": bad(lambda c: c.reduce(np.zeros(4, "i8"), 0, "avg"), UnsupportedDtype, "avg of int64"),
-    "scan: avg": bad(lambda c: c.scan(np.zeros(4), "avg"), InvalidArgument, "scan has no 'avg'"),
+    "reduce: avg of int64": bad(lambda c: c.reduce(np.zeros(4, "i8"), 0, "avg"), UnsupportedDtype, "avg", "int64"),
+    "scan: avg": bad(lambda c: c.scan(np.zeros(4), "avg"), InvalidArgument, "scan", "'avg'"),
     "reduce_scatter: sum of bool": bad(
-        lambda c: c.reduce_scatter(np.zeros(2, "?"), np.zeros(4, "?")), UnsupportedDtype, "sum of bool"
+        lambda c: c.reduce_scatter(np.zeros(2, "?"), np.zeros(4, "?")), UnsupportedDtype, "sum", "bool"
     ),
 }
 

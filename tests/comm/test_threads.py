@@ -11,6 +11,7 @@ import pytest
 import hocket as hk
 from hocket.errors import InvalidArgument, InvalidState
 
+from ..naming import assert_names
 from .bad_calls import attempt, works
 
 
@@ -43,7 +44,8 @@ def test_two_threads_in_one_communicator() -> None:
     assert len(errors) == 5
     for text in errors:
         assert text.startswith(InvalidState.__name__), text
-        assert "two threads" in text and "world" in text and "dup()" in text and "\n" not in text
+        assert_names(text, "world", "comm.dup()")
+        assert "\n" not in text
 
 
 def _run_waits(comm: hk.Communicator) -> int:

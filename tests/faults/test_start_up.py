@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ..naming import assert_names
 from ..tier import is_full
 
 pytestmark = pytest.mark.timeout(60)
@@ -77,7 +78,7 @@ def test_missing_ranks_are_named(jobs: Any, present: tuple[int, ...]) -> None:
     assert {error["type"] for error in errors} == {"CommTimeout"}
     # Without rank 0 nobody knows who else is missing.
     assert all(error["ranks"] == (missing if 0 in present else [0]) for error in errors)
-    assert all("never arrived" in error["text"] and "start-up" in error["text"] for error in errors)
+    assert all("start-up" in error["text"] for error in errors)
     assert all(1.9 < error["time_s"] - error["entered_s"] < 2 + 1 + 2 for error in errors)
 
 
@@ -86,14 +87,15 @@ def test_two_processes_with_one_rank(jobs: Any) -> None:
     errors = errors_by_type(job)
     assert list(errors) == ["BootstrapMismatch"]
     assert len(errors["BootstrapMismatch"]) == 3
-    assert all("two processes say that they are rank 1" in error["text"] for error in errors["BootstrapMismatch"])
+    for error in errors["BootstrapMismatch"]:
+        assert_names(error["text"], "rank 1")
 
 
 def test_two_processes_with_rank_0(jobs: Any) -> None:
     job = jobs.start_ranks(INIT, [(0, 2), (0, 2)], "2").finish()
     errors = errors_by_type(job)
     assert sorted(errors) == ["BootstrapMismatch", "CommTimeout"]
-    assert "another process is rank 0" in errors["BootstrapMismatch"][0]["text"]
+    assert_names(errors["BootstrapMismatch"][0]["text"], "0", "MASTER_ADDR", "MASTER_PORT", "HOCKET_JOB")
     assert errors["CommTimeout"][0]["ranks"] == [1]
 
 
