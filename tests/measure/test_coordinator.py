@@ -2,6 +2,7 @@ import os
 import re
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from hocket.measure.jobs import RunningJob
 from hocket.measure.rounds import AGAIN
 
 from ..naming import NO_SUCH_FILE, Given, raises
+from ..prefork.forked_rank import MARK
 
 pytestmark = pytest.mark.timeout(120)
 _EITHER_RANK = re.compile(r"\brank [01]\b")  # which of two is seen first changes
@@ -35,8 +37,8 @@ def job(name, behaviour="ok", num_ranks=2, contender=None):
     return direct_job(name, [sys.executable, SCRIPT, contender or name, behaviour], num_ranks)
 
 
-def processes_left():
-    """Processes of any test job that still live, by their command line."""
+def processes_left(mark):
+    """Processes that were started under a mark and still live, by their command line."""
     found = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -44,22 +46,25 @@ def processes_left():
                 environment = Path(entry.path, "environ").read_bytes()
             except OSError:
                 continue
-            if b"HOCKET_MEASURE_ADDRESS=" in environment and int(entry.name) != os.getpid():
+            if f"{MARK}={mark}\0".encode() in environment and int(entry.name) != os.getpid():
                 found.append(Path(entry.path, "cmdline").read_bytes())
     return found
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left():
+def _nothing_is_left(monkeypatch):
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, mark)
     before = len(os.listdir("/proc/self/fd"))
     yield
-    assert processes_left() == []
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert processes_left(mark) == []
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_two_jobs_of_two_ranks_take_part_in_the_same_rounds():
     with Coordinator([job("ours"), job("theirs")]) as coordinator:
         assert coordinator.contenders == (Key("case", "ours"), Key("case", "theirs"))
+        assert len(processes_left(os.environ[MARK])) >= 4  # they are seen
         measured = measure(coordinator, SETTINGS)
     assert len(measured.rounds) == 9
     for round_ in measured.rounds:  # rank 1's clock takes 2 ms an iteration: the maximum over ranks
