@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ..naming import assert_names
 from ..program import run_python, start_python
 from ..tier import full
 
@@ -98,9 +99,9 @@ def test_two_hosts(tmp_path: Path) -> None:
 @pytest.mark.timeout(100)
 def test_two_hosts_need_more_than_shared_memory() -> None:
     said = run_on_two_hosts(1, "operations.py", "hocket", fails=True, HOCKET_BACKENDS="shm")
-    reason = "backend 'shm' connects the ranks of one host, and only 1 of 2 are on this one"
-    assert f"BackendUnavailable: {reason}" in said
-    assert f"BootstrapMismatch: rank 0 could not arrange the start of the group: {reason}" in said
+    for error in ("BackendUnavailable", "BootstrapMismatch"):
+        (line, *_) = [line for line in said.splitlines() if f"{error}: " in line]
+        assert_names(line, "'shm'", "1", "2")
 
 
 @full
