@@ -7,6 +7,7 @@ tenth of themselves, and what needs several processes at once waits for the slow
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import subprocess
@@ -68,6 +69,7 @@ def _scaling(method: Callable[..., Any]) -> Callable[..., Any]:
 
     signature = inspect.signature(method)
 
+    @functools.wraps(method)
     def scale(*args: Any, **options: Any) -> Any:
         given = signature.bind(*args, **options).arguments
         if given.get("timeout") is None or getattr(_calls, "is_scaled", False):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ..load import scaled
 from ..naming import assert_names
 from ..tier import is_full
 
@@ -79,7 +80,7 @@ def test_missing_ranks_are_named(jobs: Any, present: tuple[int, ...]) -> None:
     # Without rank 0 nobody knows who else is missing.
     assert all(error["ranks"] == (missing if 0 in present else [0]) for error in errors)
     assert all("start-up" in error["text"] for error in errors)
-    assert all(1.9 < error["time_s"] - error["entered_s"] < 2 + 1 + 2 for error in errors)
+    assert all(1.9 < error["time_s"] - error["entered_s"] < 2 + scaled(3) for error in errors)
 
 
 def test_two_processes_with_one_rank(jobs: Any) -> None:

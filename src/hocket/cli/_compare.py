@@ -41,8 +41,13 @@ def compare(
     """Check the arguments, run the ranks, print the result."""
     loaded = [Traffic.load(path) for path in traffics]
     num_ranks = loaded[0].num_ranks
-    if num_ranks < 2 or any(each.num_ranks != num_ranks for each in loaded):
-        raise InvalidArgument("the traffic has to be of two ranks or more, and of one number of them in all files")
+    for path, each in zip(traffics, loaded, strict=True):
+        if each.num_ranks != num_ranks:
+            raise InvalidArgument(
+                f"{path} is of {each.num_ranks} ranks and {traffics[0]} of {num_ranks}: one job has both"
+            )
+    if num_ranks < 2:
+        raise InvalidArgument(f"{traffics[0]} is of {num_ranks} rank: between 2 or more there is traffic")
     names = read_backends(backends)
     if rounds < 6:
         raise InvalidArgument(f"--rounds must be 6 or more, not {rounds}: fewer give no interval")
