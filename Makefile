@@ -53,9 +53,8 @@ test-mutations: install
 TIER ?= quick
 test-coverage: install
 	mkdir -p build/coverage && rm -f build/coverage/data*
-	$(BIN)/python -m coverage run -m pytest tests --ignore tests/native --ignore tests/system --tier $(TIER) --deadline-factor 5
-	$(BIN)/python -m coverage combine --quiet
-	$(BIN)/python -m coverage report
+	$(BIN)/python -m coverage run -m pytest tests --ignore tests/native --ignore tests/system --tier $(TIER) --deadline-factor 5; \
+	code=$$?; $(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage report && exit $$code
 
 lint: install
 	$(BIN)/ruff check --no-cache .
