@@ -19,14 +19,14 @@ def part(text: str) -> Part:
     """Read I/N, such as 2/4."""
     number, _, count = text.partition("/")
     if not (_is_number(number) and _is_number(count) and 1 <= int(number) <= int(count)):
-        raise argparse.ArgumentTypeError(f"I/N with I of 1 to N, such as 2/4, is needed, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be I/N with 1 <= I <= N, such as 2/4, not {text!r}")
     return Part(int(number), int(count))
 
 
 def number_of_processes(text: str) -> int:
     """Read a whole number of 0 to 1000."""
     if not _is_number(text) or int(text) > 1000:
-        raise argparse.ArgumentTypeError(f"a number of 0 to 1000 is needed, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 1000, not {text!r}")
     return int(text)
 
 
@@ -37,7 +37,7 @@ def factor(text: str) -> float:
     except ValueError:
         value = 0.0
     if not (math.isfinite(value) and value >= 1):
-        raise argparse.ArgumentTypeError(f"a number of 1 or more is needed, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a number of 1 or more, not {text!r}")
     return value
 
 

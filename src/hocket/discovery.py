@@ -42,7 +42,7 @@ def by_name(what: str, entries: Iterable[tuple[str, Entry]]) -> dict[str, Entry]
     """Return entries by their names, in the order given.
 
     Args:
-        what: they are, such as "backend".
+        what: the kind of entry, for the message, such as "backend".
         entries: name and entry of each.
 
     Raises:
@@ -51,7 +51,7 @@ def by_name(what: str, entries: Iterable[tuple[str, Entry]]) -> dict[str, Entry]
     found: dict[str, Entry] = {}
     for name, entry in entries:
         if name in found:
-            raise ImportError(f"there is a {what} {name!r} already")
+            raise ImportError(f"the {what} {name!r} is defined twice")
         found[name] = entry
     return found
 
@@ -62,6 +62,6 @@ def _load(name: str, into: Sized | None) -> ModuleType:
     before = len(into)
     module = importlib.import_module(name)
     if len(into) == before:
-        del sys.modules[name]  # so that it is told again
-        raise ImportError(f"{name} registers nothing; {module.__file__} is no entry of {name.rpartition('.')[0]}")
+        del sys.modules[name]  # so that the next call raises, too
+        raise ImportError(f"{name} registers no entry when it is imported ({module.__file__})")
     return module

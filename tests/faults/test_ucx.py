@@ -133,6 +133,7 @@ comm.barrier()
 def test_cycles_of_init_and_finalize(run_job: Callable[..., Any]) -> None:
     script = """
 def counts():
+    hk.init(backends="shm", timeout=30).finalize()  # what a finalized communicator keeps goes with the next one
     return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
 def cycle():
@@ -152,7 +153,4 @@ note("counts", before=before, after=counts())
     job = run_job(script, 2)
     assert (job.return_code, job.stderr) == (0, "")
     for note in job.notes("counts"):
-        (files, threads), (files_before, threads_before) = note["after"], note["before"]
-        assert threads == threads_before
-        # Those of the last cycle are still open, and the number of connections that UCX makes differs by one.
-        assert abs(files - files_before) <= 2
+        assert note["after"] == note["before"]

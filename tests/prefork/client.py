@@ -56,11 +56,10 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._light: socket.socket | None = None
         self._heavy: socket.socket | None = None
-        self._environment = dict(os.environ)
+        self.take_variables()
 
     def take_variables(self) -> None:
-        """Let the server have the variables that this process has now; those of the first test that needs it may be
-        that test's own."""
+        """Let the server start with the variables of this moment, not with those of the test that needs it first."""
         self._environment = dict(os.environ)
 
     def run_job(self, command: list[str], num_ranks: int, *, patience: Patience) -> JobResult:

@@ -31,7 +31,8 @@ def without_those_of_mpi(variables: Mapping[str, str]) -> dict[str, str]:
 def state_of_process() -> dict[str, object]:
     """Return what a task may change, by its name.
 
-    Descriptors and native threads are left out: those of a finalized communicator stay until there is another."""
+    Descriptors and native threads are left out: those of a finalized communicator stay until there is another.
+    """
     found: dict[str, object] = {
         "variables": without_those_of_mpi(os.environ),
         "threads": threading.active_count(),
@@ -51,7 +52,8 @@ def state_of_process() -> dict[str, object]:
         "builtins": sorted(vars(builtins)),
         "NumPy's settings": (np.geterr(), np.get_printoptions()),
     }
-    found |= {f"filters of warnings beside {_packages()}": list(warnings.filters)}  # importing one adds some
+    # Importing a package may add filters: they are comparable while the number of packages is the same.
+    found[f"filters of warnings, {_num_packages()} packages"] = list(warnings.filters)
     if (torch := sys.modules.get("torch")) is not None:
         found["torch's settings"] = (
             torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads(),
@@ -85,7 +87,7 @@ def _children() -> list[int]:
     return found
 
 
-def _packages() -> int:
+def _num_packages() -> int:
     return len({name.partition(".")[0] for name in list(sys.modules)})
 
 
@@ -97,21 +99,21 @@ def _values_of_hocket() -> dict[str, object]:
             named = f"{module.__name__}.{name}"
             if isinstance(value, type) and value.__module__ == module.__name__:
                 found[f"names in {named}"] = {each for each in vars(value) if each[:2] != "__"}
-                found |= {f"{named}.{each}": _same(what) for each, what in vars(value).items() if each[:2] != "__"}
+                found |= {f"{named}.{each}": _Same(what) for each, what in vars(value).items() if each[:2] != "__"}
             elif isinstance(value, _CONSTANT):
-                found[named] = _same(value)
+                found[named] = _Same(value)
             elif isinstance(value, _REGISTRY) and name[:2] != "__":
                 found[f"size of {named}"] = len(value)
     return found
 
 
-class _same:
+class _Same:
     """Equal to what holds the very same object; arrays and the like have an equality of their own."""
 
     def __init__(self, value: object) -> None:
         self._value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _same) and self._value is other._value
+        return isinstance(other, _Same) and self._value is other._value
 
     __hash__ = None  # type: ignore[assignment]

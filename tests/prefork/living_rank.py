@@ -37,7 +37,7 @@ def main(address: str) -> None:
         task = _receive(connection)
         if task is None:
             return
-        base |= {name: value for name, value in os.environ.items() if name not in without_those_of_mpi(os.environ)}
+        base |= dict(os.environ.items() - without_those_of_mpi(os.environ).items())
         _look_new(task, base)
         before = state_of_process()
         before_s = cpu_seconds()

@@ -9,8 +9,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -66,8 +65,13 @@ class RankPool:
         kind = _Kind(num_ranks, is_heavy, has_torch, tuple(sorted(variables.items())))
         ranks = self._sets.pop(kind, None) or _RankSet(self._server, num_ranks, variables, is_heavy)
         ranks.files.add(file)
-        with self._ending(ranks):
+        try:
             result, has_torch = ranks.run(command[-1], patience)
+        except BaseException:  # a deadline of pytest's, Ctrl-C: the task would run on
+            ranks.kill()
+            raise
+        if ranks.remains:
+            self._close(ranks)
         self._num_tasks += 1
         if not ranks.is_alive:
             self._given_up[ranks.remains] += 1
@@ -91,22 +95,13 @@ class RankPool:
         while self._sets:
             self._close(self._sets.popitem()[1])
 
-    @contextmanager
-    def _ending(self, ranks: _RankSet) -> Iterator[None]:
-        """Ranks whose test is interrupted, as at its deadline, do not go on."""
-        try:
-            yield
-        except BaseException:
-            ranks.kill()
-            raise
-        if ranks.remains:
-            self._close(ranks)
-
     def _close(self, ranks: _RankSet) -> None:
-        """Let ranks end, and remember those that do it with an error: the task that made it has passed by then."""
+        """Let ranks end, and note an exit code other than 0: the test that caused it has already passed."""
         code = ranks.close()
         if code:
-            self.bad_ends.append(f"ranks ended with code {code} after tasks of {', '.join(sorted(ranks.files))}")
+            self.bad_ends.append(
+                f"living ranks exited with code {code} after running tasks of {', '.join(sorted(ranks.files))}"
+            )
 
     def _make_room(self) -> None:
         while sum(kind.num_ranks for kind in self._sets) > _MOST_RANKS and len(self._sets) > 1:

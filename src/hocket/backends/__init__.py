@@ -27,7 +27,7 @@ def find_backends() -> dict[str, type[Backend]]:
     """Return the adapters of this folder by name, in order of their names; their libraries are not loaded."""
     adapters: list[type[Backend]] = [each.ADAPTER for each in discover(sys.modules[__name__], ("base",))]
     if SharedMemory.name in (found := by_name("backend", [(each.name, each) for each in adapters])):
-        raise ImportError(f"there is a backend {SharedMemory.name!r} already")
+        raise ImportError(f"the backend {SharedMemory.name!r} is defined twice")
     return found
 
 

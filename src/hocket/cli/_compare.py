@@ -44,10 +44,11 @@ def compare(
     for path, each in zip(traffics, loaded, strict=True):
         if each.num_ranks != num_ranks:
             raise InvalidArgument(
-                f"{path} is of {each.num_ranks} ranks and {traffics[0]} of {num_ranks}: one job has both"
+                f"all traffic must have the same number of ranks, but {traffics[0]} has {num_ranks} and {path} has "
+                f"{each.num_ranks}"
             )
     if num_ranks < 2:
-        raise InvalidArgument(f"{traffics[0]} is of {num_ranks} rank: between 2 or more there is traffic")
+        raise InvalidArgument(f"traffic must have 2 ranks or more, but {traffics[0]} has {num_ranks}")
     names = read_backends(backends)
     if rounds < 6:
         raise InvalidArgument(f"--rounds must be 6 or more, not {rounds}: fewer give no interval")

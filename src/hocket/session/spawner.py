@@ -34,7 +34,7 @@ def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0) ->
         CommTimeout: not all ranks had ended in time; they have been ended.
         Exception: what `fn` raised on the first rank that failed, with the remote traceback as a note; `RemoteError`
             where it cannot be carried here, or where a rank was killed.
-        KeyboardInterrupt: Ctrl-C; the ranks have been ended. Other signals do what they would have done here, too.
+        KeyboardInterrupt: Ctrl-C was pressed; all ranks have ended. Any other signal has its usual effect here as well.
     """
     import cloudpickle
 
@@ -57,12 +57,16 @@ def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0) ->
         )
         if result.interrupted_by is None:
             return _collect(result, folder, timeout)
-    signal.raise_signal(result.interrupted_by)  # which raises KeyboardInterrupt, or ends this process
+    signal.raise_signal(result.interrupted_by)  # has its usual effect: KeyboardInterrupt, for one
     raise RemoteError(summarise(result).strip())
 
 
 def _collect(result: JobResult, folder: Path, timeout: float) -> list[Any]:
-    """Return what the ranks have left in the folder of the task, or raise what one of them did."""
+    """Return the results that the ranks wrote to the task's folder, or raise the error of the first that failed.
+
+    Unpickling is safe here: the folder was made for this task, with mode 700, so only this user's processes can write
+    to it. How large a result is depends on the caller's own function.
+    """
     import cloudpickle
 
     num_ranks = len(result.outcomes)
