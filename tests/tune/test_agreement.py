@@ -205,7 +205,7 @@ def test_records_show_what_explanations_say(tmp_path: Path) -> None:
 
 
 def _set_policies(comm: hk.Communicator) -> dict[str, Any]:
-    comm = start_with(comm, None)
+    comm = start_with(comm, None, backends=["shm", "mpi"])
     seen: dict[str, Any] = {"model": (used_by(comm, "all_to_all", 64), used_by(comm, "broadcast", 64))}
     comm.policy = policy = hk.Policy.fixed({"all_to_all": "mpi", "*": "shm"})
     seen["fixed"] = used_by(comm, "all_to_all", 64), used_by(comm, "broadcast", 64)
@@ -221,24 +221,24 @@ def _set_policies(comm: hk.Communicator) -> dict[str, Any]:
     comm.policy = hk.Policy.fixed({"*": "mpi"})
     seen["changed"] = used_by(comm, "all_to_all", 64), used_by(comm, "broadcast", 64)
     seen["child afterwards"] = used_by(child, "all_to_all", 64), used_by(child, "broadcast", 64)
-    seen["explained"] = comm.explain("broadcast", 64).chosen, comm.explain("broadcast", 64).reason
-    comm = start_with(comm, None, policy=hk.Policy.fixed({"barrier": "mpi"}))
+    seen["explained"] = comm.explain("broadcast", 64).chosen
+    comm = start_with(comm, None, backends=["shm", "mpi"], policy=hk.Policy.fixed({"barrier": "mpi"}))
     seen["at init"] = used_by(comm, "barrier", 0), used_by(comm, "broadcast", 64)
     return seen
 
 
 def test_policies_of_a_program() -> None:
     for seen in hk.spawn(_set_policies, 2, timeout=TIMEOUT_S):
+        for name, *named in (("unknown", "'nccl'", "*"), ("one of two", "'gloo'", "broadcast")):
+            assert_names(seen.pop(name), *named, "shm", "mpi")
         assert seen == {
             "model": ("shm", "shm"),
             "fixed": ("mpi", "shm"),
             "child": ("mpi", "shm", True),
-            "unknown": "the policy names 'nccl' for *, but there are shm, mpi",
             "after unknown": ("mpi", "shm", True),
-            "one of two": "the policy names 'gloo' for broadcast, but there are shm, mpi",
             "after one of two": ("mpi", "shm", True),
             "changed": ("mpi", "mpi"),
             "child afterwards": ("mpi", "shm"),
-            "explained": ("mpi", "the policy names it"),
+            "explained": "mpi",
             "at init": ("mpi", "shm"),
         }

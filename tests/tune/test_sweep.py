@@ -22,6 +22,8 @@ SWEEP = Sweep(
 
 
 def _measure(comm: hk.Communicator) -> tuple[Table, bool, list[tuple[int, int]], list[str]]:
+    comm.finalize()
+    comm = hk.init(backends=["shm", "mpi"], timeout=60)
     rounds: list[tuple[int, int]] = []
     table = measure_table(comm, SWEEP, on_round=lambda done, wanted, state: rounds.append((done, wanted)))
     used = sorted({record.backend for record in comm.records()})
@@ -50,6 +52,8 @@ def test_tiny_sweep() -> None:
 
 
 def _measure_schedules(comm: hk.Communicator) -> Table:
+    comm.finalize()
+    comm = hk.init(backends=["shm", "mpi"], timeout=60)
     sweep = Sweep(("all_reduce", "broadcast"), (4096, 65536), busy_sizes=(), rounds=6, min_sample_s=0.0005)
     return measure_table(comm, sweep)
 
