@@ -29,7 +29,7 @@ test: install
 
 # Everything but tests/system, every rank a fresh interpreter; in pieces: PART=1/4 to PART=4/4.
 test-full: install
-	$(BIN)/python -m pytest tests --ignore tests/system --tier full --part $(PART)
+	$(BIN)/python -m pytest tests --ignore tests/system --tier full --part "$(PART)"
 
 # What communicates, beside eight busy processes, with deadlines ten times as long; it has no time limit of its own.
 COMMUNICATING := bench boot cli comm conformance examples faults keras memory mixing model openness pipeline session \
@@ -47,11 +47,12 @@ test-system: install
 
 # Whether the tests see 40 small bugs, put in one after the other; ONLY=id: that one; AGAIN=1: those caught before, too.
 test-mutations: install
-	$(BIN)/python -m tests.mutations.run $(if $(ONLY),--only $(ONLY)) $(if $(AGAIN),--again)
+	$(BIN)/python -m tests.mutations.run $(if $(filter undefined,$(origin ONLY)),,--only "$(ONLY)") $(if $(AGAIN),--again)
 
 # Lines and branches of src/ that `make test` goes through, in ranks and other processes, too; TIER=full: all tests.
 TIER ?= quick
 test-coverage: install
+	@case "$(TIER)" in quick|full) ;; *) echo "TIER must be quick or full, not '$(TIER)'" >&2; exit 2;; esac
 	mkdir -p build/coverage && rm -f build/coverage/data*
 	$(BIN)/python -m coverage run -m pytest tests --ignore tests/native --ignore tests/system --tier $(TIER) --deadline-factor 5; \
 	code=$$?; $(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage report && exit $$code

@@ -36,7 +36,10 @@ _SPEED_EVERY_S = 5.0
 
 
 def room_of(path: Path) -> str:
-    """Return the folder of tests/ that a test file lies in, or "the project" for one that lies in tests/ itself."""
+    """Return the folder of tests/ that a test file lies in, or "the project" for one that lies in tests/ itself,
+    "elsewhere" for one that lies in no folder of it."""
+    if not path.is_relative_to(_TESTS):
+        return "elsewhere"
     folders = path.relative_to(_TESTS).parts[:-1]
     return folders[0] if folders else "docs" if path.stem == "test_docs" else "the project"
 
@@ -105,7 +108,9 @@ class BudgetKeeper:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the seconds of rooms and of the slowest tests."""
+        """Print the seconds of rooms and of the slowest tests, where any ran."""
+        if not self._spent:
+            return
         write = terminalreporter.write_line
         terminalreporter.section("seconds by room: wall, CPU, tests")
         rooms: dict[str, list[Spent]] = defaultdict(list)

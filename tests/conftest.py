@@ -47,6 +47,10 @@ def pytest_configure(config: pytest.Config) -> None:
     A shell without job control starts its background jobs with SIGINT ignored, every process below inherits that, and
     Python then installs no handler: `make test &` would fail in all tests that interrupt something.
     """
+    if config.getoption("importmode") != "importlib":
+        raise pytest.UsageError("--import-mode must be importlib: folders of tests import what they share as packages")
+    if not config.pluginmanager.hasplugin("timeout"):
+        raise pytest.UsageError("-p no:timeout cannot be used, and pytest-timeout must be there: tests have deadlines")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in list(os.environ):
         if name.startswith((*_LAUNCHERS, "HOCKET_")) and not name.startswith(_KEPT):
@@ -70,7 +74,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how much use ranks that live on were."""
-    if not tier.is_full():
+    if not tier.is_full() and (RANK_POOL.num_tasks or RANK_POOL.bad_ends):
         terminalreporter.write_line(RANK_POOL.summary())
         for line in RANK_POOL.bad_ends:
             terminalreporter.write_line(line, red=True)
@@ -100,6 +104,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = set(items) - set(chosen)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = chosen
+
+
+def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
+    """Say why no test is left."""
+    part = config.getoption("part")
+    return [] if items or part.count == 1 else [f"part {part.number}/{part.count} has none of these tests"]
 
 
 def pytest_collection_finish() -> None:

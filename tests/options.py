@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from dataclasses import dataclass
 
 
@@ -31,13 +30,13 @@ def number_of_processes(text: str) -> int:
 
 
 def factor(text: str) -> float:
-    """Read a finite number of 1 or more."""
+    """Read a number of 1 to 1000."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not (math.isfinite(value) and value >= 1):
-        raise argparse.ArgumentTypeError(f"must be a number of 1 or more, not {text!r}")
+    if not 1 <= value <= 1000:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to 1000, not {text!r}")
     return value
 
 

@@ -21,7 +21,7 @@ LEAVING = "tests/faults/test_leaving.py"
 WRONG: dict[Callable[[str], object], list[str]] = {
     options.part: ["", "2", "0/4", "5/4", "1/0", "a/4", "1/\N{SUPERSCRIPT TWO}", "-1/4", "1/4/5"],
     options.number_of_processes: ["", "-1", "x", "1.5", "10000"],
-    options.factor: ["", "0", "-1", "0.5", "nan", "inf", "x"],
+    options.factor: ["", "0", "-1", "0.5", "1e4", "nan", "inf", "x"],
 }
 
 

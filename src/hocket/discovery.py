@@ -1,15 +1,35 @@
-"""The modules of a package, found in its folders: a new entry of a registry is one new file and no edit elsewhere."""
+"""The modules of a package, found in its folders: a new entry of a registry is one new file and no edit elsewhere.
+
+Whatever is wrong with such a file is a `BadEntry` that names the file: every command that reads the registry shows it.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import inspect
 import pkgutil
 import sys
-from collections.abc import Collection, Iterable, Sized
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Entry = TypeVar("Entry")
+
+
+class BadEntry(ImportError):
+    """A file that should add an entry to a registry does not.
+
+    Attributes:
+        name: of the module.
+        path: of its file.
+    """
+
+    def __init__(self, module: str, path: str | None, flaw: str, line: int | None = None) -> None:
+        place = "" if path is None else f" ({path})" if line is None else f" ({path}:{line})"
+        super().__init__(f"{module} {flaw}{place}", name=module, path=path)
 
 
 def module_names(package: ModuleType) -> list[str]:
@@ -22,7 +42,9 @@ def module_names(package: ModuleType) -> list[str]:
     return sorted(each.name for each in pkgutil.iter_modules(package.__path__) if not each.name.startswith("_"))
 
 
-def discover(package: ModuleType, besides: Collection[str] = (), into: Sized | None = None) -> list[ModuleType]:
+def discover(
+    package: ModuleType, besides: Collection[str] = (), into: MutableMapping[Any, Any] | None = None
+) -> list[ModuleType]:
     """Import a package's modules, by `module_names`, and return them in that order.
 
     Args:
@@ -32,36 +54,123 @@ def discover(package: ModuleType, besides: Collection[str] = (), into: Sized | N
         into: where modules register their entries while they are imported.
 
     Raises:
-        ImportError: a module registered nothing in `into`.
+        BadEntry: a module cannot be imported, or registered nothing in `into`; it has added nothing to it then.
     """
     names = [f"{package.__name__}.{name}" for name in module_names(package) if name not in besides]
     return [_load(name, into) for name in names]
 
 
-def by_name(what: str, entries: Iterable[tuple[str, Entry]]) -> dict[str, Entry]:
+def declared(
+    package: ModuleType,
+    attribute: str,
+    wanted: str,
+    fits: Callable[[Any], bool],
+    besides: Collection[str] = (),
+) -> list[tuple[ModuleType, Any]]:
+    """Import a package's modules, by `module_names`; return each with the entry that it declares.
+
+    Args:
+        package: the one to search.
+        attribute: of a module: its entry.
+        wanted: what an entry is, for the message, such as "a subclass of Backend".
+        fits: whether a value is one.
+        besides: as in `discover`.
+
+    Raises:
+        BadEntry: a module cannot be imported, or its entry is missing or is something else.
+    """
+    modules = discover(package, besides)
+    return [(module, declared_by(module, attribute, wanted, fits)) for module in modules]
+
+
+def declared_by(module: ModuleType, attribute: str, wanted: str, fits: Callable[[Any], bool]) -> Any:
+    """Return the entry that a module declares; see `declared`."""
+    try:
+        value = getattr(module, attribute)
+    except AttributeError:
+        raise BadEntry(module.__name__, module.__file__, f"has no {attribute}, which is {wanted}") from None
+    if not fits(value):
+        raise BadEntry(module.__name__, module.__file__, f"has {attribute} = {value!r}, which must be {wanted}")
+    return value
+
+
+def load(package: ModuleType, name: str) -> ModuleType:
+    """Import one of a package's modules.
+
+    Raises:
+        BadEntry: it cannot be imported.
+    """
+    return _load(f"{package.__name__}.{name}", None)
+
+
+def takes(function: object, *arguments: str) -> bool:
+    """Return whether something can be called with so many arguments by place; those that no one can tell of can."""
+    if not callable(function):
+        return False
+    try:
+        inspect.signature(function).bind(*arguments)
+    except ValueError:
+        return True
+    except TypeError:
+        return False
+    return True
+
+
+@contextmanager
+def blaming(module: str) -> Iterator[None]:
+    """Turn what the code of an entry's module raises into a BadEntry with its file, and the line if it is one of it."""
+    try:
+        yield
+    except BadEntry:
+        raise
+    except Exception as error:
+        path = _path(module)
+        lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == path]
+        text = str(error)
+        if isinstance(error, SyntaxError) and error.filename == path:
+            lines, text = [error.lineno], error.msg
+        raise BadEntry(module, path, f"fails: {type(error).__name__}: {text}", lines[-1] if lines else None) from error
+
+
+def by_name(what: str, entries: Iterable[tuple[str, ModuleType, Entry]]) -> dict[str, Entry]:
     """Return entries by their names, in the order given.
 
     Args:
         what: the kind of entry, for the message, such as "backend".
-        entries: name and entry of each.
+        entries: name, module and entry of each.
 
     Raises:
-        ImportError: two have the same name.
+        BadEntry: two have the same name.
     """
-    found: dict[str, Entry] = {}
-    for name, entry in entries:
+    found: dict[str, tuple[ModuleType, Entry]] = {}
+    for name, module, entry in entries:
         if name in found:
-            raise ImportError(f"the {what} {name!r} is defined twice")
-        found[name] = entry
-    return found
+            other = found[name][0].__name__
+            raise BadEntry(module.__name__, module.__file__, f"defines the {what} {name!r}, which {other} defines, too")
+        found[name] = module, entry
+    return {name: entry for name, (_, entry) in found.items()}
 
 
-def _load(name: str, into: Sized | None) -> ModuleType:
-    if into is None or name in sys.modules:
+def _load(name: str, into: MutableMapping[Any, Any] | None) -> ModuleType:
+    if name in sys.modules:
         return importlib.import_module(name)
-    before = len(into)
-    module = importlib.import_module(name)
-    if len(into) == before:
-        del sys.modules[name]  # so that the next call raises, too
-        raise ImportError(f"{name} registers no entry when it is imported ({module.__file__})")
+    before = None if into is None else dict(into)
+    try:
+        with blaming(name):
+            module = importlib.import_module(name)
+        if into is not None and before is not None and len(into) == len(before):
+            raise BadEntry(name, module.__file__, "registers no entry when it is imported")
+    except BadEntry:
+        sys.modules.pop(name, None)  # so that the next call raises, too
+        if into is not None and before is not None:
+            into.clear()
+            into.update(before)
+        raise
     return module
+
+
+def _path(name: str) -> str | None:
+    if name in sys.modules:
+        return sys.modules[name].__file__
+    spec = importlib.util.find_spec(name)
+    return None if spec is None else spec.origin

@@ -23,7 +23,7 @@ _FIRST = {
     NATIVE: ("conformance", "comm", "sim", "collectives", "mixing"),
     "session": ("session", "tune", "faults", "comm"),
 }
-_MARK = "HOCKET_MUTATION"
+_MARK = "HOCKET_TEST_MUTATION"  # tests keep variables that begin so (tests/conftest.py)
 _FAILED = re.compile(r"^(tests/.+?::.+) (?:FAILED|ERROR) +\[ *\d+%\]$", re.MULTILINE)
 _SUMMARY = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)  # ids of tests may have " - " in them
 _BEGUN = re.compile(r"^(tests/\S+\.py(?:::.+?)?)(?: (?:PASSED|SKIPPED|XFAIL|RERUN).*)?$", re.MULTILINE)

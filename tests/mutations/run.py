@@ -11,6 +11,7 @@ bug, or a bug does not fit.
 from __future__ import annotations
 
 import argparse
+import difflib
 import signal
 import sys
 import time
@@ -159,7 +160,9 @@ def main() -> int:
     everything = load()
     mutations = [each for each in everything if not arguments.only or each.id in arguments.only]
     if unknown := sorted(set(arguments.only) - {each.id for each in everything}):
-        tell(f"there is no mutation {unknown[0]}; --list shows all")
+        ids = [each.id for each in everything]
+        near = difflib.get_close_matches(unknown[0], ids, cutoff=0.5) or ids
+        tell(f"there is no mutation {unknown[0]!r}; there is {', '.join(near)}")
         return 2
     if arguments.list:
         print("\n".join(f"{each.id:<36} {each.file:<45} {each.why}" for each in mutations))

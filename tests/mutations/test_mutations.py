@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from .catalogue import ROOT, BadMutation, Mutation, load
 from .results import GREEN, MISSED, Result, Results
-from .rooms import THE_PROJECT, files_of, fingerprint, in_order, judge, rooms
+from .rooms import THE_PROJECT, files_of, fingerprint, in_order, judge, rooms, run_tests
 
 MUTATIONS = load()
 
@@ -142,3 +143,30 @@ def test_rooms_are_known_to_pass_by_what_they_are_now(tmp_path: Path) -> None:
     assert results.green("comm", fingerprint(root, "comm")) is not None
     (root / "src/hocket/comm/a.py").write_text("changed")
     assert results.green("comm", fingerprint(root, "comm")) is None
+
+
+@pytest.mark.timeout(100)
+def test_what_a_run_leaves_behind_is_killed(tmp_path: Path) -> None:
+    """A process of a forked program, in a session of its own and with another parent, as ranks of a bad launcher."""
+    file = tmp_path / "test_left.py"
+    file.write_text(_LEAVES_A_PROCESS.format(pid_file=str(tmp_path / "pid")))
+    arguments = ["-c", str(ROOT / "pyproject.toml"), "-p", "tests.conftest", f"{file}::test_leaves_a_process"]
+    run = run_tests(Path(sys.executable), ROOT, arguments, deadline_s=80, log=tmp_path / "log")
+    assert run.kind == "passed", (tmp_path / "log").read_text()
+    pid = int((tmp_path / "pid").read_text())
+    assert not Path(f"/proc/{pid}").exists() or "zombie" in Path(f"/proc/{pid}/status").read_text()
+
+
+_LEAVES_A_PROCESS = """
+from pathlib import Path
+from tests.program import run_python
+
+def test_leaves_a_process(tmp_path):
+    (tmp_path / "leaves.py").write_text(
+        "import subprocess\\n"
+        "left = subprocess.Popen(['sleep', '90'], start_new_session=True, stdout=-3, stderr=-3)\\n"
+        "open({pid_file!r}, 'w').write(str(left.pid))\\n"
+    )
+    run_python("leaves.py", folder=tmp_path, timeout_s=50)
+    assert Path({pid_file!r}).exists()
+"""

@@ -50,7 +50,7 @@ class RankPool:
         self._server = server
         self._sets: OrderedDict[_Kind, _RankSet] = OrderedDict()
         self._imports_torch: dict[str, bool] = {}
-        self._num_tasks = 0
+        self.num_tasks = 0
         self._given_up: Counter[str] = Counter()
         self.bad_ends: list[str] = []
 
@@ -72,7 +72,7 @@ class RankPool:
             raise
         if ranks.remains:
             self._close(ranks)
-        self._num_tasks += 1
+        self.num_tasks += 1
         if not ranks.is_alive:
             self._given_up[ranks.remains] += 1
             return result
@@ -88,7 +88,7 @@ class RankPool:
     def summary(self) -> str:
         """Return how many tasks were run, and why sets were not used again, in a line."""
         causes = ", ".join(f"{cause or 'failed'}: {count}" for cause, count in self._given_up.most_common())
-        return f"{self._num_tasks} tasks on ranks that live on; sets given up: {causes or 'none'}"
+        return f"{self.num_tasks} tasks on ranks that live on; sets given up: {causes or 'none'}"
 
     def close(self) -> None:
         """End all ranks."""

@@ -24,8 +24,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-import typer.main
-
 import hocket.cli
 from hocket.boot import launcher
 from hocket.cli import _application
@@ -88,9 +86,8 @@ def _listen(listener: socket.socket) -> None:
 
 def _build_command_line() -> None:
     """Let commands find theirs built: that takes a tenth of a second, and is the same for all of them."""
-    for module, name in ((_application, "_application"), (typer.main, "get_command")):
-        setattr(module, name, functools.cache(getattr(module, name)))
-    typer.main.get_command(_application._application())
+    _application._application = functools.cache(_application._application)  # type: ignore[assignment]
+    _application._application()
 
 
 def serve(server: int, descriptor: int, stdout: int, stderr: int) -> NoReturn:

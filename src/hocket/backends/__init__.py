@@ -9,11 +9,19 @@ import sys
 from collections.abc import Collection, Iterable
 from functools import cache
 
-from hocket.backends._declaration import Declaration, Finding, Link, Requirements, Tested, installed_version
+from hocket.backends._declaration import (
+    Declaration,
+    Finding,
+    Link,
+    Requirements,
+    Tested,
+    find_flaw,
+    installed_version,
+)
 from hocket.backends._shm import SharedMemory
 from hocket.backends._split import make_split
 from hocket.backends.base import Backend, Job, Lane, Lanes, Shares
-from hocket.discovery import by_name, discover
+from hocket.discovery import BadEntry, by_name, declared
 from hocket.errors import BackendUnavailable
 
 __all__ = [
@@ -24,11 +32,23 @@ __all__ = [
 
 @cache
 def find_backends() -> dict[str, type[Backend]]:
-    """Return the adapters of this folder by name, in order of their names; their libraries are not loaded."""
-    adapters: list[type[Backend]] = [each.ADAPTER for each in discover(sys.modules[__name__], ("base",))]
-    if SharedMemory.name in (found := by_name("backend", [(each.name, each) for each in adapters])):
-        raise ImportError(f"the backend {SharedMemory.name!r} is defined twice")
+    """Return the adapters of this folder by name, in order of their names; their libraries are not loaded.
+
+    Raises:
+        BadEntry: a file has no adapter, one that cannot be used as it is, or one of a name that is there.
+    """
+    adapters = declared(sys.modules[__name__], "ADAPTER", "a subclass of Backend", _is_adapter, ("base",))
+    for module, adapter in adapters:
+        if (flaw := find_flaw(adapter)) is not None:
+            raise BadEntry(module.__name__, module.__file__, f"has an adapter {adapter.__name__} that {flaw}")
+    own = (SharedMemory.name, sys.modules[SharedMemory.__module__], SharedMemory)
+    found = by_name("backend", [own, *((each.name, module, each) for module, each in adapters)])
+    del found[SharedMemory.name]
     return found
+
+
+def _is_adapter(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Backend)
 
 
 def declarations() -> dict[str, type[Declaration]]:

@@ -6,9 +6,11 @@ Declarations are read without the library: no file of this folder imports a thir
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,27 @@ class Declaration:
     def link_for(cls, num_hosts: int) -> Link | None:
         """Return the declared link between ranks on so many hosts."""
         return cls.link if num_hosts == 1 else cls.link_between_hosts
+
+
+def find_flaw(adapter: type[Declaration]) -> str | None:
+    """Return why a class cannot be used as it is, as what follows "that", or None.
+
+    A part of it is missing, something that it declares is of another type, or its name could not be written where
+    backends are named: two names with a plus between are both at once, and commas separate them.
+    """
+    missing = sorted(getattr(adapter, "__abstractmethods__", ()))
+    if missing:
+        return f"has no {', no '.join(missing)}"
+    for attribute, hint in get_type_hints(Declaration).items():
+        (wanted,) = get_args(hint)
+        value: Any = getattr(adapter, attribute, None)
+        kinds = [get_origin(each) or each for each in (get_args(wanted) if isinstance(wanted, UnionType) else [wanted])]
+        if not isinstance(value, tuple(kinds)):
+            names = " or ".join("None" if each is NoneType else each.__name__ for each in kinds)
+            return f"has {attribute} = {value!r}, which must be {names}"
+    if not re.fullmatch("[a-z][a-z0-9_:]*", adapter.name):
+        return f"is named {adapter.name!r}; a name is small letters, digits, _ and :"
+    return None
 
 
 def installed_version(package: str) -> str | None:

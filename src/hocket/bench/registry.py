@@ -13,8 +13,10 @@ import hocket.bench.families as folder
 from hocket.bench.buffers.base import BufferKind
 from hocket.bench.drivers.base import Call, Driver
 from hocket.bench.point import Point
-from hocket.discovery import by_name, discover
-from hocket.errors import InvalidArgument
+from hocket.discovery import by_name, declared, takes
+from hocket.errors import InvalidArgument, InvalidType
+
+UNITS = ("us", "MB/s")
 
 
 class Prepared(ABC):
@@ -104,6 +106,12 @@ class Benchmark:
     is_windowed: bool = False
     takes_objects: bool = True
 
+    def __post_init__(self) -> None:
+        if not takes(self.make, "setting"):
+            raise InvalidType(f"make of benchmark {self.name!r} must be a function of a Setting, not {self.make!r}")
+        if self.unit not in UNITS:
+            raise InvalidArgument(f"unit of benchmark {self.name!r} must be {' or '.join(UNITS)}, not {self.unit!r}")
+
     def obstacle(self, point: Point) -> str:
         """Return why no library can do it, or ""."""
         if point.has_objects and not self.takes_objects:
@@ -131,9 +139,16 @@ class Benchmark:
 @lru_cache
 def benchmarks() -> Mapping[str, Benchmark]:
     """Return all of them, by name."""
-    found = [benchmark for module in discover(folder) for benchmark in module.BENCHMARKS]
-    found.sort(key=lambda each: (each.family != "point to point", each.family))
-    return by_name("benchmark", [(each.name, each) for each in found])
+    modules = declared(folder, "BENCHMARKS", "a tuple of Benchmark", _are_benchmarks)
+    found = [(each.name, module, each) for module, several in modules for each in several]
+    aliases = [(alias, module, each) for _, module, each in found for alias in sorted({*each.aliases} - {each.name})]
+    by_name("benchmark or alias", [*found, *aliases])
+    found.sort(key=lambda entry: (entry[2].family != "point to point", entry[2].family))
+    return by_name("benchmark", found)
+
+
+def _are_benchmarks(value: object) -> bool:
+    return isinstance(value, tuple) and value != () and all(isinstance(each, Benchmark) for each in value)
 
 
 OMB_PY = (

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import cast
 
 import hocket.bench.formats as folder
 from hocket.bench.layout import Layout
 from hocket.bench.run import Run
-from hocket.discovery import module_names
+from hocket.discovery import declared_by, load, module_names, takes
 from hocket.errors import InvalidArgument
 
 
@@ -23,7 +22,9 @@ def find_writer(name: str) -> Callable[[Run, Layout], str]:
 
     Raises:
         InvalidArgument: there is none of the name; lists those that there are.
+        BadEntry: its file has no function that could write it.
     """
     if name not in format_names():
         raise InvalidArgument(f"there is no format {name!r}; there are {', '.join(format_names())}")
-    return cast(Callable[[Run, Layout], str], importlib.import_module(f"{folder.__name__}.{name}").write)
+    write = declared_by(load(folder, name), "write", "a function of a Run and a Layout", lambda it: takes(it, "", ""))
+    return cast(Callable[[Run, Layout], str], write)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
+from collections.abc import Callable
+from types import ModuleType
 from typing import Annotated, Any, cast
 
 import typer
 
 import hocket.cli
 from hocket.boot.environment import read_world
-from hocket.discovery import discover
+from hocket.discovery import BadEntry, blaming, by_name, declared, takes
 from hocket.errors import (
     HocketError,
     InvalidArgument,
@@ -59,8 +61,18 @@ def run_command_line(arguments: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _application() -> typer.Typer:
-    """Build the application out of every module of this folder that has a function `register`."""
+def _application() -> Any:
+    """Build the application out of what the function `register` of every module of this folder adds to one."""
+    modules = declared(
+        hocket.cli, "register", "a function of the Typer application", lambda it: takes(it, "application")
+    )
+    verbs = [(name, module, verb) for module, register in modules for name, verb in _verbs(module, register)]
+    application = typer.main.get_group(_empty())
+    application.commands.update(by_name("verb", verbs))
+    return application
+
+
+def _empty() -> typer.Typer:
     application = typer.Typer(
         name="hocket",
         help="Run, measure and observe the processes of a parallel Python program.",
@@ -70,9 +82,17 @@ def _application() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     application.callback()(_options)
-    for module in discover(hocket.cli):
-        module.register(application)
     return application
+
+
+def _verbs(module: ModuleType, register: Callable[[typer.Typer], object]) -> list[tuple[str, Any]]:
+    application = _empty()
+    with blaming(module.__name__):
+        register(application)
+        verbs = list(typer.main.get_group(application).commands.items())
+    if not verbs:
+        raise BadEntry(module.__name__, module.__file__, "adds no command to the application that `register` is given")
+    return verbs
 
 
 def _print_version(wanted: bool) -> None:

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import hocket.collectives.families as folder
 from hocket.collectives.schedule import Schedule
 from hocket.collectives.semantics import SEMANTICS
-from hocket.discovery import discover
-from hocket.errors import InvalidArgument
+from hocket.discovery import discover, takes
+from hocket.errors import InvalidArgument, InvalidType
 from hocket.sim import Link
 
 Build: TypeAlias = Callable[..., Schedule]
@@ -58,6 +58,7 @@ class Algorithm:
 
         Raises:
             InvalidArgument: the algorithm cannot do so many ranks, or has no such parameter.
+            InvalidType: what it builds is no Schedule.
         """
         if num_ranks < 1:
             raise InvalidArgument(f"a schedule is for 1 rank or more, not {num_ranks}")
@@ -66,6 +67,8 @@ class Algorithm:
             raise InvalidArgument(f"{self.collective} by {self.name} cannot do {num_ranks} ranks: {refusal}")
         self.check(parameters)
         schedule = self.build(num_ranks, **parameters)
+        if not isinstance(schedule, Schedule):
+            raise InvalidType(f"{self.collective} by {self.name} must build a Schedule, not {schedule!r}")
         return replace(schedule, algorithm=self.name, parameters={**self.parameters, **parameters})
 
     def check(self, parameters: Mapping[str, Any]) -> None:
@@ -114,8 +117,12 @@ def algorithm(
     def register(build: Build) -> Build:
         if collective not in SEMANTICS:
             raise InvalidArgument(f"there is no collective {collective!r}")
-        if (collective, name) in _found:
-            raise InvalidArgument(f"there is an algorithm {name!r} of {collective} already")
+        if not takes(build, "num_ranks"):
+            raise InvalidType(f"{name!r} of {collective} must be a function of num_ranks, not {build!r}")
+        if (other := _found.get((collective, name))) is not None:
+            raise InvalidArgument(
+                f"there is an algorithm {name!r} of {collective} already, in {other.build.__module__}"
+            )
         _found[collective, name] = Algorithm(collective, name, build, seconds, formula, exact, reference, restriction)
         return build
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 import hocket.pipeline.formats as folder
-from hocket.discovery import by_name, discover
+from hocket.discovery import by_name, declared, declared_by, takes
 from hocket.errors import InvalidArgument, InvalidSchedule
 from hocket.pipeline.schedule import PipelineSchedule
 from hocket.versioned_json import read_text
@@ -26,7 +26,15 @@ class Form(Protocol):
 @lru_cache
 def forms() -> dict[str, Form]:
     """Return all forms by the endings of their files."""
-    return by_name("form of tables", [(each.ENDING, cast(Form, each)) for each in discover(folder)])
+    found = declared(folder, "ENDING", "the ending of its files, such as '.txt'", _is_ending)
+    for module, _ in found:
+        declared_by(module, "dump", "a function of a schedule", lambda it: takes(it, "schedule"))
+        declared_by(module, "load", "a function of the text and the file's name", lambda it: takes(it, "text", "place"))
+    return by_name("form of tables", [(ending, module, cast(Form, module)) for module, ending in found])
+
+
+def _is_ending(value: object) -> bool:
+    return isinstance(value, str) and value.startswith(".")
 
 
 def load_schedule(path: str | Path) -> PipelineSchedule:

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import hocket.pipeline.schedules as folder
-from hocket.discovery import discover
-from hocket.errors import InvalidArgument
+from hocket.discovery import discover, takes
+from hocket.errors import InvalidArgument, InvalidType
 from hocket.pipeline.schedule import PipelineSchedule
 
 Build: TypeAlias = Callable[..., PipelineSchedule]
@@ -67,6 +67,7 @@ class Recipe:
 
         Raises:
             InvalidArgument: it cannot do so many ranks or micro-batches, or has no such parameter.
+            InvalidType: what it builds is no PipelineSchedule.
         """
         for name, value in (("ranks", num_ranks), ("micro-batches", num_micro_batches)):
             if type(value) is not int or value < 1:
@@ -82,6 +83,8 @@ class Recipe:
                 f"{self.name} cannot do {num_micro_batches} micro-batches on {num_ranks} ranks: {refusal}"
             )
         schedule = self.build(num_ranks, num_micro_batches, **parameters)
+        if not isinstance(schedule, PipelineSchedule):
+            raise InvalidType(f"{self.name} must build a PipelineSchedule, not {schedule!r}")
         return replace(schedule, name=self.name, parameters={**self.parameters, **parameters})
 
     def _check(self, parameters: Mapping[str, Any]) -> None:
@@ -108,9 +111,14 @@ def recipe(
 ) -> Callable[[Build], Build]:
     """Register the decorated function as `Recipe.build`; see there for the arguments."""
 
+    if not isinstance(name, str):
+        raise InvalidType(f"the name of a schedule must be a str, not {name!r}")
+
     def register(build: Build) -> Build:
+        if not takes(build, "num_ranks", "num_micro_batches"):
+            raise InvalidType(f"{name!r} must be a function of num_ranks and num_micro_batches, not {build!r}")
         if name in _found:
-            raise InvalidArgument(f"there is a schedule {name!r} already")
+            raise InvalidArgument(f"there is a schedule {name!r} already, in {_found[name].build.__module__}")
         _found[name] = Recipe(name, build, bubble, reference, restriction, choices)
         return build
 

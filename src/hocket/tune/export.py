@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import hocket.tune.exporters as folder
-from hocket.discovery import discover
-from hocket.errors import InvalidArgument
+from hocket.discovery import discover, takes
+from hocket.errors import InvalidArgument, InvalidType
 from hocket.tune.table import Table
 
 Write = Callable[[Table, Sequence[int]], str]
@@ -37,11 +37,14 @@ def exporter(name: str, description: str) -> Callable[[Write], Write]:
 
     Raises:
         InvalidArgument: there is one of that name.
+        InvalidType: it cannot be called so.
     """
 
     def register(write: Write) -> Write:
+        if not takes(write, "table", "ranks"):
+            raise InvalidType(f"exporter {name!r} must be a function of a table and numbers of ranks, not {write!r}")
         if name in _found:
-            raise InvalidArgument(f"there is an exporter {name!r} already")
+            raise InvalidArgument(f"there is an exporter {name!r} already, in {_found[name].write.__module__}")
         _found[name] = Exporter(name, description, write)
         return write
 

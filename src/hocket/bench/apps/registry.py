@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import lru_cache
 
 import hocket.bench.apps as folder
 from hocket.bench.apps.base import Problem
-from hocket.discovery import by_name, discover
+from hocket.discovery import by_name, declared
 from hocket.errors import InvalidArgument
 
 _NO_PROBLEMS = ("base", "registry", "speedup")
@@ -15,7 +16,12 @@ _NO_PROBLEMS = ("base", "registry", "speedup")
 @lru_cache
 def problems() -> dict[str, type[Problem]]:
     """Return the kinds of problems, by name."""
-    return by_name("application", [(each.PROBLEM.name, each.PROBLEM) for each in discover(folder, _NO_PROBLEMS)])
+    found = declared(folder, "PROBLEM", "a subclass of Problem, with nothing abstract", _is_problem, _NO_PROBLEMS)
+    return by_name("application", [(problem.name, module, problem) for module, problem in found])
+
+
+def _is_problem(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Problem) and not inspect.isabstract(value)
 
 
 def find_problem(name: str) -> type[Problem]:

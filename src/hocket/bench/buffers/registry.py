@@ -7,14 +7,15 @@ from functools import lru_cache
 
 import hocket.bench.buffers as folder
 from hocket.bench.buffers.base import BufferKind
-from hocket.discovery import by_name, discover
+from hocket.discovery import by_name, declared
 from hocket.errors import BackendUnavailable, InvalidArgument
 
 
 @lru_cache
 def buffer_kinds() -> dict[str, BufferKind]:
     """Return all kinds, installed or not, by name."""
-    return by_name("kind of buffers", [(each.KIND.name, each.KIND) for each in discover(folder, ("base", "registry"))])
+    found = declared(folder, "KIND", "a BufferKind", lambda it: isinstance(it, BufferKind), ("base", "registry"))
+    return by_name("kind of buffers", [(kind.name, module, kind) for module, kind in found])
 
 
 def find_kind(name: str) -> BufferKind:

@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import hocket.train.actions as folder
-from hocket.discovery import discover
-from hocket.errors import InvalidArgument
+from hocket.discovery import discover, takes
+from hocket.errors import InvalidArgument, InvalidType
 from hocket.pipeline.action import Action
 from hocket.pipeline.kind import kinds
 
@@ -25,12 +25,17 @@ def executes(*kinds: str) -> Callable[[Handler], Handler]:
 
     Raises:
         InvalidArgument: another one executes such actions.
+        InvalidType: it cannot be called so.
     """
 
     def register(handler: Handler) -> Handler:
+        if not takes(handler, "step", "action"):
+            raise InvalidType(
+                f"what executes {', '.join(kinds)} must be a function of step and action, not {handler!r}"
+            )
         for kind in kinds:
-            if _found.get(kind, handler) is not handler:
-                raise InvalidArgument(f"there is something that executes actions of kind {kind!r} already")
+            if (other := _found.get(kind, handler)) is not handler:
+                raise InvalidArgument(f"actions of kind {kind!r} are executed by {other.__module__} already")
             _found[kind] = handler
         return handler
 
