@@ -12,7 +12,8 @@ from types import ModuleType
 
 import pytest
 
-from hocket.discovery import BadEntry, discover, module_names
+from hocket.discovery import discover, module_names
+from hocket.errors import BadEntry
 
 from .naming import assert_names
 

@@ -16,20 +16,9 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, TypeVar
 
+from hocket.errors import BadEntry
+
 Entry = TypeVar("Entry")
-
-
-class BadEntry(ImportError):
-    """A file that should add an entry to a registry does not.
-
-    Attributes:
-        name: of the module.
-        path: of its file.
-    """
-
-    def __init__(self, module: str, path: str | None, flaw: str, line: int | None = None) -> None:
-        place = "" if path is None else f" ({path})" if line is None else f" ({path}:{line})"
-        super().__init__(f"{module} {flaw}{place}", name=module, path=path)
 
 
 def module_names(package: ModuleType) -> list[str]:
@@ -88,9 +77,9 @@ def declared_by(module: ModuleType, attribute: str, wanted: str, fits: Callable[
     try:
         value = getattr(module, attribute)
     except AttributeError:
-        raise BadEntry(module.__name__, module.__file__, f"has no {attribute}, which is {wanted}") from None
+        raise bad_entry(module.__name__, module.__file__, f"has no {attribute}, which is {wanted}") from None
     if not fits(value):
-        raise BadEntry(module.__name__, module.__file__, f"has {attribute} = {value!r}, which must be {wanted}")
+        raise bad_entry(module.__name__, module.__file__, f"has {attribute} = {value!r}, which must be {wanted}")
     return value
 
 
@@ -129,7 +118,20 @@ def blaming(module: str) -> Iterator[None]:
         text = str(error)
         if isinstance(error, SyntaxError) and error.filename == path:
             lines, text = [error.lineno], error.msg
-        raise BadEntry(module, path, f"fails: {type(error).__name__}: {text}", lines[-1] if lines else None) from error
+        raise bad_entry(module, path, f"fails: {type(error).__name__}: {text}", lines[-1] if lines else None) from error
+
+
+def bad_entry(module: str, path: str | None, flaw: str, line: int | None = None) -> BadEntry:
+    """Make the error for a file.
+
+    Args:
+        module: name of the module.
+        path: of its file.
+        flaw: what follows the name, such as "has no ADAPTER".
+        line: of the file.
+    """
+    place = "" if path is None else f" ({path})" if line is None else f" ({path}:{line})"
+    return BadEntry(f"{module} {flaw}{place}", name=module, path=path)
 
 
 def by_name(what: str, entries: Iterable[tuple[str, ModuleType, Entry]]) -> dict[str, Entry]:
@@ -146,7 +148,9 @@ def by_name(what: str, entries: Iterable[tuple[str, ModuleType, Entry]]) -> dict
     for name, module, entry in entries:
         if name in found:
             other = found[name][0].__name__
-            raise BadEntry(module.__name__, module.__file__, f"defines the {what} {name!r}, which {other} defines, too")
+            raise bad_entry(
+                module.__name__, module.__file__, f"defines the {what} {name!r}, which {other} defines, too"
+            )
         found[name] = module, entry
     return {name: entry for name, (_, entry) in found.items()}
 
@@ -159,7 +163,7 @@ def _load(name: str, into: MutableMapping[Any, Any] | None) -> ModuleType:
         with blaming(name):
             module = importlib.import_module(name)
         if into is not None and before is not None and len(into) == len(before):
-            raise BadEntry(name, module.__file__, "registers no entry when it is imported")
+            raise bad_entry(name, module.__file__, "registers no entry when it is imported")
     except BadEntry:
         sys.modules.pop(name, None)  # so that the next call raises, too
         if into is not None and before is not None:

@@ -130,6 +130,13 @@ class LaunchError(HocketError, RuntimeError):
     """A job could not be started, or one of its ranks failed."""
 
 
+class BadEntry(HocketError, ImportError):
+    """A file that should add an entry to a registry does not: it fails when it is imported, or lacks what it must have.
+
+    `name` is that of the module, `path` its file.
+    """
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of what an error of another library says; its type, where it says nothing."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

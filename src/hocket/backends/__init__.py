@@ -21,7 +21,7 @@ from hocket.backends._declaration import (
 from hocket.backends._shm import SharedMemory
 from hocket.backends._split import make_split
 from hocket.backends.base import Backend, Job, Lane, Lanes, Shares
-from hocket.discovery import BadEntry, by_name, declared
+from hocket.discovery import bad_entry, by_name, declared
 from hocket.errors import BackendUnavailable
 
 __all__ = [
@@ -40,7 +40,7 @@ def find_backends() -> dict[str, type[Backend]]:
     adapters = declared(sys.modules[__name__], "ADAPTER", "a subclass of Backend", _is_adapter, ("base",))
     for module, adapter in adapters:
         if (flaw := find_flaw(adapter)) is not None:
-            raise BadEntry(module.__name__, module.__file__, f"has an adapter {adapter.__name__} that {flaw}")
+            raise bad_entry(module.__name__, module.__file__, f"has an adapter {adapter.__name__} that {flaw}")
     own = (SharedMemory.name, sys.modules[SharedMemory.__module__], SharedMemory)
     found = by_name("backend", [own, *((each.name, module, each) for module, each in adapters)])
     del found[SharedMemory.name]

@@ -13,7 +13,7 @@ import typer
 
 import hocket.cli
 from hocket.boot.environment import read_world
-from hocket.discovery import BadEntry, blaming, by_name, declared, takes
+from hocket.discovery import bad_entry, blaming, by_name, declared, takes
 from hocket.errors import (
     HocketError,
     InvalidArgument,
@@ -91,7 +91,7 @@ def _verbs(module: ModuleType, register: Callable[[typer.Typer], object]) -> lis
         register(application)
         verbs = list(typer.main.get_group(application).commands.items())
     if not verbs:
-        raise BadEntry(module.__name__, module.__file__, "adds no command to the application that `register` is given")
+        raise bad_entry(module.__name__, module.__file__, "adds no command to the application that `register` is given")
     return verbs
 
 
