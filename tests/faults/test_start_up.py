@@ -81,7 +81,8 @@ def test_missing_ranks_are_named(jobs: Any, present: tuple[int, ...]) -> None:
     # Without rank 0 nobody knows who else is missing.
     assert all(error["ranks"] == (missing if 0 in present else [0]) for error in errors)
     assert all("start-up" in error["text"] for error in errors)
-    assert all(-0.1 < error["time_s"] - error["entered_s"] - limit_s < scaled(3) for error in errors)
+    waits_s = [error["time_s"] - error["entered_s"] for error in errors]
+    assert limit_s - 0.1 < max(waits_s) < limit_s + scaled(3)  # who came later learns it at the same time
 
 
 def test_two_processes_with_one_rank(jobs: Any) -> None:
