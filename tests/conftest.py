@@ -16,6 +16,9 @@ from hocket.bench.launchers import wheel_file
 from hocket.boot.launcher import run_job as run_fresh_job
 from hocket.session import spawner
 
+if not __package__:
+    raise pytest.UsageError("--import-mode must be importlib: folders of tests import what they share as packages")
+
 from . import backends, naming, options, tier
 from .budgets import BudgetKeeper
 from .load import FACTOR_VARIABLE, BusyProcesses, patient, scale_subprocesses, scale_timeouts, scaled
@@ -47,8 +50,6 @@ def pytest_configure(config: pytest.Config) -> None:
     A shell without job control starts its background jobs with SIGINT ignored, every process below inherits that, and
     Python then installs no handler: `make test &` would fail in all tests that interrupt something.
     """
-    if config.getoption("importmode") != "importlib":
-        raise pytest.UsageError("--import-mode must be importlib: folders of tests import what they share as packages")
     if not config.pluginmanager.hasplugin("timeout"):
         raise pytest.UsageError("-p no:timeout cannot be used, and pytest-timeout must be there: tests have deadlines")
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -221,7 +221,7 @@ def _set_policies(comm: hk.Communicator) -> dict[str, Any]:
     comm.policy = hk.Policy.fixed({"*": "mpi"})
     seen["changed"] = used_by(comm, "all_to_all", 64), used_by(comm, "broadcast", 64)
     seen["child afterwards"] = used_by(child, "all_to_all", 64), used_by(child, "broadcast", 64)
-    seen["explained"] = comm.explain("broadcast", 64).chosen
+    seen["explained"] = comm.explain("broadcast", 64).chosen, comm.explain("broadcast", 64).reason
     comm = start_with(comm, None, backends=["shm", "mpi"], policy=hk.Policy.fixed({"barrier": "mpi"}))
     seen["at init"] = used_by(comm, "barrier", 0), used_by(comm, "broadcast", 64)
     return seen
@@ -239,6 +239,6 @@ def test_policies_of_a_program() -> None:
             "after one of two": ("mpi", "shm", True),
             "changed": ("mpi", "mpi"),
             "child afterwards": ("mpi", "shm"),
-            "explained": "mpi",
+            "explained": ("mpi", "the policy names it"),
             "at init": ("mpi", "shm"),
         }

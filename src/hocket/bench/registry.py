@@ -142,9 +142,9 @@ def benchmarks() -> Mapping[str, Benchmark]:
     modules = declared(folder, "BENCHMARKS", "a tuple of Benchmark", _are_benchmarks)
     found = [(each.name, module, each) for module, several in modules for each in several]
     aliases = [(alias, module, each) for _, module, each in found for alias in sorted({*each.aliases} - {each.name})]
-    by_name("benchmark or alias", [*found, *aliases])
+    by_name("benchmark or alias of one", [*found, *aliases])
     found.sort(key=lambda entry: (entry[2].family != "point to point", entry[2].family))
-    return by_name("benchmark", found)
+    return {name: each for name, _, each in found}
 
 
 def _are_benchmarks(value: object) -> bool:
