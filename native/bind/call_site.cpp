@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -41,7 +42,10 @@ bool is_library_file(const char* file) {
   const auto starts_with = [&](const std::string& prefix) {
     return !prefix.empty() && std::strncmp(file, prefix.c_str(), prefix.size()) == 0;
   };
-  return starts_with(hocket) || starts_with(torch) || std::strncmp(file, "<frozen ", 8) == 0;
+  if (starts_with(hocket) || starts_with(torch) || starts_with("<frozen ")) return true;
+  // their frames lie between a decorated function of torch and who calls it
+  const std::string_view name = file;
+  return name.ends_with("/typing_extensions.py") || name.ends_with("/contextlib.py") || name.ends_with("/functools.py");
 }
 
 // Code objects are kept alive, so that a pointer never comes to mean another one; programs have few of those.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
@@ -15,19 +16,20 @@ import torch
 
 from ..naming import assert_names
 from ..program import run_python, start_python
-from ..tier import full
+from ..tier import full, sample
+from .ddp_modes import LATE_OPTIONS, MODES, NOT_FOR_CPUS, WITHOUT_EFFECT
 
 HERE = Path(__file__).parent
 
 
-def run(num_ranks: int, script: str, *args: str, launcher: str = "hocket") -> str:
+def run(num_ranks: int, script: str, *args: str, launcher: str = "hocket", timeout_s: float = 150) -> str:
     """Run a script of this folder as a job; fail with its output."""
     if launcher == "hocket":
         command = ["-m", "hocket.cli", "run", "-n", str(num_ranks), str(HERE / script), *args]
     else:
         command = ["-m", "torch.distributed.run", "--nproc-per-node", str(num_ranks),
                    "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(HERE / script), *args]  # fmt: skip
-    job = run_python(*command, timeout_s=150)
+    job = run_python(*command, timeout_s=timeout_s)
     assert job.returncode == 0, job.stdout + job.stderr
     return job.stdout
 
@@ -180,6 +182,36 @@ def test_ddp_losses_agree_with_gloo_with_four_ranks(losses: dict, model: str) ->
     for rank in range(4):
         ours, theirs = losses[4, "hocket", rank][model][:10], losses[4, "gloo", rank][model][:10]
         assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+@pytest.mark.timeout(400)
+def test_every_mode_of_ddp_has_the_losses_of_gloo(tmp_path: Path) -> None:
+    names = sample(MODES, 50, always=["small-static", "small-two-reentrant", "unused-static-turns", "compiled"])
+    for backend in ("gloo", "hocket"):
+        assert run(2, "ddp_modes.py", backend, str(tmp_path), *names, timeout_s=190).count("done") == 2
+    for rank in range(2):
+        theirs, ours = (json.loads((tmp_path / f"{backend}-{rank}.json").read_text()) for backend in ("gloo", "hocket"))
+        assert list(theirs) == names
+        assert {name: ours[name] for name in names if ours[name] != theirs[name]} == {}, f"rank {rank}; right: {theirs}"
+
+
+_ABSENT = ["small-static", "post_local-static", "small-two-reentrant", "small-static-two-reentrant", "waiting_hook",
+           "several_in_one_hook-static", "hook-ALLREDUCE", "small-collective_after_backward", "unused-found-views",
+           "fused-static", "small"]  # fmt: skip
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("mode", sample(_ABSENT, 0, always=["small-static"]))
+@pytest.mark.parametrize("num_steps", sample([0, 2], 0, always=[0]))
+def test_no_wait_for_a_bucket_outlives_its_deadline(mode: str, num_steps: int) -> None:
+    # a program that hangs is stopped by the deadline of `run`; on a step's own time nothing is said here
+    assert run(2, "absent_in_backward.py", mode, str(num_steps), timeout_s=60).count("left") == 1
+
+
+def test_modes_give_every_option_of_ddp() -> None:
+    given = {option for mode in MODES.values() for option in mode.options} | LATE_OPTIONS
+    options = inspect.signature(torch.nn.parallel.DistributedDataParallel).parameters
+    assert given | NOT_FOR_CPUS | WITHOUT_EFFECT == set(options) - {"module"}
 
 
 @pytest.mark.timeout(100)

@@ -31,6 +31,7 @@ from hocket.torch.options import Options, wanted_backend
 from hocket.torch.profile import recorded
 from hocket.torch.sparse import reduce_sparse
 from hocket.torch.tensors import items_of_splits, pack, unpack
+from hocket.torch.untraced import untraced
 from hocket.torch.work import AnySourceWork, BackwardDrain, HocketWork, JoinedWork, in_backward
 
 _REDUCTIONS = {
@@ -45,6 +46,7 @@ _REDUCTIONS = {
 }
 
 
+@untraced
 class HocketProcessGroup(dist.ProcessGroup):
     """The "hocket" backend. Operations are asynchronous unless torch asked for a blocking one."""
 
