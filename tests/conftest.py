@@ -51,7 +51,10 @@ def pytest_configure(config: pytest.Config) -> None:
     Python then installs no handler: `make test &` would fail in all tests that interrupt something.
     """
     if not config.pluginmanager.hasplugin("timeout"):
-        raise pytest.UsageError("-p no:timeout cannot be used, and pytest-timeout must be there: tests have deadlines")
+        raise pytest.UsageError(
+            "pytest-timeout must be loaded, since tests have deadlines; "
+            "-p no:timeout and --disable-plugin-autoload leave it out"
+        )
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in list(os.environ):
         if name.startswith((*_LAUNCHERS, "HOCKET_")) and not name.startswith(_KEPT):
