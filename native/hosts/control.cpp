@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -34,8 +35,9 @@ std::vector<Notice> Control::take_notices() {
 }
 
 void Control::note_death(int job_rank) {
+  check_rank(job_rank);
   const std::lock_guard guard(mutex_);
-  if (static_cast<size_t>(job_rank) < dead_.size()) dead_[static_cast<size_t>(job_rank)] = true;
+  dead_[static_cast<size_t>(job_rank)] = true;
 }
 
 std::vector<int> Control::dead() {
@@ -52,18 +54,21 @@ void Control::note_lost(std::string why) {
 }
 
 void Control::note_left(uint64_t key, int rank, uint64_t seq, uint64_t history) {
+  check_rank(rank);
   const std::lock_guard guard(mutex_);
-  groups_[key].left.try_emplace(rank, Left{seq, history, now_ns()});
+  group_of(key).left.try_emplace(rank, Left{seq, history, now_ns()});
   forget_if_over(key);
 }
 
 void Control::note_abort(uint64_t key, Error error) {
+  for (int rank : error.ranks) check_rank(rank);
   const std::lock_guard guard(mutex_);
-  Group& group = groups_[key];
+  Group& group = group_of(key);
   if (!group.failure) group.failure = std::move(error);
 }
 
 void Control::note_verdict(uint64_t key, uint64_t seq, std::vector<int> behind, std::string mismatch) {
+  for (int rank : behind) check_rank(rank);
   const std::lock_guard guard(mutex_);
   const auto found = groups_.find(key);
   if (found == groups_.end() || found->second.is_closed) return;
@@ -93,11 +98,30 @@ std::vector<uint64_t> Control::histories(uint64_t key, uint64_t seq) {
   const std::lock_guard guard(mutex_);
   std::vector<uint64_t> histories;
   const auto found = groups_.find(key);
-  for (uint64_t each = seq - kIssuedPeriod + 1; each <= seq; ++each) {
+  for (uint64_t i = 0; i < kIssuedPeriod; ++i) {  // numbers before the first one are of no operation
+    const uint64_t each = seq - (kIssuedPeriod - 1) + i;
     const Logged* logged = found == groups_.end() ? nullptr : &found->second.log[each % kLogged];
     histories.push_back(logged && logged->op.seq == each ? logged->history : 0);
   }
   return histories;
+}
+
+// No communicator has more members than the job.
+void Control::check_rank(int rank) const {
+  if (rank < 0 || static_cast<size_t>(rank) >= places_.size())
+    throw Failure(ErrorCode::invalid_argument, "rank " + std::to_string(rank) + " of a job of " +
+                                                   std::to_string(places_.size()) + " ranks was spoken of");
+}
+
+// Others may speak of a communicator before it is opened here, but not of any number of them.
+Control::Group& Control::group_of(uint64_t key) {
+  const auto found = groups_.find(key);
+  if (found != groups_.end()) return found->second;
+  const auto is_unopened = [](const auto& entry) { return entry.second.num_members == 0; };
+  if (static_cast<size_t>(std::count_if(groups_.begin(), groups_.end(), is_unopened)) >= kMostUnopened)
+    throw Failure(ErrorCode::resource_exhausted, "other ranks spoke of more than " + std::to_string(kMostUnopened) +
+                                                     " communicators that this one has not opened");
+  return groups_[key];
 }
 
 // When all members have left, nobody speaks of it any more.

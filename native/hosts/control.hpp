@@ -43,7 +43,8 @@ class Control {
   int fd() const { return fd_; }
   std::vector<Notice> take_notices();
 
-  // What the connection heard. Ranks in errors and `behind` are those of the communicator.
+  // What the connection heard. Ranks in errors and `behind` are those of the communicator. What no rank of this job
+  // can have said is thrown as a Failure.
   void note_death(int job_rank);
   // Job ranks.
   std::vector<int> dead();
@@ -90,7 +91,10 @@ class Control {
     uint64_t last = 0;
     uint64_t history = 0;
   };
+  static constexpr size_t kMostUnopened = 256;
   void send(Notice notice);
+  void check_rank(int rank) const;  // throws Failure for one that cannot be
+  Group& group_of(uint64_t key);    // throws Failure where others spoke of too many that are not opened here
   void forget_if_over(uint64_t key);
 
   const std::vector<std::string> places_;

@@ -26,11 +26,12 @@ import hocket.boot.control_server
 from hocket import _native
 from hocket.boot.control_server import keep_alive
 from hocket.boot.environment import World
-from hocket.errors import BootstrapMismatch, CommTimeout, PeerFailure
+from hocket.errors import BootstrapMismatch, CommTimeout, HocketError, PeerFailure
 
 _NUM_PORTS = 8
 _RETRY_S = 0.05
 _HANDSHAKE_S = 2.0
+_NO_MESSAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, HocketError)
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class ControlConnection:
                 if ready - {self.native.fileno()}:
                     for message in self._connection.receive():
                         self._take_in(message)
-            except (OSError, ValueError) as error:  # closed, here or there
+            except (OSError, *_NO_MESSAGE) as error:  # closed, here or there; or no server of this job says that
                 if not self._leaves:
                     self._note_lost(error)
                 return
@@ -135,8 +136,8 @@ class ControlConnection:
             case "exchange":
                 self._exchanged.put(content)
             case "gone":
-                self._dead.append(content)
                 self.native.note_death(content)
+                self._dead.append(content)
             case "left":
                 self.native.note_left(content["key"], content["rank"], content["seq"], content["history"])
             case "aborted":
@@ -148,6 +149,8 @@ class ControlConnection:
                 self._send({"traced": {**content, "histories": self.native.histories(content["key"], content["seq"])}})
             case "verdict":
                 self.native.note_verdict(content["key"], content["seq"], content["behind"], content["mismatch"])
+            case _:
+                raise ValueError(f"there is no message {what!r}")
 
     def _note_lost(self, error: Exception) -> None:
         self._lost = f"lost the control connection to the host of rank 0 ({self.members[0].place}): {error}"
