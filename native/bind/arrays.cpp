@@ -94,6 +94,7 @@ bool is_array(PyObject* object) {
 void Array::release() {
   if (buffer_.obj) PyBuffer_Release(&buffer_);  // clears buffer_.obj
   Py_CLEAR(owner_);
+  Py_CLEAR(hold_);
   copy_.reset();
   device_.reset();
   is_of_device_ = false;
@@ -195,6 +196,25 @@ void Array::set_strided(StridedArray array, const ArrayRules& rules) {
   data_ = copy_.get();
 }
 
+void Array::hold_memory() {
+  if (hold_) return;
+  if (owner_ && is_tensor(owner_)) {
+    hold_ = storage_of(owner_, &storage_nbytes_);
+  } else if (PyObject* array = find_numpy_owner(buffer_.obj ? buffer_.obj : owner_)) {
+    hold_ = PyWeakref_NewRef(array, nullptr);
+    if (!hold_) throw PythonError();
+  }
+}
+
+bool Array::has_changed() const {
+  if (!owner_) return false;
+  if (!is_tensor(owner_)) return has_numpy_changed();
+  const bool is_strided = copy_ && !device_;
+  return !is_same_tensor(owner_, {const_cast<std::byte*>(address()), nbytes_, dtype_, !is_strided, strided_.shape,
+                                  strided_.strides, std::nullopt}) ||
+         (hold_ && storage_nbytes(hold_) != storage_nbytes_);
+}
+
 void Array::extent(const std::byte** begin, const std::byte** end) const {
   *begin = data_;
   *end = data_ + nbytes_;
@@ -210,7 +230,16 @@ bool Array::overlaps(const Array& other) const {
   const std::byte *begin, *end, *other_begin, *other_end;
   extent(&begin, &end);
   other.extent(&other_begin, &other_end);
-  return begin < other_end && other_begin < end;
+  if (begin >= other_end || other_begin >= end) [[likely]]
+    return false;
+  return share_bytes(as_given(), other.as_given());
+}
+
+StridedArray Array::as_given() const {
+  if (copy_ && !device_) return strided_;
+  const std::byte *begin, *end;
+  extent(&begin, &end);
+  return {const_cast<std::byte*>(begin), 1, {end - begin}, {1}};
 }
 
 }  // namespace hocket

@@ -23,6 +23,9 @@ struct ArrayRules {
 
 [[noreturn]] void unsupported_dtype(const ArrayRules& rules, const std::string& what);  // throws Failure
 
+// The NumPy array that owns the memory of another one, or of a view of it that speaks the buffer protocol; null: none.
+PyObject* find_numpy_owner(PyObject* object);
+
 // Whether an object is one array, as far as that shows without asking for its memory.
 bool is_array(PyObject* object);
 
@@ -68,6 +71,13 @@ class Array {
       strided_.gather_into(copy_.get());
   }
 
+  // Keeps the memory that the array has now while this object lives, where its owner could exchange or free it: a
+  // tensor may get another storage (x.data = y), a NumPy array another size (x.resize(n, refcheck=False)), which NumPy
+  // refuses then. What was freed within a storage (resize_) is gone all the same.
+  void hold_memory();
+  // Whether its owner has another memory, size, type or layout by now; false for owners that cannot change.
+  bool has_changed() const;
+
   // First and one past the last byte of the array as given.
   void extent(const std::byte** begin, const std::byte** end) const;
 
@@ -79,6 +89,8 @@ class Array {
 
  private:
   bool acquire_numpy(PyObject* object, const ArrayRules& rules);  // false: it is none that can be read that way
+  bool has_numpy_changed() const;
+  const std::byte* address() const { return copy_ ? strided_.data : data_; }  // of the first item, on the host
   void acquire_buffer(PyObject* object, const ArrayRules& rules);
   void acquire_tensor(PyObject* object, const ArrayRules& rules);
   void acquire_interface(PyObject* object, const ArrayRules& rules);
@@ -87,12 +99,15 @@ class Array {
   // Memory of which only the address is known: of the host, of a device, or of both.
   void set_foreign(uintptr_t address, std::optional<uintptr_t> stream, bool is_synchronized, PyObject* holder);
   void set_strided(StridedArray array, const ArrayRules& rules);
+  StridedArray as_given() const;  // without the copy; in bytes where it is contiguous
 
   std::byte* data_ = nullptr;
   size_t nbytes_ = 0;
   DType dtype_ = DType::uint8;
   Py_buffer buffer_{};         // buffer_.obj is null where it is not used
   PyObject* owner_ = nullptr;  // of anything else
+  PyObject* hold_ = nullptr;   // see hold_memory(): the storage of a tensor, or a weak reference
+  size_t storage_nbytes_ = 0;  // of that storage
   StridedArray strided_;       // of a non-contiguous array
   bool is_of_device_ = false;
   std::unique_ptr<DeviceMemory> device_;

@@ -112,6 +112,17 @@ void Arrays::look_again() {
   if (device.driver) note_buffers();
 }
 
+void Arrays::hold_memory() {
+  in.hold_memory();
+  out.hold_memory();
+  for (const auto& part : parts) part->hold_memory();
+}
+
+bool Arrays::have_changed() const {
+  return in.has_changed() || out.has_changed() ||
+         std::any_of(parts.begin(), parts.end(), [](const auto& part) { return part->has_changed(); });
+}
+
 void Arrays::write_back() const {
   if (written && written->is_copy()) written->write_back();
   if (!writes_parts) return;
@@ -130,6 +141,7 @@ ByteRange Arrays::writes() const {
 }
 
 std::shared_ptr<void> pin(std::unique_ptr<Arrays> arrays) {
+  arrays->hold_memory();
   return {arrays.release(), [](Arrays* held) {
             std::unique_ptr<Arrays> owner(held);
             if (!PyGILState_Check()) arrays_of_finished().add(std::move(owner));

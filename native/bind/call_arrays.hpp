@@ -40,6 +40,8 @@ struct Arrays {
   void read_in() const;
   void look_again();  // where others may have worked on the arrays since, or exchanged their memory; with the GIL
   void write_back() const;
+  void hold_memory();
+  bool have_changed() const;
   ByteRange reads() const;
   ByteRange writes() const;
 };
@@ -64,7 +66,7 @@ class ArraysPool {
 
 ArraysPool& arrays_pool();
 
-// Keeps the arrays until the operation is over, on whatever thread that is seen.
+// Keeps the arrays, and the memory that they have now, until the operation is over, on whatever thread that is seen.
 std::shared_ptr<void> pin(std::unique_ptr<Arrays> arrays);
 // Releases those of operations that ended on a thread without the GIL; called by the next one with it.
 void release_finished_arrays();

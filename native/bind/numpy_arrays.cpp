@@ -101,4 +101,32 @@ bool Array::acquire_numpy(PyObject* object, const ArrayRules& rules) {
   return true;
 }
 
+bool Array::has_numpy_changed() const {
+  if (Py_TYPE(owner_) != ndarray_type(owner_)) return false;
+  auto* array = reinterpret_cast<PyArrayObject*>(owner_);
+  DType dtype = dtype_;  // bfloat16 has no number that NumPy knows
+  dtype_of_number(PyArray_DESCR(array)->type_num, &dtype);
+  const auto num_axes = static_cast<size_t>(PyArray_NDIM(array));
+  const npy_intp* shape = PyArray_DIMS(array);
+  size_t nbytes = itemsize(dtype);
+  for (size_t axis = 0; axis < num_axes; ++axis) nbytes *= static_cast<size_t>(shape[axis]);
+  if (PyArray_DATA(array) != address() || dtype != dtype_ || nbytes != nbytes_) return true;
+  if (!copy_) return !(PyArray_FLAGS(array) & NPY_ARRAY_C_CONTIGUOUS);
+  const npy_intp* strides = PyArray_STRIDES(array);
+  return strided_.shape != std::vector<int64_t>(shape, shape + num_axes) ||
+         strided_.strides != std::vector<int64_t>(strides, strides + num_axes);
+}
+
+PyObject* find_numpy_owner(PyObject* object) {
+  while (object && PyMemoryView_Check(object)) object = PyMemoryView_GET_BASE(object);
+  PyTypeObject* type = object ? ndarray_type(object) : nullptr;
+  if (!type || !PyType_IsSubtype(Py_TYPE(object), type)) return nullptr;
+  while (true) {
+    PyObject* base = PyArray_BASE(reinterpret_cast<PyArrayObject*>(object));
+    while (base && PyMemoryView_Check(base)) base = PyMemoryView_GET_BASE(base);
+    if (!base || !PyType_IsSubtype(Py_TYPE(base), type)) return object;
+    object = base;
+  }
+}
+
 }  // namespace hocket

@@ -43,7 +43,7 @@ void take_in_and_out(const Entry& entry, PyObject* out, PyObject* x, Operation& 
 namespace {
 
 void check_parts(const std::vector<std::unique_ptr<Array>>& parts, Access access) {
-  std::vector<ByteRange> ranges;
+  std::vector<std::pair<ByteRange, const Array*>> ranges;
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts[i]->dtype() != parts[0]->dtype())
       throw Failure(ErrorCode::invalid_argument, "xs must be arrays of one type, but number 0 has " +
@@ -51,13 +51,14 @@ void check_parts(const std::vector<std::unique_ptr<Array>>& parts, Access access
                                                      std::to_string(i) + " has " + name(parts[i]->dtype()));
     ByteRange range;
     parts[i]->extent(&range.begin, &range.end);
-    if (parts[i]->nbytes()) ranges.push_back(range);
+    if (parts[i]->nbytes()) ranges.emplace_back(range, parts[i].get());
   }
   if (access == Access::read) return;
-  std::sort(ranges.begin(), ranges.end(), [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
-  for (size_t i = 1; i < ranges.size(); ++i)
-    if (ranges[i - 1].overlaps(ranges[i]))
-      throw Failure(ErrorCode::invalid_argument, "xs: two of the arrays overlap in memory; pass a copy of one");
+  std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) { return a.first.begin < b.first.begin; });
+  for (size_t i = 0; i < ranges.size(); ++i)
+    for (size_t j = i + 1; j < ranges.size() && ranges[i].first.overlaps(ranges[j].first); ++j)
+      if (ranges[i].second->overlaps(*ranges[j].second))
+        throw Failure(ErrorCode::invalid_argument, "xs: two of the arrays overlap in memory; pass a copy of one");
 }
 
 }  // namespace

@@ -14,7 +14,8 @@ struct PyPrepared {
   Arrays* arrays;              // belong to pins
   std::shared_ptr<void> pins;  // shared with the works
   double timeout_s;
-  WorkPtr work;  // of a start that was not waited for yet
+  WorkPtr work;      // of a start that was not waited for yet
+  nb::object again;  // prepares it once more
 };
 
 PyPrepared& prepared_of(PyObject* self) { return *nb::inst_ptr<PyPrepared>(nb::handle(self)); }
@@ -26,8 +27,25 @@ void check_not_started(const PyPrepared& prepared) {
                   "this " + describe(prepared.op) + " was started; wait() for it before it is started again");
 }
 
-void start_as(PyPrepared& prepared, const Entry& entry, bool is_async) {
+// Before a start: reads the arguments again where an array has another memory by now (x.data = y); the backend stays.
+void get_ready(PyPrepared& prepared) {
   check_not_started(prepared);
+  if (!prepared.arrays->have_changed()) [[likely]]
+    return;
+  const nb::object made = prepared.again();
+  PyPrepared& fresh = *nb::inst_ptr<PyPrepared>(made);
+  if (fresh.op.nbytes != prepared.op.nbytes || fresh.op.dtype != prepared.op.dtype)
+    throw Failure(ErrorCode::invalid_state, "this operation was prepared as " + describe(prepared.op) +
+                                                "; with what its arrays are now it would be " + describe(fresh.op) +
+                                                "; prepare it again");
+  fresh.op.backend = prepared.op.backend;
+  fresh.op.program = prepared.op.program;
+  prepared.op = fresh.op;
+  prepared.arrays = fresh.arrays;
+  prepared.pins = fresh.pins;
+}
+
+void start_as(PyPrepared& prepared, const Entry& entry, bool is_async) {
   note_written(*prepared.arrays);
   Operation op = prepared.op;
   Communicator::AtOnce at_once;
@@ -48,6 +66,7 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
     if (PyTuple_GET_SIZE(args) != 0 || (kwargs && PyDict_GET_SIZE(kwargs) != 0))
       throw Failure(ErrorCode::invalid_type, "a prepared operation takes no arguments; it has those of prepare()");
     PyPrepared& prepared = prepared_of(self);
+    get_ready(prepared);
     const Entry entry = enter_for_collective(prepared.communicator.ptr());
     start_as(prepared, entry, false);
     if (const WorkPtr work = std::exchange(prepared.work, nullptr))
@@ -59,6 +78,7 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
 PyObject* start(PyObject* self, PyObject*) {
   return guarded([&]() -> PyObject* {
     PyPrepared& prepared = prepared_of(self);
+    get_ready(prepared);
     const Entry entry = enter_for_collective(prepared.communicator.ptr());
     start_as(prepared, entry, true);
     Py_RETURN_NONE;
@@ -92,7 +112,8 @@ PyObject* prepare(PyObject* self, const Operation& op, std::unique_ptr<Arrays> a
         "prepare() takes no async_op and no deps: start() is asynchronous, and follows what was issued before "
         "it");
   Arrays* borrowed = arrays.get();
-  PyPrepared prepared{nb::borrow(nb::handle(self)), op, borrowed, pin(std::move(arrays)), options.timeout_s, nullptr};
+  PyPrepared prepared{
+      nb::borrow(nb::handle(self)), op, borrowed, pin(std::move(arrays)), options.timeout_s, nullptr, {}};
   prepared.op.site = nullptr;
   prepared.op.is_named = true;
   return nb::cast(std::move(prepared)).release().ptr();
@@ -106,6 +127,7 @@ void bind_prepared(nb::module_& module) {
       .def(
           "wait", [](PyPrepared& self, std::optional<double> timeout) { ask_work(self, "wait", timeout); },
           nb::arg("timeout").none() = nb::none())
+      .def("_set_again", [](PyPrepared& self, nb::object again) { self.again = std::move(again); })
       .def("test", [](PyPrepared& self) { return ask_work(self, "test"); })
       .def("__repr__", [](const PyPrepared& self) { return "<hocket.Prepared " + describe(self.op) + ">"; });
 }

@@ -1,6 +1,10 @@
 #include "bind/strided.hpp"
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <numeric>
+#include <utility>
 
 namespace hocket {
 
@@ -66,6 +70,88 @@ void StridedArray::extent(const std::byte** begin, const std::byte** end) const 
     const int64_t reach = (shape[axis] - 1) * strides[axis];
     (reach < 0 ? *begin : *end) += reach;
   }
+}
+
+namespace {
+
+// An array as runs of bytes: one at each combination of steps from the first.
+struct Runs {
+  uintptr_t begin = 0;
+  size_t nbytes = 0;  // of a run; 0: there is none
+  std::vector<size_t> counts;
+  std::vector<size_t> steps;  // each longer than a run
+
+  explicit Runs(const StridedArray& array) : begin(reinterpret_cast<uintptr_t>(array.data)) {
+    std::vector<std::pair<size_t, size_t>> axes;  // step and count, the shortest step first
+    for (size_t axis = 0; axis < array.shape.size(); ++axis) {
+      if (array.shape[axis] == 0) return;
+      if (array.shape[axis] == 1 || array.strides[axis] == 0) continue;
+      const int64_t step = array.strides[axis];
+      if (step < 0) begin -= static_cast<uintptr_t>(-step * (array.shape[axis] - 1));
+      axes.emplace_back(static_cast<size_t>(std::abs(step)), static_cast<size_t>(array.shape[axis]));
+    }
+    std::sort(axes.begin(), axes.end());
+    nbytes = array.itemsize;
+    for (const auto& [step, count] : axes) {
+      if (counts.empty() && step <= nbytes) {
+        nbytes += step * (count - 1);
+      } else {
+        counts.push_back(count);
+        steps.push_back(step);
+      }
+    }
+  }
+
+  size_t num_runs() const {
+    size_t product = 1;
+    for (size_t count : counts) product *= count;
+    return product;
+  }
+  uintptr_t end() const {
+    uintptr_t last = begin + nbytes;
+    for (size_t axis = 0; axis < counts.size(); ++axis) last += steps[axis] * (counts[axis] - 1);
+    return last;
+  }
+  std::vector<uintptr_t> begins() const {
+    std::vector<uintptr_t> all{begin};
+    for (size_t axis = 0; axis < counts.size(); ++axis) {
+      const size_t so_far = all.size();
+      for (size_t i = 1; i < counts[axis]; ++i)
+        for (size_t j = 0; j < so_far; ++j) all.push_back(all[j] + i * steps[axis]);
+    }
+    std::sort(all.begin(), all.end());
+    return all;
+  }
+};
+
+// Whether runs stay apart because all steps are multiples of one distance, within which they have different places.
+bool are_apart(const Runs& a, const Runs& b) {
+  size_t distance = 0;
+  for (const Runs* runs : {&a, &b})
+    for (size_t step : runs->steps) distance = std::gcd(distance, step);
+  if (distance == 0) return false;
+  const size_t offset = (b.begin % distance + distance - a.begin % distance) % distance;
+  return offset >= a.nbytes && distance - offset >= b.nbytes;
+}
+
+}  // namespace
+
+bool share_bytes(const StridedArray& a, const StridedArray& b) {
+  constexpr size_t kMostRuns = size_t{1} << 22;
+  const Runs runs(a), others(b);
+  if (runs.nbytes == 0 || others.nbytes == 0) return false;
+  if (runs.begin >= others.end() || others.begin >= runs.end() || are_apart(runs, others)) return false;
+  if (runs.num_runs() + others.num_runs() > kMostRuns) return true;
+  const std::vector<uintptr_t> begins = runs.begins(), other_begins = others.begins();
+  for (size_t i = 0, j = 0; i < begins.size() && j < other_begins.size();) {
+    if (begins[i] + runs.nbytes <= other_begins[j])
+      ++i;
+    else if (other_begins[j] + others.nbytes <= begins[i])
+      ++j;
+    else
+      return true;
+  }
+  return false;
 }
 
 }  // namespace hocket

@@ -21,4 +21,8 @@ struct StridedArray {
   void extent(const std::byte** begin, const std::byte** end) const;
 };
 
+// Whether two arrays have a byte in common. Two columns of one array have none, though each spans most of it. Exact but
+// for arrays of millions of rows that interleave with different steps, of which it says yes.
+bool share_bytes(const StridedArray& a, const StridedArray& b);
+
 }  // namespace hocket

@@ -118,6 +118,8 @@ TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules) {
   if (PyErr_Occurred()) throw PythonError();
   const size_t count = PyLong_AsSize_t(call(tensor, numel).ptr());
   facts.nbytes = count * itemsize(facts.dtype);
+  if (!facts.data && count != 0)
+    invalid("the tensor has " + std::to_string(count) + " items and no memory; its storage was resized to nothing");
   facts.is_contiguous = call(tensor, is_contiguous).ptr() == Py_True;
   if (is_on_cuda) {
     if (!facts.is_contiguous)
@@ -134,6 +136,36 @@ TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules) {
   for (nb::handle step : nb::iter(call(tensor, stride)))
     facts.strides.push_back(nb::cast<int64_t>(step) * static_cast<int64_t>(itemsize(facts.dtype)));
   return facts;
+}
+
+bool is_same_tensor(PyObject* tensor, const TensorFacts& before) {
+  static PyObject *dtype = interned("dtype"), *data_ptr = interned("data_ptr"), *numel = interned("numel"),
+                  *is_contiguous = interned("is_contiguous"), *shape = interned("shape"), *stride = interned("stride");
+  if (get(tensor, dtype).ptr() != torch_or_null()->dtypes[static_cast<size_t>(before.dtype)]) return false;
+  if (PyLong_AsUnsignedLongLong(call(tensor, data_ptr).ptr()) != reinterpret_cast<uintptr_t>(before.data)) return false;
+  const size_t size = itemsize(before.dtype);
+  if (PyLong_AsSize_t(call(tensor, numel).ptr()) * size != before.nbytes) return false;
+  if ((call(tensor, is_contiguous).ptr() == Py_True) != before.is_contiguous) return false;
+  if (before.is_contiguous) return true;
+  std::vector<int64_t> now;
+  for (nb::handle extent : nb::iter(get(tensor, shape))) now.push_back(nb::cast<int64_t>(extent));
+  if (now != before.shape) return false;
+  now.clear();
+  for (nb::handle step : nb::iter(call(tensor, stride)))
+    now.push_back(nb::cast<int64_t>(step) * static_cast<int64_t>(size));
+  return now == before.strides;
+}
+
+PyObject* storage_of(PyObject* tensor, size_t* nbytes) {
+  static PyObject* untyped_storage = interned("untyped_storage");
+  nb::object storage = call(tensor, untyped_storage);
+  *nbytes = storage_nbytes(storage.ptr());
+  return storage.release().ptr();
+}
+
+size_t storage_nbytes(PyObject* storage) {
+  static PyObject* nbytes = interned("nbytes");
+  return PyLong_AsSize_t(call(storage, nbytes).ptr());
 }
 
 void mark_written(PyObject* tensor) {

@@ -29,6 +29,12 @@ struct TensorFacts {
 bool is_tensor(PyObject* object);
 // Throws Failure for a tensor that cannot be used, PythonError if torch raised.
 TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules);
+// Whether a tensor still has the memory, size, type and layout of a contiguous or strided tensor on the host, or of one
+// on a device, that was read before.
+bool is_same_tensor(PyObject* tensor, const TensorFacts& before);
+// A new reference to the storage of a tensor, which keeps its memory whatever the tensor has later, and its size.
+PyObject* storage_of(PyObject* tensor, size_t* nbytes);
+size_t storage_nbytes(PyObject* storage);
 // Tells autograd that the tensor was written, as every in-place operation of torch does.
 void mark_written(PyObject* tensor);
 

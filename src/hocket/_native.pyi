@@ -69,13 +69,18 @@ class Prepared:
     """An operation whose arguments were read once; made by `Communicator.prepare`.
 
     Calling it issues it and waits. `start` issues it alone, `wait` and `test` are those of a `Work`. Tensors and arrays
-    are kept; their content is read at every start.
+    are kept; their content is read at every start. A tensor that was given other memory since (``x.data = y``) is
+    followed; NumPy refuses to resize an array that is kept.
+
+    Raises:
+        InvalidState: by `start` or the call, if an array has another size or type than when it was prepared.
     """
 
     def __call__(self) -> None: ...
     def start(self) -> None: ...
     def wait(self, timeout: float | None = None) -> None: ...
     def test(self) -> bool: ...
+    def _set_again(self, again: Callable[[], Prepared]) -> None: ...
 
 class Lane:
     """A lane of a foreign library; belongs to the communicator that it is given to."""

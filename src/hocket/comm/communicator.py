@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, SupportsIndex, cast
@@ -238,9 +239,11 @@ class Communicator(SharingOperations):
             raise InvalidArgument(f"there is no operation {op!r} to prepare; there are {', '.join(CHOOSABLE)}")
         self._set_preparing(True)
         try:
-            return cast(_native.Prepared, getattr(self, op)(*arguments, **options))
+            prepared = cast(_native.Prepared, getattr(self, op)(*arguments, **options))
         finally:
             self._set_preparing(False)
+        prepared._set_again(partial(self.prepare, op, *arguments, **options))
+        return prepared
 
     @contextmanager
     def coalesced(self) -> Iterator[None]:
