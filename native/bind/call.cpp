@@ -228,7 +228,7 @@ PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<
   release_finished_arrays();
   const WorkPtr work = make_work(entry, op, *arrays, options.timeout_s);
   work->deps = std::move(deps);
-  work->pins = pin(std::move(arrays));
+  work->pins = pin(std::move(arrays), self);
   issue(self, core, work, at_once, is_async);
   if (!is_async) {
     wait_for_work(nb::handle(self), work, options.timeout_s);

@@ -140,7 +140,8 @@ ByteRange Arrays::writes() const {
   return written ? range_of(*written) : ByteRange{};
 }
 
-std::shared_ptr<void> pin(std::unique_ptr<Arrays> arrays) {
+std::shared_ptr<void> pin(std::unique_ptr<Arrays> arrays, PyObject* communicator) {
+  arrays->communicator = nb::borrow(nb::handle(communicator));
   arrays->hold_memory();
   return {arrays.release(), [](Arrays* held) {
             std::unique_ptr<Arrays> owner(held);

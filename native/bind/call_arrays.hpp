@@ -18,6 +18,7 @@ struct Arrays {
   Array out;
   Array* written = nullptr;
   nb::object written_object;
+  nb::object communicator;  // lives as long as its operations: it has to tell of those that fail
   // Of a coalesced operation: its arrays, which travel one behind the other in a buffer, and the tensors among those
   // that are written.
   std::vector<std::unique_ptr<Array>> parts;
@@ -53,6 +54,7 @@ class ArraysPool {
     arrays->out.release();
     arrays->written = nullptr;
     arrays->written_object.reset();
+    arrays->communicator.reset();
     arrays->blocks.reset();
     if (arrays->device.driver) [[unlikely]]
       arrays->device = {};
@@ -67,7 +69,7 @@ class ArraysPool {
 ArraysPool& arrays_pool();
 
 // Keeps the arrays, and the memory that they have now, until the operation is over, on whatever thread that is seen.
-std::shared_ptr<void> pin(std::unique_ptr<Arrays> arrays);
+std::shared_ptr<void> pin(std::unique_ptr<Arrays> arrays, PyObject* communicator);
 // Releases those of operations that ended on a thread without the GIL; called by the next one with it.
 void release_finished_arrays();
 

@@ -153,6 +153,7 @@ PyCommunicator::~PyCommunicator() {
   // Operations in flight keep the communicator alive in the engine (dropping a handle cancels nothing).
   if (g_forked_child.load(std::memory_order_relaxed) || core_->closed) return;
   const ProgressGuard guard;
+  if (core_->unseen_failure()) Engine::instance().keep_unseen(*core_->unseen_failure());
   if (core_->idle()) Engine::instance().detach(*core_);
 }
 
@@ -172,12 +173,15 @@ bool PyCommunicator::drain(double timeout_s) {
   const bool is_over =
       engine.wait_for([&] { return core_->failure() || core_->idle_but_background(); }, timeout_s, hooks);
   const std::lock_guard guard(engine.lock());
-  if (core_->failure()) throw Failure(*core_->failure());
+  if (core_->failure()) {
+    core_->is_failure_seen = true;
+    throw Failure(*core_->failure());
+  }
   return is_over;
 }
 
-void PyCommunicator::close(double drain_timeout_s) {
-  if (g_forked_child.load(std::memory_order_relaxed) || core_->closed) return;
+std::optional<Error> PyCommunicator::close(double drain_timeout_s) {
+  if (g_forked_child.load(std::memory_order_relaxed) || core_->closed) return std::nullopt;
   ReleasedGil hooks;
   Engine& engine = Engine::instance();
   engine.wait_for([&] { return core_->failure() || core_->idle(); }, drain_timeout_s, hooks);
@@ -189,11 +193,13 @@ void PyCommunicator::close(double drain_timeout_s) {
                  "rank " + std::to_string(core_->rank) + " of " + core_->label +
                      " finalized the communicator while operations were in flight",
                  {}});
+  std::optional<Error> unseen = drain_timeout_s > 0 ? core_->unseen_failure() : std::nullopt;
   core_->close();
   host_messages_.reset();
   region_.reset();
   remote_peers_.reset();
   engine.detach(*core_);
+  return unseen;
 }
 
 namespace {
@@ -330,7 +336,13 @@ void bind_communicator(nb::module_& module) {
       .def("_set_turn", &PyCommunicator::set_turn, nb::arg("num_collectives"))
       .def("_abort", &PyCommunicator::abort, nb::arg("reason"))
       .def("_drain", &PyCommunicator::drain, nb::arg("timeout"))
-      .def("_close", &PyCommunicator::close, nb::arg("drain_timeout"));
+      .def(
+          "_close",
+          [](PyCommunicator& self, double drain_timeout_s) -> nb::object {
+            const std::optional<Error> unseen = self.close(drain_timeout_s);
+            return unseen ? nb::steal(make_exception(*unseen)) : nb::none();
+          },
+          nb::arg("drain_timeout"));
 }
 
 }  // namespace hocket

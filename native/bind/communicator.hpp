@@ -58,7 +58,8 @@ class PyCommunicator {
   void set_left_out(std::map<std::string, std::string> reasons) { left_out_ = std::move(reasons); }
 
   // Waits until what is in flight is over (at most so long), then leaves. Idempotent.
-  void close(double drain_timeout_s);
+  // The first failure that the program was not told of, if it gave operations time to end.
+  std::optional<Error> close(double drain_timeout_s);
 
   // Gives the communicator up: what is in flight fails here and on the other members, who hear the reason.
   void abort(const std::string& reason);

@@ -2,6 +2,9 @@
 #include <nanobind/stl/string.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "bind/communicator.hpp"
 #include "bind/errors.hpp"
 #include "bind/gil.hpp"
@@ -16,6 +19,8 @@
 #include "shm/peer_memory.hpp"
 
 namespace {
+
+bool g_fails_at_exit = false;  // with the GIL, and after the interpreter has ended
 
 template <typename Names>
 nanobind::tuple name_list(const Names& names) {
@@ -93,6 +98,20 @@ NB_MODULE(_native, module) {
     const nb::gil_scoped_release released;
     Engine::instance().stop_thread_for_good();
   }));
+  module.def("take_unseen", []() -> nb::object {
+    const ProgressGuard guard;
+    const std::optional<Error> unseen = Engine::instance().take_unseen();
+    return unseen ? nb::steal(make_exception(*unseen)) : nb::none();
+  });
+  // Python's exit handlers cannot change the exit code; this is for one that found a failure.
+  module.def("fail_at_exit", [] { g_fails_at_exit = true; });
+  on_exit(
+      [](int status, void*) {
+        if (status != 0 || !g_fails_at_exit) return;
+        std::fflush(nullptr);
+        _exit(1);
+      },
+      nullptr);
   // For who waits in Python for something that another thread does: every entry drives all lanes (rule R3).
   module.def("progress", [] {
     {

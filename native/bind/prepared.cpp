@@ -113,7 +113,7 @@ PyObject* prepare(PyObject* self, const Operation& op, std::unique_ptr<Arrays> a
         "it");
   Arrays* borrowed = arrays.get();
   PyPrepared prepared{
-      nb::borrow(nb::handle(self)), op, borrowed, pin(std::move(arrays)), options.timeout_s, nullptr, {}};
+      nb::borrow(nb::handle(self)), op, borrowed, pin(std::move(arrays), self), options.timeout_s, nullptr, {}};
   prepared.op.site = nullptr;
   prepared.op.is_named = true;
   return nb::cast(std::move(prepared)).release().ptr();

@@ -10,7 +10,8 @@ namespace hocket {
 
 void raise_operation_error(nb::handle communicator, const Error& error) {
   set_error(error);
-  const auto* self = nb::inst_ptr<PyCommunicator>(communicator);
+  auto* self = nb::inst_ptr<PyCommunicator>(communicator);
+  self->core().is_failure_seen = true;
   if (!self->on_failure.is_valid() || self->on_failure.is_none()) return;
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
@@ -69,7 +70,8 @@ void wait(nb::handle self, std::optional<double> timeout) {
   handle.work->pins.reset();
 }
 
-bool test(nb::handle self) {
+// Goes on with it, if it is not over; returns whether it is.
+bool drive(nb::handle self) {
   PyWork& handle = *nb::inst_ptr<PyWork>(self);
   check_not_forked();
   if (!handle.work->finished()) {
@@ -89,7 +91,12 @@ bool test(nb::handle self) {
     const ReleasedGil released;
     Engine::instance().test_in_turn(*handle.work, *turns);
   }
-  if (!handle.work->finished()) return false;
+  return handle.work->finished();
+}
+
+bool test(nb::handle self) {
+  if (!drive(self)) return false;
+  PyWork& handle = *nb::inst_ptr<PyWork>(self);
   handle.work->pins.reset();
   if (handle.work->error) {
     raise_operation_error(handle.communicator, *handle.work->error);
@@ -98,9 +105,11 @@ bool test(nb::handle self) {
   return true;
 }
 
-nb::object exception(nb::handle self) {
+// is_told: whether the program hears of it.
+nb::object exception(nb::handle self, bool is_told) {
   const Work& work = *nb::inst_ptr<PyWork>(self)->work;
   if (!work.finished() || !work.error) return nb::none();
+  if (is_told) work.communicator->is_failure_seen = true;
   return nb::steal(make_exception(*work.error));
 }
 
@@ -135,7 +144,9 @@ void bind_work(nb::module_& module) {
              const ProgressGuard guard;
              nb::inst_ptr<PyWork>(self)->work->is_background = true;
            })
-      .def("exception", [](nb::handle self) { return exception(self); })
+      .def("exception", [](nb::handle self) { return exception(self, true); })
+      .def("_drive", [](nb::handle self) { return drive(self); })
+      .def("_peek", [](nb::handle self) { return exception(self, false); })
       .def_prop_ro("done", [](const PyWork& self) { return self.work->finished(); })
       .def_prop_ro("seq", [](const PyWork& self) { return self.work->op.seq; })
       .def("_on_finished", [](nb::handle self, nb::callable callback) { on_finished(self, std::move(callback)); })

@@ -263,6 +263,11 @@ void Communicator::finish(Work& work) {
 
 void Communicator::finish(Work& work, Error error) {
   work.deps.clear();
+  if (work.is_async && !work.is_background && !unseen_failure_) {
+    unseen_failure_ = error;
+    unseen_failure_->message = "nobody waited for " + describe(work.op) + ", number " + std::to_string(work.op.seq) +
+                               (work.op.site ? std::string(" at ") + work.op.site : "") + ": " + error.message;
+  }
   work.error = std::move(error);
   events_.end(work.event, EventState::failed);
   work.state.store(Work::State::failed, std::memory_order_release);

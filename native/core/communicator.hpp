@@ -97,6 +97,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Nothing more can be done with this communicator: pending operations fail, later ones raise.
   void fail(const Error& error);
   const std::optional<Error>& failure() const { return failure_; }
+  // The first failure of an asynchronous operation, as long as the program was told of no failure of this communicator.
+  std::optional<Error> unseen_failure() const { return is_failure_seen.load() ? std::nullopt : unseen_failure_; }
   // Whether a receive of a message of this rank to itself waits for one more.
   bool expects_from_self(int tag) const;
   // Over the first backend; see Lane.
@@ -112,6 +114,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Set while a call is inside this communicator (decision 7); tested without the progress lock.
   std::atomic<bool> entered{false};
   std::atomic<bool> closed{false};
+  // Set where the program is told of a failure; not under the progress lock.
+  std::atomic<bool> is_failure_seen{false};
 
  private:
   struct LaneQueue {
@@ -147,6 +151,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   uint64_t collective_seq_ = 0;
   std::vector<uint64_t> send_seq_;  // point-to-point is numbered per peer and direction (decision 3)
   std::vector<uint64_t> recv_seq_;
+  std::optional<Error> unseen_failure_;
   std::optional<Error> failure_;
 };
 

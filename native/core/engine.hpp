@@ -6,8 +6,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/clock.hpp"
@@ -64,6 +66,12 @@ class Engine {
   // progress(), and from time to time what the progress thread does besides; for who looks again and again without
   // waiting.
   void poll();
+
+  // The first failure that the program was not told of, of a communicator that it has dropped; under the lock.
+  void keep_unseen(Error error) {
+    if (!unseen_) unseen_ = std::move(error);
+  }
+  std::optional<Error> take_unseen() { return std::exchange(unseen_, std::nullopt); }
 
   // A library that is looked at from time to time by whoever waits or calls, as long as it lives. Under the lock.
   void add(const std::shared_ptr<DrivenLibrary>& library) { libraries_.push_back(library); }
@@ -139,6 +147,7 @@ class Engine {
   std::vector<std::weak_ptr<DrivenLibrary>> libraries_;
   std::atomic<int64_t> next_look_ns_{DrivenLibrary::kNever};
   uint32_t num_on_the_spot_ = 0;
+  std::optional<Error> unseen_;
   std::atomic<bool> oversubscribed_{false};
   std::atomic<int> sleepers_{0};
   std::atomic<Pump> pump_{nullptr};

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from ..naming import assert_names
 from ..tier import is_full, sample
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.fresh_ranks]  # a forked child leaves out most of such an end
@@ -64,7 +66,6 @@ def test_torch_jobs_that_end_right_after_their_last_operation(run_job: Callable[
 ENDS = {
     "pending in caller": "works = [comm.all_reduce(np.ones(n), async_op=True) for n in (3, 5000, 300_000)]",
     "dropped": "comm.all_reduce(np.ones(300_000), async_op=True)",
-    "never to be done": "work = comm.irecv(np.ones(3), 1 - RANK)",
     "finalized": "work = comm.all_reduce(np.ones(300_000), async_op=True)\ncomm.finalize()\nassert work.done",
     "daemon in a wait": (
         "thread = threading.Thread(target=lambda: caught(comm.recv, np.ones(3), 1 - RANK), daemon=True)\n"
@@ -81,7 +82,6 @@ ENDS = {
         "works = [comm.all_reduce(np.ones(n), async_op=True) for n in (3, 5000, 300_000)]\n"
         "for work in works:\n    work._on_finished(lambda: sum(range(1000)))"
     ),
-    "callback that never comes": "work = comm.irecv(np.ones(3), 1 - RANK)\nwork._on_finished(lambda: note('called'))",
     "callback that finalizes": "comm.all_reduce(np.ones(3), async_op=True)._on_finished(comm.finalize)",
 }
 
@@ -92,6 +92,107 @@ def test_end_of_a_program(run_job: Callable[..., Any], end: str, progress: str) 
     script = f"comm = hk.init(timeout=30, progress={progress!r})\ncomm.barrier()\n{ENDS[end]}\n"
     job = run_job(script, 2)
     assert (job.return_code, job.stderr) == (0, "")
+
+
+# Nobody waits for an operation that fails: the program fails. By name: what is its last statement on rank 0 and on
+# rank 1, which of them fail, and what is said.
+UNSEEN: dict[str, tuple[str, str, set[int], tuple[str, ...]]] = {
+    "never joined": ("comm.all_reduce(x, async_op=True)", "pass", {0}, ("PeerFailure", "all_reduce(sum)", "rank 1")),
+    "mismatch": (
+        *("comm.all_reduce(x, async_op=True)", "comm.broadcast(x, 1, async_op=True)"),
+        *({0, 1}, ("CollectiveMismatch", "all_reduce(sum)", "broadcast")),
+    ),
+    "another size": (
+        *("comm.all_reduce(x, async_op=True)", "comm.all_reduce(x[:2], async_op=True)"),
+        *({0, 1}, ("CollectiveMismatch", "24", "16")),
+    ),
+    "never sent": ("work = comm.irecv(x, 1)", "comm.irecv(x, 0)", {0, 1}, ("recv", "tag 0")),
+    "callback that never comes": (
+        *("work = comm.irecv(x, 1)\nwork._on_finished(lambda: note('called'))", "pass"),
+        *({0}, ("PeerFailure", "recv", "rank 1")),
+    ),
+    "never received": ("comm.isend(np.ones(300_000), 1)", "pass", {0}, ("send", "2400000", "rank 1")),
+    "in a group": ("comm.dup().all_reduce(x, async_op=True)", "comm.dup()", {0}, ("PeerFailure", "all_reduce(sum)")),
+    "finalized": (
+        *("comm.all_reduce(x, async_op=True)\ncomm.finalize()", "comm.finalize()"),
+        *({0}, ("PeerFailure", "all_reduce(sum)")),
+    ),
+    "group finalized": (
+        *("copy = comm.dup()\ncopy.all_reduce(x, async_op=True)\ncopy.finalize()", "comm.dup().finalize()"),
+        *({0}, ("PeerFailure", "all_reduce(sum)")),
+    ),
+    "end of a with": (
+        *("with comm:\n    comm.all_reduce(x, async_op=True)", "with comm:\n    pass"),
+        *({0}, ("PeerFailure", "all_reduce(sum)")),
+    ),
+    "coalesced, dropped": (
+        *("with contextlib.suppress(KeyError), comm.coalesced():\n    comm.all_reduce(x)\n    raise KeyError", "pass"),
+        *({0}, ("PeerFailure", "all_reduce(sum)")),
+    ),
+    "prepared": (
+        *("go = comm.prepare('all_reduce', x)\ngo.start()", "pass"),
+        *({0}, ("PeerFailure", "all_reduce(sum)")),
+    ),
+    "aborted by the other": (
+        *("comm.irecv(x, 1)\nawait_told('over')", "comm.abort('enough')\ntell('over')"),
+        *({0}, ("Aborted", "recv", "enough")),
+    ),
+}
+
+
+@pytest.mark.parametrize("progress", ["caller", "thread"])
+@pytest.mark.parametrize("end", sample(UNSEEN, 3, always=["never joined", "mismatch"]))
+def test_a_failure_that_nobody_waited_for_fails_the_program(
+    run_job: Callable[..., Any], end: str, progress: str
+) -> None:
+    first, second, failing, names = UNSEEN[end]
+    script = (
+        f"import contextlib\ncomm = hk.init(timeout=5, progress={progress!r})\nx = np.ones(3)\ncomm.barrier()\n"
+        f"if RANK == 0:\n{textwrap.indent(first, '    ')}\nelse:\n{textwrap.indent(second, '    ')}\n"
+    )
+    job = run_job(script, 2)
+    assert job.return_code == 1
+    assert_names(job.stderr, *names, "script.py", *(f"rank {rank}" for rank in failing))
+    for rank in range(2):
+        assert (f"hocket: rank {rank} ends" in job.stderr or f"rank {rank} failed" in job.stderr) == (rank in failing)
+
+
+# The program knows already, or asked for it: the end says nothing more.
+SEEN = {
+    "waited for": "assert caught(comm.all_reduce(x, async_op=True).wait)",
+    "tested": ("work = comm.all_reduce(x, async_op=True)\nwait_until(lambda: caught(work.test) is not None)"),
+    "looked at": "work = comm.all_reduce(x, async_op=True)\nwait_until(lambda: work._drive())\nassert work.exception()",
+    "two, one waited for": (
+        "works = [comm.all_reduce(x, async_op=True) for _ in range(2)]\nassert caught(works[1].wait)"
+    ),
+    "another group": ("work = copy.all_reduce(x, async_op=True)\nassert caught(comm.recv, x, 1)\n"),
+    "finalized twice": ("comm.all_reduce(x, async_op=True)\nassert caught(comm.finalize)\ncomm.finalize()"),
+    "aborted here": "comm.irecv(x, 1)\nassert comm.abort('enough') is None\nassert caught(comm.barrier)",
+}
+
+
+@pytest.mark.parametrize("end", sample(SEEN, 2))
+def test_a_failure_that_the_program_knows_is_not_told_again(run_job: Callable[..., Any], end: str) -> None:
+    script = (
+        "comm = hk.init(timeout=5)\ncopy = comm.dup()\nx = np.ones(3)\ncomm.barrier()\n"
+        f"if RANK == 0:\n{textwrap.indent(SEEN[end], '    ')}\n"
+    )
+    job = run_job(script, 2)
+    assert job.return_code == 0, job.stderr
+    assert "ends with a failure" not in job.stderr
+
+
+def test_exit_codes_of_failures_are_kept(run_job: Callable[..., Any]) -> None:
+    script = """
+comm = hk.init(timeout=5)
+comm.barrier()
+if RANK == 0:
+    comm.all_reduce(np.ones(3), async_op=True)
+    sys.exit(7)
+"""
+    job = run_job(script, 2)
+    assert job.return_code == 7
+    assert_names(job.stderr, "all_reduce(sum)")
 
 
 def test_finalize_while_another_thread_issues(run_job: Callable[..., Any]) -> None:
@@ -148,7 +249,8 @@ works = [comm.irecv(np.zeros(10), 1, tag, backend="gloo") for tag in range(20)]
 _ = [work.test() for work in works]
 """
     job = run_job(script, 2)
-    assert job.return_code == 0, job.stderr
+    assert job.return_code == 1
+    assert_names(job.stderr, "recv", "tag 0", "rank 0")
     assert "terminate" not in job.stderr
 
 

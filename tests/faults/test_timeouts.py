@@ -51,6 +51,7 @@ def test_no_stall_report_of_a_short_wait(run_job: Callable[..., Any]) -> None:
 comm = hk.init(timeout=30)
 if RANK == 0:
     comm.recv(np.zeros(3), 1)
+    comm.barrier()
 else:
     comm.barrier(async_op=True)
     comm.send(np.zeros(3), 0)

@@ -34,6 +34,8 @@ class Over:
     def exception(self) -> None:
         return None
 
+    _peek = exception
+
     def _on_finished(self, told: Callable[[], object]) -> None:
         self.told = told
 
@@ -81,11 +83,13 @@ class InFlight:
 
     done = False
 
-    def test(self) -> bool:
+    def _drive(self) -> bool:
         return self.done
 
     def exception(self) -> None:
         return None
+
+    _peek = exception
 
 
 def test_a_joined_work_is_over_with_the_last_of_its_parts() -> None:

@@ -402,23 +402,38 @@ class Communicator(SharingOperations):
 
         Not collective: others that still wait for this rank get `PeerFailure`, or `Aborted` if it had operations in
         flight.
-        """
-        self._leave(self.timeout)
 
-    def _leave(self, drain_timeout_s: float) -> None:
-        for child in list(self._children):
-            child._leave(drain_timeout_s)
+        Raises:
+            HocketError: what the first asynchronous operation failed with that nobody waited for, unless the program
+                was told of another failure before. The communicator is left all the same.
+        """
+        unseen = self._leave(self.timeout)
+        if unseen is not None:
+            raise unseen
+
+    def _leave(self, drain_timeout_s: float, is_child: bool = False) -> BaseException | None:
+        """Leave; return the first failure that the program does not know of, where operations were given time."""
+        unseen = [child._leave(drain_timeout_s, True) for child in list(self._children)]
         was_open = not self._closed
-        self._close(drain_timeout_s)
+        unseen.append(self._close(drain_timeout_s))
         self._on_turn = None
         if was_open:
             logger.debug("left %s", self._label)
             for library in self._fabric.libraries:
                 library.close_lanes(self._key)
+        if self._on_finalize is not None:
+            unseen.append(_native.take_unseen())  # of communicators that the program dropped
         # Another thread may finalize at the same time.
         on_finalize, self._on_finalize = self._on_finalize, None
+        first = next((error for error in unseen if error is not None), None)
+        if first is not None and not is_child:
+            if self._fabric.has_raised():
+                first = None
+            elif self._on_failure is not None:
+                self._on_failure(self, first)
         if on_finalize is not None:
             on_finalize()
+        return first
 
     def __enter__(self) -> Communicator:
         return self
@@ -427,7 +442,10 @@ class Communicator(SharingOperations):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         # After an error the operations in flight may never end; the others learn from our leaving.
-        self._leave(0.0 if error is not None else self.timeout)
+        if error is not None:
+            self._leave(0.0)
+        else:
+            self.finalize()
 
     def __repr__(self) -> str:
         state = ", finalized" if self._closed else ""

@@ -85,6 +85,7 @@ class Fabric:
         policy: how a backend is chosen.
         schedules: where algorithms come from; None: there are none to choose from.
         on_failure: called with (communicator, error) when an operation failed.
+        has_raised: whether the program was told of a failure of any communicator.
         virtual: the ranks, where they are threads of one process on a virtual clock; `libraries` has their lanes.
     """
 
@@ -97,6 +98,7 @@ class Fabric:
     policy: Policy = field(default_factory=DefaultPolicy)
     schedules: ScheduleSource | None = None
     on_failure: Callable[[Communicator, BaseException], object] | None = None
+    has_raised: Callable[[], bool] = lambda: False
     virtual: _native.VirtualRanks | None = None
 
     def backends_between(self, ranks: Sequence[int]) -> tuple[list[str], Backends]:

@@ -162,6 +162,7 @@ def _join(
         policy=libraries.policy,
         schedules=LazySchedules(),
         on_failure=failures.on_failure,
+        has_raised=lambda: failures.has_raised,
     )
     root = _make_root(fabric, world.rank, world.size, timeout, meeting.control)
     failures.root = weakref.ref(root)
@@ -319,8 +320,10 @@ class _FailureRecorder:
         self._world = world
         self._libraries = libraries
         self._written = False
+        self.has_raised = False  # any failure, recorded or not
 
     def on_failure(self, communicator: Communicator, error: BaseException) -> None:
+        self.has_raised = True
         if self._written or not isinstance(error, (PeerFailure, CommTimeout, Aborted)):
             return
         self._written = True
@@ -375,5 +378,9 @@ def _finalize_all() -> None:
     # After an uncaught exception operations in flight may wait for ever.
     failed = getattr(sys, "last_value", None) is not None
     for communicator in list(_session.open):
-        communicator._leave(0.0 if failed else _EXIT_DRAIN_S)
+        unseen = communicator._leave(0.0 if failed else _EXIT_DRAIN_S)
+        if unseen is not None:
+            rank, kind = communicator.rank, type(unseen).__name__
+            print(f"hocket: rank {rank} ends with a failure: {kind}: {unseen}", file=sys.stderr, flush=True)
+            _native.fail_at_exit()
     _native.stop_progress_thread()

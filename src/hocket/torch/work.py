@@ -67,18 +67,17 @@ class HocketWork(dist.Work):
 
     def is_completed(self) -> bool:
         """Whether the operation is over; also drives it."""
-        if self._native is not None and not self._native.done:
-            try:
-                self._native.test()
-            except Exception:
-                return True  # over, and exception() or wait() says how
-        return self._native is None or self._native.done
+        return self._native is None or self._native.done or self._native._drive()
 
     def is_success(self) -> bool:
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
         return None if self._native is None else self._native.exception()
+
+    def _peek(self) -> BaseException | None:
+        """Return the same, where the program does not hear of it."""
+        return None if self._native is None else self._native._peek()
 
     def _source_rank(self) -> int:
         return self._source
@@ -123,7 +122,7 @@ class HocketWork(dist.Work):
 
     def _settle(self) -> None:
         """Bring work and future to their end without raising; the operation is over."""
-        if self.exception() is None:
+        if self._peek() is None:
             self._complete()
         else:
             self._settle_future()
@@ -143,11 +142,11 @@ class HocketWork(dist.Work):
             future = self._unsettled.pop()
         except IndexError:
             return  # there is none, or another thread settles it
-        error = self.exception()
+        error = self._peek()
         if error is None:
             future.set_result(self._tensors)
         else:
-            _fail(future, Failure(error, self._tensors if self.is_drained else None))
+            _fail(future, Failure(error, self._tensors if self.is_drained else None, self.exception))
 
 
 @untraced
@@ -193,13 +192,20 @@ class Failure:
     Args:
         error: of the operation.
         tensors: for DistributedDataParallel meanwhile; None: pickling raises.
+        note_told: is called when the program hears of the error.
     """
 
-    def __init__(self, error: BaseException, tensors: list[torch.Tensor] | None = None) -> None:
-        self.error, self.tensors = error, tensors
+    def __init__(
+        self,
+        error: BaseException,
+        tensors: list[torch.Tensor] | None = None,
+        note_told: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.error, self.tensors, self.note_told = error, tensors, note_told
 
     def __reduce__(self) -> tuple[type, tuple[list[torch.Tensor]]]:
         if self.tensors is None:
+            self.note_told()
             raise self.error
         return list, (self.tensors,)
 
@@ -209,6 +215,7 @@ class Failure:
 
 def _fail(future: torch.futures.Future[Any], failure: Failure) -> None:
     def unwrap(failure: Failure) -> NoReturn:
+        failure.note_told()
         raise failure.error
 
     future._set_unwrap_func(unwrap)
@@ -248,6 +255,9 @@ class JoinedWork(HocketWork):
 
     def exception(self) -> BaseException | None:
         return next((error for work in self._works if (error := work.exception()) is not None), None)
+
+    def _peek(self) -> BaseException | None:
+        return next((error for work in self._works if (error := work._peek()) is not None), None)
 
     def _complete(self) -> None:
         for work in self._works:  # the future of the last one may be told before the others are over
