@@ -90,7 +90,10 @@ class Array {
  private:
   bool acquire_numpy(PyObject* object, const ArrayRules& rules);  // false: it is none that can be read that way
   bool has_numpy_changed() const;
-  const std::byte* address() const { return copy_ ? strided_.data : data_; }  // of the first item, on the host
+  const std::byte* address() const {                                           // of the first item, as given
+    if (device_) return reinterpret_cast<const std::byte*>(device_->address);  // NOLINT
+    return copy_ ? strided_.data : data_;
+  }
   void acquire_buffer(PyObject* object, const ArrayRules& rules);
   void acquire_tensor(PyObject* object, const ArrayRules& rules);
   void acquire_interface(PyObject* object, const ArrayRules& rules);

@@ -232,6 +232,7 @@ PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<
   issue(self, core, work, at_once, is_async);
   if (!is_async) {
     wait_for_work(nb::handle(self), work, options.timeout_s);
+    release_pins(work->pins);
     Py_RETURN_NONE;
   }
   nb::object handle = nb::cast(PyWork{work, nb::borrow(nb::handle(self))});

@@ -7,6 +7,7 @@
 
 #include "bind/pointer_cache.hpp"
 #include "core/copy.hpp"
+#include "core/process.hpp"
 
 namespace hocket {
 
@@ -28,6 +29,8 @@ ByteRange range_of(const std::vector<std::unique_ptr<Array>>& parts) {
   }
   return all;
 }
+
+thread_local bool t_may_release = false;
 
 // A Work may die on a thread without the GIL, its arrays must not: they wait here for the next call.
 class ArraysOfFinished {
@@ -145,9 +148,20 @@ std::shared_ptr<void> pin(std::unique_ptr<Arrays> arrays, PyObject* communicator
   arrays->hold_memory();
   return {arrays.release(), [](Arrays* held) {
             std::unique_ptr<Arrays> owner(held);
-            if (!PyGILState_Check()) arrays_of_finished().add(std::move(owner));
+            if (g_forked_child.load(std::memory_order_relaxed)) {
+              (void)owner.release();  // the mutex may be held for ever, by a thread that only the parent has
+            } else if (!t_may_release) {
+              arrays_of_finished().add(std::move(owner));
+            }
           }};
 }
+
+void release_pins(std::shared_ptr<void>& pins) {
+  t_may_release = true;
+  pins.reset();
+  t_may_release = false;
+}
+
 void release_finished_arrays() { arrays_of_finished().release(); }
 
 }  // namespace hocket

@@ -70,7 +70,9 @@ ArraysPool& arrays_pool();
 
 // Keeps the arrays, and the memory that they have now, until the operation is over, on whatever thread that is seen.
 std::shared_ptr<void> pin(std::unique_ptr<Arrays> arrays, PyObject* communicator);
-// Releases those of operations that ended on a thread without the GIL; called by the next one with it.
+// Lets go of them at once; with the GIL, and without the progress lock, which what they hold may take at its end.
+void release_pins(std::shared_ptr<void>& pins);
+// Releases those of operations that ended otherwise, e.g. under that lock; called by the next one with the GIL.
 void release_finished_arrays();
 
 }  // namespace hocket

@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "bind/call_arrays.hpp"
 #include "bind/errors.hpp"
 #include "bind/gil.hpp"
 #include "bind/methods.hpp"
@@ -185,7 +186,7 @@ std::optional<Error> PyCommunicator::close(double drain_timeout_s) {
   ReleasedGil hooks;
   Engine& engine = Engine::instance();
   engine.wait_for([&] { return core_->failure() || core_->idle(); }, drain_timeout_s, hooks);
-  const std::lock_guard guard(engine.lock());
+  std::unique_lock guard(engine.lock());
   if (core_->idle_but_background())
     core_->drop();
   else
@@ -193,7 +194,14 @@ std::optional<Error> PyCommunicator::close(double drain_timeout_s) {
                  "rank " + std::to_string(core_->rank) + " of " + core_->label +
                      " finalized the communicator while operations were in flight",
                  {}});
-  std::optional<Error> unseen = drain_timeout_s > 0 ? core_->unseen_failure() : std::nullopt;
+  std::optional<Error> unseen;
+  if (drain_timeout_s > 0 && core_->unseen_failure()) {
+    guard.unlock();
+    engine.wait_for_callbacks(*core_, drain_timeout_s);  // a program's own may deal with it
+    guard.lock();
+    if (core_->closed) return std::nullopt;  // by another thread
+    unseen = core_->unseen_failure();
+  }
   core_->close();
   host_messages_.reset();
   region_.reset();
@@ -340,6 +348,7 @@ void bind_communicator(nb::module_& module) {
           "_close",
           [](PyCommunicator& self, double drain_timeout_s) -> nb::object {
             const std::optional<Error> unseen = self.close(drain_timeout_s);
+            if (!g_forked_child.load(std::memory_order_relaxed)) release_finished_arrays();
             return unseen ? nb::steal(make_exception(*unseen)) : nb::none();
           },
           nb::arg("drain_timeout"));

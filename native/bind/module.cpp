@@ -121,7 +121,7 @@ NB_MODULE(_native, module) {
     Engine::instance().attend();
     if (raise_interruption()) throw nb::python_error();
   });
-  module.def("let_threads_outlive_interpreter", &let_threads_outlive_interpreter);
+  let_threads_outlive_interpreter();
   module.def("has_progress_thread", [] { return Engine::instance().has_thread(); });
   module.def("clock_anchor", [] {
     const ClockAnchor anchor = ClockAnchor::take();

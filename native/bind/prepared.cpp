@@ -16,6 +16,16 @@ struct PyPrepared {
   double timeout_s;
   WorkPtr work;      // of a start that was not waited for yet
   nb::object again;  // prepares it once more
+
+  PyPrepared(nb::object its_communicator, const Operation& its_op, Arrays* its_arrays, std::shared_ptr<void> its_pins,
+             double its_timeout_s)
+      : communicator(std::move(its_communicator)),
+        op(its_op),
+        arrays(its_arrays),
+        pins(std::move(its_pins)),
+        timeout_s(its_timeout_s) {}
+  PyPrepared(PyPrepared&&) = default;
+  ~PyPrepared() { release_pins(pins); }
 };
 
 PyPrepared& prepared_of(PyObject* self) { return *nb::inst_ptr<PyPrepared>(nb::handle(self)); }
@@ -112,8 +122,7 @@ PyObject* prepare(PyObject* self, const Operation& op, std::unique_ptr<Arrays> a
         "prepare() takes no async_op and no deps: start() is asynchronous, and follows what was issued before "
         "it");
   Arrays* borrowed = arrays.get();
-  PyPrepared prepared{
-      nb::borrow(nb::handle(self)), op, borrowed, pin(std::move(arrays), self), options.timeout_s, nullptr, {}};
+  PyPrepared prepared{nb::borrow(nb::handle(self)), op, borrowed, pin(std::move(arrays), self), options.timeout_s};
   prepared.op.site = nullptr;
   prepared.op.is_named = true;
   return nb::cast(std::move(prepared)).release().ptr();

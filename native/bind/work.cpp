@@ -1,6 +1,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include "bind/call_arrays.hpp"
 #include "bind/communicator.hpp"
 #include "bind/errors.hpp"
 #include "bind/gil.hpp"
@@ -67,7 +68,7 @@ void wait(nb::handle self, std::optional<double> timeout) {
   if (timeout && !(*timeout >= 0))
     throw Failure(ErrorCode::invalid_argument, "timeout must be a number of seconds, zero or more");
   wait_for_work(handle.communicator, handle.work, timeout.value_or(handle.work->timeout_s));
-  handle.work->pins.reset();
+  release_pins(handle.work->pins);
 }
 
 // Goes on with it, if it is not over; returns whether it is.
@@ -97,7 +98,7 @@ bool drive(nb::handle self) {
 bool test(nb::handle self) {
   if (!drive(self)) return false;
   PyWork& handle = *nb::inst_ptr<PyWork>(self);
-  handle.work->pins.reset();
+  release_pins(handle.work->pins);
   if (handle.work->error) {
     raise_operation_error(handle.communicator, *handle.work->error);
     throw PythonError();

@@ -1,6 +1,7 @@
 #include "core/engine.hpp"
 
 #include <sched.h>
+#include <time.h>
 
 #include <algorithm>
 
@@ -384,6 +385,24 @@ void Engine::on_finished(const WorkPtr& work, std::function<void()> callback) {
   wake_own_process();
 }
 
+void Engine::wait_for_callbacks(const Communicator& communicator, double timeout_s) {
+  constexpr timespec kPause = {0, 50'000};
+  const int64_t deadline_ns = now_ns() + static_cast<int64_t>(timeout_s * 1e9);
+  while (!t_is_progress_thread && has_thread() && now_ns() < deadline_ns) {
+    lock_.lock();
+    const bool any =
+        std::any_of(callbacks_.begin(), callbacks_.end(),
+                    [&](const Callback& callback) {
+                      return callback.work->communicator.get() == &communicator && callback.work->finished();
+                    }) ||
+        std::find(called_.begin(), called_.end(), &communicator) != called_.end();
+    lock_.unlock();
+    if (!any) return;
+    wake_own_process();
+    nanosleep(&kPause, nullptr);
+  }
+}
+
 void Engine::start_thread() {
   if (t_is_progress_thread) return;
   std::lock_guard guard(thread_mutex_);
@@ -428,11 +447,17 @@ void Engine::run_thread() {
     std::erase_if(callbacks_, [&](Callback& callback) {
       if (!callback.work->finished()) return false;
       calls.push_back(std::move(callback.call));
+      called_.push_back(callback.work->communicator.get());
       return true;
     });
     lock_.unlock();
     moved |= attend();
     for (const auto& call : calls) call();
+    if (!calls.empty()) {
+      lock_.lock();
+      called_.clear();
+      lock_.unlock();
+    }
     // Again after callbacks: they may have asked for further ones.
     if (stop && calls.empty()) break;
     if (moved) idle_since_ns = now_ns();

@@ -117,6 +117,8 @@ class Engine {
   bool has_thread() const { return thread_running_.load(std::memory_order_relaxed); }
   // Runs on the progress thread once the work is finished (at once, there, if it is already).
   void on_finished(const WorkPtr& work, std::function<void()> callback);
+  // Until those of a communicator's finished works have been called, or the time is over. Without the lock.
+  void wait_for_callbacks(const Communicator& communicator, double timeout_s);
   void note_finished(const Work& work);
   // After an issue, if there is a progress thread.
   void wake_own_process();
@@ -148,6 +150,7 @@ class Engine {
   std::atomic<int64_t> next_look_ns_{DrivenLibrary::kNever};
   uint32_t num_on_the_spot_ = 0;
   std::optional<Error> unseen_;
+  std::vector<const Communicator*> called_;  // of the works whose callbacks the progress thread calls right now
   std::atomic<bool> oversubscribed_{false};
   std::atomic<int> sleepers_{0};
   std::atomic<Pump> pump_{nullptr};

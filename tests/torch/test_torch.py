@@ -18,6 +18,7 @@ from ..naming import assert_names
 from ..program import run_python, start_python
 from ..tier import full, sample
 from .ddp_modes import LATE_OPTIONS, MODES, NOT_FOR_CPUS, WITHOUT_EFFECT
+from .unseen import WAYS
 
 HERE = Path(__file__).parent
 
@@ -206,6 +207,17 @@ _ABSENT = ["small-static", "post_local-static", "small-two-reentrant", "small-st
 def test_no_wait_for_a_bucket_outlives_its_deadline(mode: str, num_steps: int) -> None:
     # a program that hangs is stopped by the deadline of `run`; on a step's own time nothing is said here
     assert run(2, "absent_in_backward.py", mode, str(num_steps), timeout_s=60).count("left") == 1
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("way", sample(WAYS, 0, always=["followed", "handled in a callback"]))
+@pytest.mark.parametrize("end", sample(["destroyed", "left"], 0, always=["left"]))
+def test_a_failure_that_nobody_waited_for_fails_the_job(way: str, end: str) -> None:
+    is_told = "waited for" in way or "handled" in way
+    job = run_python("-m", "hocket.cli", "run", "-n", "2", str(HERE / "unseen.py"), way, end, timeout_s=60)
+    assert job.returncode == (0 if is_told else 1), job.stdout + job.stderr
+    assert ("caught PeerFailure" in job.stdout) == is_told
+    assert "PeerFailure" in job.stdout + job.stderr
 
 
 def test_modes_give_every_option_of_ddp() -> None:

@@ -263,7 +263,6 @@ class _Waiters:
     """
 
     def __init__(self) -> None:
-        _native.let_threads_outlive_interpreter()
         self._messages: SimpleQueue[_Message] = SimpleQueue()
         self._num_idle = Semaphore(0)
 

@@ -20,6 +20,7 @@ from typing import Any, SupportsIndex, cast
 from hocket import _native
 from hocket.comm.fabric import Backends, Fabric
 from hocket.comm.fusion import Bucket, Fused
+from hocket.comm.leaving import leave, tell
 from hocket.comm.messages import Recv, Send
 from hocket.comm.policy import CHOOSABLE
 from hocket.comm.reductions import reduce_by_function
@@ -405,35 +406,15 @@ class Communicator(SharingOperations):
 
         Raises:
             HocketError: what the first asynchronous operation failed with that nobody waited for, unless the program
-                was told of another failure before. The communicator is left all the same.
+                was told of another failure before, or handles an error right now, which gets a note then. The
+                communicator is left all the same.
         """
         unseen = self._leave(self.timeout)
         if unseen is not None:
-            raise unseen
+            tell(unseen)
 
-    def _leave(self, drain_timeout_s: float, is_child: bool = False) -> BaseException | None:
-        """Leave; return the first failure that the program does not know of, where operations were given time."""
-        unseen = [child._leave(drain_timeout_s, True) for child in list(self._children)]
-        was_open = not self._closed
-        unseen.append(self._close(drain_timeout_s))
-        self._on_turn = None
-        if was_open:
-            logger.debug("left %s", self._label)
-            for library in self._fabric.libraries:
-                library.close_lanes(self._key)
-        if self._on_finalize is not None:
-            unseen.append(_native.take_unseen())  # of communicators that the program dropped
-        # Another thread may finalize at the same time.
-        on_finalize, self._on_finalize = self._on_finalize, None
-        first = next((error for error in unseen if error is not None), None)
-        if first is not None and not is_child:
-            if self._fabric.has_raised():
-                first = None
-            elif self._on_failure is not None:
-                self._on_failure(self, first)
-        if on_finalize is not None:
-            on_finalize()
-        return first
+    def _leave(self, drain_timeout_s: float) -> BaseException | None:
+        return leave(self, drain_timeout_s)
 
     def __enter__(self) -> Communicator:
         return self

@@ -98,7 +98,7 @@ class HocketWork(dist.Work):
         wait for what they have just issued themselves, as DistributedDataParallel with `static_graph` does.
         """
         if self._future is None:
-            self._future = DrivenFuture(self._drive)
+            self._future = DrivenFuture(self._drive, self.exception)
             self._unsettled.append(self._future)
             if self._native is None or (self._native.done and self._finish is None):
                 self._settle_future()
@@ -157,11 +157,12 @@ class DrivenFuture(torch.futures.Future[Any]):
 
     Args:
         drive: completes the future of the operation.
+        note_told: as of `Failure`.
     """
 
-    def __init__(self, drive: Callable[[], None]) -> None:
+    def __init__(self, drive: Callable[[], None], note_told: Callable[[], object]) -> None:
         super().__init__()
-        self._drive = drive
+        self._drive, self._note_told = drive, note_told
 
     def wait(self) -> Any:
         if not self.done():
@@ -169,13 +170,18 @@ class DrivenFuture(torch.futures.Future[Any]):
         return super().wait()
 
     def then(self, callback: Callable[[Any], Any]) -> torch.futures.Future[Any]:
-        following = DrivenFuture(self._drive)
+        following = DrivenFuture(self._drive, self._note_told)
 
         def follow(future: torch.futures.Future[Any]) -> None:
+            heard, _callback.heard = _callback.heard, []
             try:
                 following.set_result(callback(future))
-            except Exception as error:
-                _fail(following, Failure(error))
+                for note_told in _callback.heard:
+                    note_told()
+            except Exception as error:  # whoever waits for what follows hears of it
+                _fail(following, Failure(error, note_told=self._note_told))
+            finally:
+                _callback.heard = heard
 
         self.add_done_callback(follow)
         return following
@@ -213,9 +219,21 @@ class Failure:
         return f"<failed: {type(self.error).__name__}: {self.error}>"
 
 
+class _Callback(threading.local):
+    """Of which failures the callback that runs in this thread has heard; None outside of callbacks."""
+
+    heard: list[Callable[[], object]] | None = None
+
+
+_callback = _Callback()
+
+
 def _fail(future: torch.futures.Future[Any], failure: Failure) -> None:
     def unwrap(failure: Failure) -> NoReturn:
-        failure.note_told()
+        if _callback.heard is None:
+            failure.note_told()
+        else:
+            _callback.heard.append(failure.note_told)
         raise failure.error
 
     future._set_unwrap_func(unwrap)
