@@ -105,7 +105,7 @@ class Communicator(SharingOperations):
         self._num_splits = 0
         self._groups_made: Counter[tuple[int, ...]] = Counter()
         self._children: weakref.WeakSet[Communicator] = weakref.WeakSet()
-        self._on_finalize: Callable[[], None] | None = None
+        self._on_finalize: Callable[[], object] | None = None
         self._lineage = Lineage(key)
 
     @property
