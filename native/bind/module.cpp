@@ -99,6 +99,7 @@ NB_MODULE(_native, module) {
     Engine::instance().stop_thread_for_good();
   }));
   module.def("take_unseen", []() -> nb::object {
+    if (g_forked_child.load(std::memory_order_relaxed)) return nb::none();  // the lock may be held for ever
     const ProgressGuard guard;
     const std::optional<Error> unseen = Engine::instance().take_unseen();
     return unseen ? nb::steal(make_exception(*unseen)) : nb::none();

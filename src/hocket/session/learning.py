@@ -49,7 +49,7 @@ def learn_until_finalized(comm: Communicator, *, keeps: bool) -> None:
     comm._on_finalize = _saving(learner, keeps and comm.local_rank == 0, comm._on_finalize)
 
 
-def _saving(learner: Learner, saves: bool, then: Callable[[], None] | None) -> Callable[[], None]:
+def _saving(learner: Learner, saves: bool, then: Callable[[], object] | None) -> Callable[[], None]:
     def finalize() -> None:
         try:
             if saves and learner.lessons:
