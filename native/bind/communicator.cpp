@@ -6,6 +6,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+
 #include "bind/call_arrays.hpp"
 #include "bind/errors.hpp"
 #include "bind/gil.hpp"
@@ -182,6 +184,7 @@ bool PyCommunicator::drain(double timeout_s) {
 }
 
 std::optional<Error> PyCommunicator::close(double drain_timeout_s) {
+  constexpr double kLongestCallbackS = 5.0;  // a callback of the program's may wait for us
   if (g_forked_child.load(std::memory_order_relaxed) || core_->closed) return std::nullopt;
   ReleasedGil hooks;
   Engine& engine = Engine::instance();
@@ -197,7 +200,7 @@ std::optional<Error> PyCommunicator::close(double drain_timeout_s) {
   std::optional<Error> unseen;
   if (drain_timeout_s > 0 && core_->unseen_failure()) {
     guard.unlock();
-    engine.wait_for_callbacks(*core_, drain_timeout_s);  // a program's own may deal with it
+    engine.wait_for_callbacks(*core_, std::min(drain_timeout_s, kLongestCallbackS));  // one may deal with it
     guard.lock();
     if (core_->closed) return std::nullopt;  // by another thread
     unseen = core_->unseen_failure();
