@@ -77,7 +77,7 @@ namespace {
 // An array as runs of bytes: one at each combination of steps from the first.
 struct Runs {
   uintptr_t begin = 0;
-  size_t nbytes = 0;  // of a run; 0: there is none
+  size_t nbytes = 0;  // length of each run; 0 if the array is empty
   std::vector<size_t> counts;
   std::vector<size_t> steps;  // each longer than a run
 

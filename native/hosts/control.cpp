@@ -109,8 +109,8 @@ std::vector<uint64_t> Control::histories(uint64_t key, uint64_t seq) {
 // No communicator has more members than the job.
 void Control::check_rank(int rank) const {
   if (rank < 0 || static_cast<size_t>(rank) >= places_.size())
-    throw Failure(ErrorCode::invalid_argument, "rank " + std::to_string(rank) + " of a job of " +
-                                                   std::to_string(places_.size()) + " ranks was spoken of");
+    throw Failure(ErrorCode::invalid_argument, "got a notice about rank " + std::to_string(rank) +
+                                                   ", but the job has " + std::to_string(places_.size()) + " ranks");
 }
 
 // Others may speak of a communicator before it is opened here, but not of any number of them.
@@ -119,8 +119,9 @@ Control::Group& Control::group_of(uint64_t key) {
   if (found != groups_.end()) return found->second;
   const auto is_unopened = [](const auto& entry) { return entry.second.num_members == 0; };
   if (static_cast<size_t>(std::count_if(groups_.begin(), groups_.end(), is_unopened)) >= kMostUnopened)
-    throw Failure(ErrorCode::resource_exhausted, "other ranks spoke of more than " + std::to_string(kMostUnopened) +
-                                                     " communicators that this one has not opened");
+    throw Failure(ErrorCode::resource_exhausted, "other ranks sent notices of more than " +
+                                                     std::to_string(kMostUnopened) +
+                                                     " communicators that are not open on this rank");
   return groups_[key];
 }
 

@@ -79,7 +79,7 @@ class Mode:
         options: of DistributedDataParallel; `late_options` returns further ones, from the model.
         recomputed, reentrant, unused, normalized: of `Net`.
         prepare: is called with the parallel model and its optimizer before the first step; may return another one.
-        step: makes a step and returns its loss, from the parallel model, the optimizer and the input.
+        step: runs forward and backward of the parallel model on an input, and returns the loss.
         around: what the steps are made in.
         lengths: how many steps each rank makes.
     """
@@ -91,7 +91,7 @@ class Mode:
     unused: bool | str = False
     normalized: bool = False
     prepare: Callable[[DistributedDataParallel, torch.optim.Optimizer], torch.optim.Optimizer | None] | None = None
-    step: Callable[[Any, torch.optim.Optimizer, torch.Tensor], torch.Tensor] | None = None
+    step: Callable[[Any, torch.Tensor], torch.Tensor] | None = None
     around: Callable[[DistributedDataParallel], AbstractContextManager[object]] = lambda _: nullcontext()
     lengths: tuple[int, int] = (STEPS, STEPS)
     compiled: bool = False
@@ -102,75 +102,60 @@ def loss_of(model: Any, x: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-def plain_step(model: Any, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> torch.Tensor:
-    optimizer.zero_grad()
+def plain_step(model: Any, x: torch.Tensor) -> torch.Tensor:
     loss = loss_of(model, x)
     loss.backward()
-    optimizer.step()
     return loss
 
 
-def accumulate(model: Any, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> torch.Tensor:
-    optimizer.zero_grad()
+def accumulate(model: Any, x: torch.Tensor) -> torch.Tensor:
     with model.no_sync():
         loss_of(model, x).backward()
     loss = loss_of(model, 2 * x)
     loss.backward()
-    optimizer.step()
     return loss
 
 
-def two_losses(model: Any, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> torch.Tensor:
+def two_losses(model: Any, x: torch.Tensor) -> torch.Tensor:
     """Two forward passes, then one backward pass through both."""
-    optimizer.zero_grad()
     loss = loss_of(model, x) + loss_of(model, 2 * x)
     loss.backward()
-    optimizer.step()
     return loss
 
 
-def twice_through_one_graph(model: Any, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> torch.Tensor:
-    optimizer.zero_grad()
+def twice_through_one_graph(model: Any, x: torch.Tensor) -> torch.Tensor:
     loss = loss_of(model, x)
     with model.no_sync():
         loss.backward(retain_graph=True)
     loss.backward()
-    optimizer.step()
     return loss
 
 
-def gradient_of_gradient(model: Any, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> torch.Tensor:
+def gradient_of_gradient(model: Any, x: torch.Tensor) -> torch.Tensor:
     """A penalty on the gradient of the input, as WGAN-GP has it."""
-    optimizer.zero_grad()
     x = x.clone().requires_grad_()
     loss = loss_of(model, x)
     (slope,) = torch.autograd.grad(loss, x, create_graph=True)
     loss = loss + slope.square().sum()
     loss.backward()
-    optimizer.step()
     return loss
 
 
-def create_graph(model: Any, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> torch.Tensor:
-    optimizer.zero_grad()
+def create_graph(model: Any, x: torch.Tensor) -> torch.Tensor:
     loss = loss_of(model, x)
     loss.backward(create_graph=True)
-    optimizer.step()
     return loss
 
 
-def autocast_step(model: Any, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> torch.Tensor:
-    optimizer.zero_grad()
+def autocast_step(model: Any, x: torch.Tensor) -> torch.Tensor:
     with torch.autocast("cpu", torch.bfloat16):
         loss = loss_of(model, x)
     loss.backward()
-    optimizer.step()
     return loss
 
 
-def another_collective_in_backward(model: Any, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> torch.Tensor:
+def another_collective_in_backward(model: Any, x: torch.Tensor) -> torch.Tensor:
     """A hook of a tensor that is no leaf waits for a collective of its own, and for its future."""
-    optimizer.zero_grad()
     y = model(x)
 
     def average(gradient: torch.Tensor) -> torch.Tensor:
@@ -183,13 +168,11 @@ def another_collective_in_backward(model: Any, optimizer: torch.optim.Optimizer,
     y.register_hook(average)
     loss: torch.Tensor = y.square().mean()
     loss.backward()
-    optimizer.step()
     return loss
 
 
-def collective_after_backward(model: Any, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> torch.Tensor:
+def collective_after_backward(model: Any, x: torch.Tensor) -> torch.Tensor:
     """A callback at the end of the pass waits for the future of what it issues."""
-    optimizer.zero_grad()
     y = model(x)
     found = []
 
@@ -204,11 +187,10 @@ def collective_after_backward(model: Any, optimizer: torch.optim.Optimizer, x: t
     loss: torch.Tensor = y.square().mean()
     loss.backward()
     assert found == [3.0 * dist.get_world_size()]
-    optimizer.step()
     return loss
 
 
-def raise_in_backward(model: Any, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> torch.Tensor:
+def raise_in_backward(model: Any, x: torch.Tensor) -> torch.Tensor:
     """A pass that raises after some gradients were sent; the next is whole again in torch's own terms."""
     y = model.module.layers[0](x)
 
@@ -220,7 +202,7 @@ def raise_in_backward(model: Any, optimizer: torch.optim.Optimizer, x: torch.Ten
         y.sum().backward()
     except ArithmeticError:
         pass
-    return plain_step(model, optimizer, x)
+    return plain_step(model, x)
 
 
 def static_afterwards(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
@@ -403,7 +385,9 @@ def train(mode: Mode) -> list[float]:
     with mode.around(parallel):
         for _ in range(mode.lengths[dist.get_rank()]):
             x = torch.randn(6, WIDTH, generator=generator, requires_grad=True)
-            losses.append((mode.step or plain_step)(called, optimizer, x).item())
+            optimizer.zero_grad()
+            losses.append((mode.step or plain_step)(called, x).item())
+            optimizer.step()
     return [*losses, sum(parameter.sum().item() for parameter in model.parameters())]
 
 

@@ -26,13 +26,14 @@ from hocket import _native
 from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, UnsupportedDtype
 from hocket.session import check_reach, connect_ranks
+from hocket.torch.backward import BackwardDrain, in_backward
 from hocket.torch.meeting import arrange_meeting
 from hocket.torch.options import Options, wanted_backend
 from hocket.torch.profile import recorded
 from hocket.torch.sparse import reduce_sparse
 from hocket.torch.tensors import items_of_splits, pack, unpack
 from hocket.torch.untraced import untraced
-from hocket.torch.work import AnySourceWork, BackwardDrain, HocketWork, JoinedWork, in_backward
+from hocket.torch.work import AnySourceWork, HocketWork, JoinedWork
 
 _REDUCTIONS = {
     dist.ReduceOp.SUM: "sum",
