@@ -99,13 +99,8 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
   region->flags(rank).staged.value.store(1, std::memory_order_release);
   std::vector<int> gone;
   const auto all_here_or_gone = [&] {
-    host->look_at_peers();  // before the flags: who left after arriving has arrived
-    missing.clear();
-    for (int peer = 0; peer < size; ++peer)
-      if (region->flags(peer).staged.value.load(std::memory_order_acquire) == 0) missing.push_back(peer);
-    gone = region->dead();
-    for (int peer : missing)
-      if (region->has_left(peer)) gone.push_back(peer);
+    host->look_at_peers();
+    gone = region->gone_before_arriving(missing);
     return missing.empty() || !gone.empty();
   };
   const double left_s = std::max(0.0, timeout_s - (static_cast<double>(now_ns()) * 1e-9 - begin_s));
@@ -184,6 +179,16 @@ std::vector<int> Region::dead() const {
   for (int peer = 0; peer < size; ++peer)
     if (host_->life(members_[peer]) == Host::Life::dead) ranks.push_back(peer);
   return ranks;
+}
+
+std::vector<int> Region::gone_before_arriving(std::vector<int>& missing) const {
+  const std::vector<int> have_left = left();
+  std::vector<int> gone = dead();
+  missing.clear();
+  for (int peer = 0; peer < size; ++peer)
+    if (flags(peer).staged.value.load(std::memory_order_acquire) == 0) missing.push_back(peer);
+  std::set_intersection(have_left.begin(), have_left.end(), missing.begin(), missing.end(), std::back_inserter(gone));
+  return gone;
 }
 
 bool Region::has_left(int peer) const {

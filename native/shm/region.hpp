@@ -160,6 +160,9 @@ class Region final : public Peers {
   // The members whose process has ended without a word, and whether a member will not take part any more.
   std::vector<int> dead() const;
   bool has_left(int peer) const;
+  // The members that have died, or left before they arrived; in `missing` those that have not arrived. A member may
+  // arrive and leave while this looks, so who has left is read first.
+  std::vector<int> gone_before_arriving(std::vector<int>& missing) const;
   // PeerFailure of members that are gone; or the abort, if someone gave the communicator up before.
   Error why_gone(const std::vector<int>& ranks) const;
   // A member that left took part in all it owed. Who has left is to be read before who is waited for: all that it

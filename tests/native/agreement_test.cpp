@@ -223,6 +223,35 @@ void test_dependencies() {
   CHECK(has_failed(failed, ErrorCode::collective_mismatch) && after->deps.empty());
 }
 
+// A member that arrives and leaves at once while another one looks: it never left before arriving.
+void test_arriving_and_leaving() {
+  constexpr int kRounds = 20'000;
+  ThreadJob job(2);
+  RankFlags& flags = job.ranks[1]->region().flags(1);
+  std::atomic<int> round{0};
+  const auto reset = [&] {
+    flags.left.value.store(0);
+    flags.staged.value.store(0);
+    ++round;
+  };
+  std::thread member([&] {
+    for (int each = 1; each <= kRounds; ++each) {
+      while (round < each) sched_yield();
+      flags.staged.value.store(1, std::memory_order_release);
+      flags.left.value.store(1, std::memory_order_release);
+    }
+  });
+  int num_gone = 0;
+  std::vector<int> missing;
+  for (int each = 1; each <= kRounds; ++each) {
+    reset();
+    do num_gone += !job.ranks[0]->region().gone_before_arriving(missing).empty();
+    while (!missing.empty() || !flags.left.value.load(std::memory_order_acquire));
+  }
+  member.join();
+  CHECK(num_gone == 0);
+}
+
 void test_choice() {
   TestCommunicator comm;
   comm.core->add_backend(std::make_unique<TestLane>(4), std::make_unique<TestLane>(SIZE_MAX));
@@ -249,6 +278,7 @@ int main() {
   test_operation_on_another_lane();
   test_failure_of_the_library_and_cancelling();
   test_dependencies();
+  test_arriving_and_leaving();
   test_choice();
   std::puts("agreement: ok");
 }
