@@ -127,6 +127,7 @@ def _no_tables_of_this_user(tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("HOCKET_TABLE", raising=False)
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("configuration")))  # with the secret of jobs
         if scaled(1.0) != 1.0:
             scale_subprocesses(patch)
         yield

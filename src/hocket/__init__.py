@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hocket.comm import Communicator, Policy, Recv, Send, register_reduction
     from hocket.errors import (
         Aborted,
+        AuthenticationError,
         BackendUnavailable,
         BootstrapMismatch,
         CollectiveMismatch,
@@ -35,6 +36,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Aborted",
+    "AuthenticationError",
     "BackendUnavailable",
     "BootstrapMismatch",
     "CollectiveMismatch",

@@ -98,6 +98,10 @@ class PeerFailure(HocketError, RuntimeError):
         self.ranks = ranks
 
 
+class AuthenticationError(HocketError, RuntimeError):
+    """What came is not what a rank of this job sent; nothing of it was looked at."""
+
+
 class Aborted(HocketError, RuntimeError):
     """The communicator was given up by another member, or by an earlier failure on this one."""
 

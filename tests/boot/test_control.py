@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from hocket.boot import control, control_server
+from hocket.boot.connecting import Place, connect_once
 from hocket.boot.control import host_identity
+from hocket.boot.helper import ServerTask, helper_command
 from hocket.boot.nodes import Nodes
-from hocket.errors import BootstrapMismatch, InvalidArgument
+from hocket.boot.sealed import WrongServer
+from hocket.boot.secret import Secret
+from hocket.errors import InvalidArgument
 
 from ..naming import assert_names, raises
 
@@ -22,33 +25,42 @@ pytestmark = pytest.mark.timeout(60)
 DEADLINE_S = 20.0
 
 
-class Peer:
-    """A rank's end of a connection."""
+SECRET = Secret(b"k" * 32, "this test")
 
-    def __init__(self, port: int) -> None:
-        self.connection = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
-        self._lines = self.connection.makefile("r")
+
+class Peer:
+    """A rank's end of a connection, after both sides have proven who they are."""
+
+    def __init__(self, port: int, rank: int = 0, size: int = 2, job: str = "j", secret: Secret = SECRET) -> None:
+        self.connection, self._end = connect_once("127.0.0.1", port, Place(secret, job, size, rank))
+        self.connection.settimeout(DEADLINE_S)
+        self._came: list[bytes] = []
+
+    def send_bytes(self, message: bytes) -> None:
+        self._end.send(message)
+        self.connection.sendall(self._end.outgoing)
+        self._end.outgoing.clear()
 
     def send(self, **message: Any) -> None:
-        self.connection.sendall(json.dumps(message).encode() + b"\n")
+        self.send_bytes(json.dumps(message).encode())
 
     def read(self) -> dict[str, Any]:
-        line = self._lines.readline()
-        assert line, "the server closed the connection"
-        message: dict[str, Any] = json.loads(line)
+        while not self._came:
+            data = self.connection.recv(1 << 16)
+            assert data, "the server closed the connection"
+            self._came += self._end.take_in(data)
+        message: dict[str, Any] = json.loads(self._came.pop(0))
         return message
 
     def close(self) -> None:
-        self.connection.shutdown(socket.SHUT_RDWR)  # the reader holds the connection as well
         self.connection.close()
 
     def is_over(self) -> bool:
-        return self._lines.readline() == ""
+        return not self._came and self.connection.recv(100) == b""
 
-    def hello(self, number: int, **facts: Any) -> dict[str, Any]:
-        facts = {"rank": number, "size": 2, "job": "j", "version": "1", "place": f"place {number}"} | facts
-        self.send(hello=facts)
-        return self.read()
+    def hello(self, **facts: Any) -> None:
+        own = {"size": 2, "version": "1", "local_rank": 0, "local_size": 1, "host": "h", "place": "somewhere"}
+        self.send(hello=own | facts)
 
 
 @pytest.fixture
@@ -57,10 +69,15 @@ def serve() -> Iterator[Callable[..., tuple[int, subprocess.Popen[bytes]]]]:
 
     def start(size: int = 2, timeout_s: float = 20.0) -> tuple[int, subprocess.Popen[bytes]]:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            fd = listener.fileno()
-            command = [sys.executable, "-I", "-S", control_server.__file__, str(fd), str(size), "j", str(timeout_s)]
-            servers.append(subprocess.Popen(command, pass_fds=[fd], stderr=subprocess.PIPE))
-            return listener.getsockname()[1], servers[-1]
+            task = ServerTask([listener.fileno()], size, "j", timeout_s, SECRET.key.hex())
+            command = helper_command("hocket.boot.control_server")
+            server = subprocess.Popen(command, pass_fds=task.fds, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+            servers.append(server)
+            assert server.stdin is not None
+            with server.stdin as pipe:
+                pipe.write(json.dumps(asdict(task)).encode())
+            server.stdin = None
+            return listener.getsockname()[1], server
 
     yield start
     for server in servers:
@@ -70,15 +87,22 @@ def serve() -> Iterator[Callable[..., tuple[int, subprocess.Popen[bytes]]]]:
 
 
 def meet(port: int, size: int = 2) -> list[Peer]:
-    peers = [Peer(port) for _ in range(size)]
+    peers = [Peer(port, rank, size) for rank in range(size)]
     for rank, peer in enumerate(peers):
-        assert peer.hello(rank, size=size) == {"hello": "j"}
+        peer.hello(size=size, place=f"place {rank}")
+    nonces = set()
     for peer in peers:
-        facts = peer.read()["welcome"]
-        assert [(each["rank"], each["place"], each["address"]) for each in facts] == [
-            (rank, f"place {rank}", "127.0.0.1") for rank in range(size)
+        welcome = peer.read()["welcome"]
+        nonces.add(welcome["nonce"])
+        assert [(each["place"], each["address"]) for each in welcome["members"]] == [
+            (f"place {rank}", "127.0.0.1") for rank in range(size)
         ]
+    assert len(nonces) == 1
     return peers
+
+
+def notice(key: int, seq: int, members: list[int], history: int = 0) -> dict[str, Any]:
+    return {"key": key, "seq": seq, "history": history, "members": members}
 
 
 def test_exchange_and_leaving(serve: Callable[..., Any]) -> None:
@@ -88,7 +112,7 @@ def test_exchange_and_leaving(serve: Callable[..., Any]) -> None:
         first.send(exchange=f"a{turn}")
         second.send(exchange=f"b{turn}")
         assert first.read() == second.read() == {"exchange": [f"a{turn}", f"b{turn}"]}
-    second.send(left={"key": 7, "seq": 3, "history": 9, "members": [0, 1]})
+    second.send(left=notice(7, 3, [0, 1], history=9))
     assert first.read() == {"left": {"key": 7, "seq": 3, "history": 9, "rank": 1}}
     second.send(bye=None)
     second.close()
@@ -102,10 +126,10 @@ def test_exchange_and_leaving(serve: Callable[..., Any]) -> None:
 def test_death_and_abort_are_told(serve: Callable[..., Any]) -> None:
     port, _ = serve(3)
     first, second, third = meet(port, 3)
-    notice = {"key": 5, "members": [1, 0], "code": 7, "text": "why", "ranks": [0]}
-    second.send(aborted=notice)
-    assert first.read() == {"aborted": notice}
-    first.send(aborted=notice)  # the second of one communicator: everyone knows
+    reason = {"code": 7, "text": "why", "ranks": [0]}
+    second.send(aborted=notice(5, 0, [1, 0]) | reason)
+    assert first.read() == {"aborted": {"key": 5} | reason}
+    first.send(aborted=notice(5, 0, [1, 0]) | reason)  # the second of one communicator: everyone knows
     second.close()
     assert first.read() == third.read() == {"gone": 1}  # the abort was not the third one's
 
@@ -113,7 +137,7 @@ def test_death_and_abort_are_told(serve: Callable[..., Any]) -> None:
 def test_who_is_behind_and_who_did_something_else(serve: Callable[..., Any]) -> None:
     port, _ = serve(3)
     peers = meet(port, 3)
-    peers[0].send(stalled={"key": 5, "seq": 4, "members": [2, 1, 0]})
+    peers[0].send(stalled=notice(5, 4, [2, 1, 0]))
     for rank, (last, fingerprint, text) in enumerate([(4, 11, "this"), (3, 0, ""), (5, 12, "that")]):
         assert peers[rank].read() == {"tell": {"key": 5, "seq": 4}}
         peers[rank].send(report={"key": 5, "seq": 4, "last": last, "fingerprint": fingerprint, "text": text})
@@ -124,7 +148,7 @@ def test_who_is_behind_and_who_did_something_else(serve: Callable[..., Any]) -> 
 def test_who_does_not_answer_is_behind(serve: Callable[..., Any]) -> None:
     port, _ = serve()
     first, second = meet(port)
-    first.send(stalled={"key": 5, "seq": 4, "members": [0, 1]})
+    first.send(stalled=notice(5, 4, [0, 1]))
     assert first.read() == second.read() == {"tell": {"key": 5, "seq": 4}}
     first.send(report={"key": 5, "seq": 4, "last": 4, "fingerprint": 1, "text": "this"})
     assert first.read() == {"verdict": {"key": 5, "seq": 4, "behind": [1], "mismatch": ""}}
@@ -133,9 +157,9 @@ def test_who_does_not_answer_is_behind(serve: Callable[..., Any]) -> None:
 def test_histories_are_compared(serve: Callable[..., Any]) -> None:
     port, _ = serve()
     peers = meet(port)
-    for seq, histories in ((256, (3, 3)), (512, (4, 5))):
-        for peer, history in zip(peers, histories, strict=True):
-            peer.send(issued={"key": 5, "seq": seq, "history": history, "members": [0, 1]})
+    for seq, issued in ((256, (3, 3)), (512, (4, 5))):
+        for peer, history in zip(peers, issued, strict=True):
+            peer.send(issued=notice(5, seq, [0, 1], history))
     for peer, histories in zip(peers, ([1, 2, 3, 4], [1, 2, 9, 8]), strict=True):
         assert peer.read() == {"trace": {"key": 5, "seq": 512}}
         peer.send(traced={"key": 5, "seq": 512, "histories": histories})
@@ -143,44 +167,105 @@ def test_histories_are_compared(serve: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "names"),
+    ("rank", "facts", "names"),
     [
-        ({"size": 3}, ("rank 1", "3", "rank 0", "2")),
-        ({"rank": 0}, ("rank 0",)),
-        ({"version": "2"}, ("rank 0", "1", "rank 1", "2")),
+        (1, {"size": 3}, ("rank 1", "3", "rank 0", "2")),
+        (0, {}, ("rank 0",)),
+        (1, {"version": "2"}, ("rank 0", "1", "rank 1", "2")),
     ],
 )
-def test_contradictions_are_refused(serve: Callable[..., Any], facts: dict[str, Any], names: tuple[str, ...]) -> None:
+def test_contradictions_are_refused(
+    serve: Callable[..., Any], rank: int, facts: dict[str, Any], names: tuple[str, ...]
+) -> None:
     port, _ = serve()
-    first, second = Peer(port), Peer(port)
-    first.hello(0)
-    second.hello(1, **facts)
+    first = Peer(port)
+    first.hello()
+    second = Peer(port, rank)
+    second.hello(**facts)
     told = first.read()
     assert second.read() == told and set(told) == {"refused"}
     assert_names(told["refused"], *names)
 
 
-def test_another_job_goes_on_looking(serve: Callable[..., Any]) -> None:
+def test_who_comes_too_late_is_refused_alone(serve: Callable[..., Any]) -> None:
     port, _ = serve()
-    stranger = Peer(port)
-    assert stranger.hello(0, job="another") == {"hello": "j"}
-    stranger.close()
+    peers = meet(port)
+    late = Peer(port, 1)
+    late.hello()
+    assert_names(late.read()["refused"], "rank 1")
+    for peer, text in zip(peers, "ab", strict=True):
+        peer.send(exchange=text)
+    assert [peer.read() for peer in peers] == [{"exchange": ["a", "b"]}] * 2
+
+
+@pytest.mark.parametrize(
+    ("secret", "job", "is_of_job"), [(b"K" * 32, "j", True), (b"k" * 32, "another", False), (b"K" * 32, "i", False)]
+)
+def test_whoever_has_another_secret_or_job_goes_on_looking(
+    serve: Callable[..., Any], secret: bytes, job: str, is_of_job: bool
+) -> None:
+    port, _ = serve()
+    with pytest.raises(WrongServer) as caught:
+        Peer(port, secret=Secret(secret, "another"), job=job)
+    assert caught.value.is_of_job is is_of_job
     meet(port)
 
 
-def test_noise_is_no_rank(serve: Callable[..., Any]) -> None:
-    port, _ = serve()
-    for noise in (b"GET / HTTP/1.1\r\n\r\n", b"\0\xff\n", b"[]\n", b'{"hello": 3}\n', b'{"serve": {}}\n', b"{}\n"):
-        with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as connection:
-            connection.sendall(noise)
-            assert connection.recv(100) == b""
-    meet(port)
+SAID_BY_NO_RANK: dict[str, bytes] = {
+    "no JSON": b"hello",
+    "no object": b"[]",
+    "no message": b"{}",
+    "two messages": b'{"bye": null, "exchange": ""}',
+    "unknown message": b'{"serve": {}}',
+    "what only servers say": b'{"gone": 1}',
+    "deep": b"[" * 200_000,
+    "number of 5000 digits": b'{"stalled": ' + b"1" * 5000 + b"}",
+    "hello again": json.dumps(
+        {"hello": {"size": 2, "version": "1", "local_rank": 0, "local_size": 1, "host": "h", "place": "p"}}
+    ).encode(),
+    "hello without facts": b'{"hello": {}}',
+    "abort without members": b'{"aborted": {"key": 1}}',
+    "abort of members that are none": json.dumps({"aborted": notice(1, 1, [0, 7])}).encode(),
+    "members twice": json.dumps({"left": notice(1, 1, [0, 0])}).encode(),
+    "negative key": json.dumps({"left": notice(-1, 1, [0, 1])}).encode(),
+    "key beyond 64 bits": json.dumps({"left": notice(1 << 64, 1, [0, 1])}).encode(),
+    "truth as a number": b'{"left": {"key": true, "seq": 1, "history": 1, "members": [0, 1]}}',
+    "fraction": b'{"left": {"key": 1.5, "seq": 1, "history": 1, "members": [0, 1]}}',
+    "not a number": b'{"left": {"key": NaN, "seq": 1, "history": 1, "members": [0, 1]}}',
+    "too many histories": json.dumps({"traced": {"key": 1, "seq": 1, "histories": [0] * 1025}}).encode(),
+    "text of another kind": b'{"exchange": ["a"]}',
+}
+
+
+@pytest.mark.parametrize("name", SAID_BY_NO_RANK)
+def test_what_no_rank_says_ends_its_connection_alone(serve: Callable[..., Any], name: str) -> None:
+    port, _ = serve(3)
+    first, second, third = meet(port, 3)
+    third.send_bytes(SAID_BY_NO_RANK[name])
+    assert first.read() == second.read() == {"gone": 2}
+    assert third.is_over()
+    first.send(stalled=notice(5, 4, [0, 1]))
+    assert first.read() == second.read() == {"tell": {"key": 5, "seq": 4}}
+
+
+def test_a_message_that_was_changed_or_repeated_ends_the_connection(serve: Callable[..., Any]) -> None:
+    changes: list[Callable[[bytes], bytes]] = [
+        lambda data: data[:-1] + b"!",
+        lambda data: data + data,
+        lambda data: b"\xff" + data[1:],
+    ]
+    for change in changes:
+        port, _ = serve()
+        first, second = meet(port)
+        second._end.send(b'{"exchange": "a"}')
+        second.connection.sendall(change(bytes(second._end.outgoing)))
+        assert first.read() == {"gone": 1}
 
 
 def test_missing_ranks_are_named(serve: Callable[..., Any]) -> None:
     port, server = serve(3, 0.5)
-    peer = Peer(port)
-    peer.hello(1, size=3)
+    peer = Peer(port, 1, 3)
+    peer.hello(size=3)
     assert peer.read() == {"missing": [0, 2]}
     assert server.wait(DEADLINE_S) == 0
 
@@ -194,13 +279,6 @@ def test_host_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     assert host_identity() == host_identity() != ""
     monkeypatch.setenv("HOCKET_HOST", "somewhere")
     assert host_identity() == "somewhere"
-
-
-def test_no_port_is_free() -> None:
-    with socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True) as taken:
-        port = taken.getsockname()[1]
-        with raises(BootstrapMismatch, names=(str(port), "here", "HOCKET_CONTROL")):
-            control._listen("here", [port])
 
 
 @pytest.mark.parametrize(

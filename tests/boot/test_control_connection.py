@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from hocket import _native
-from hocket.boot.control import ControlConnection, Member, _Lines
+from hocket.boot.connecting import Place
+from hocket.boot.control import ControlConnection, Member, _Messages
+from hocket.boot.sealed import RankEnd, ServerEnd
+from hocket.boot.secret import Secret
 from hocket.errors import HocketError, InvalidArgument, PeerFailure, ResourceExhausted
 
 from ..naming import raises
@@ -20,24 +23,64 @@ pytestmark = pytest.mark.timeout(60)
 DEADLINE_S = 20.0
 
 
+SECRET = Secret(b"k" * 32, "this test")
+
+
+class Server:
+    """A server's end of a connection, which says whatever a test wants."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.end = ServerEnd(SECRET, "j", 3)
+        self._came: list[bytes] = []
+
+    def flush(self) -> None:
+        self.connection.sendall(self.end.outgoing)
+        self.end.outgoing.clear()
+
+    def take_in(self) -> None:
+        self._came += self.end.take_in(self.connection.recv(1 << 16))
+        self.flush()
+
+    def send(self, message: bytes) -> None:
+        self.end.send(message)
+        self.flush()
+
+    def read(self) -> Any:
+        while not self._came:
+            self.take_in()
+        return json.loads(self._came.pop(0))
+
+
 @pytest.fixture
-def ends() -> Iterator[tuple[ControlConnection, socket.socket]]:
-    ours, server = socket.socketpair()
-    server.settimeout(DEADLINE_S)
-    members = [Member("host", "127.0.0.1", rank, f"place {rank}") for rank in range(3)]
-    with server:
-        connection = ControlConnection(_Lines(ours), members)
+def ends() -> Iterator[tuple[ControlConnection, Server]]:
+    ours, others = socket.socketpair()
+    others.settimeout(DEADLINE_S)
+    server, place = Server(others), Place(SECRET, "j", 3, 1)
+    rank = RankEnd(place.secret, place.job, place.size, place.rank)
+    server.flush()
+    rank.take_in(ours.recv(1 << 16))
+    ours.sendall(rank.outgoing)
+    rank.outgoing.clear()
+    server.take_in()
+    rank.take_in(ours.recv(1 << 16))
+    members = [Member("host", "127.0.0.1", each, f"place {each}") for each in range(3)]
+    with others:
+        connection = ControlConnection(_Messages(ours, rank, place), members, "nonce")
         yield connection, server
         connection.close()
 
 
 NEVER_SAID: dict[str, Any] = {
-    "no JSON": b"hello\n",
-    "no object": b"3\n",
-    "no message": b"{}\n",
+    "no JSON": b"hello",
+    "no object": b"3",
+    "no message": b"{}",
     "unknown message": {"hurry": 1},
-    "deep": b"[" * 200_000 + b"\n",
-    "number of 5000 digits": b'{"gone": ' + b"1" * 5000 + b"}\n",
+    "deep": b"[" * 200_000,
+    "number of 5000 digits": b'{"gone": ' + b"1" * 5000 + b"}",
+    "welcome again": {"welcome": {"nonce": "", "members": []}},
+    "refused after the start": {"refused": "why"},
+    "texts of other ranks": {"exchange": ["a", "b"]},
     "rank out of range": {"gone": 3},
     "negative rank": {"gone": -1},
     "no rank": {"gone": "x"},
@@ -54,10 +97,10 @@ NEVER_SAID: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", NEVER_SAID)
-def test_what_no_server_says_ends_the_connection(ends: tuple[ControlConnection, socket.socket], name: str) -> None:
+def test_what_no_server_says_ends_the_connection(ends: tuple[ControlConnection, Server], name: str) -> None:
     connection, server = ends
     said = NEVER_SAID[name]
-    server.sendall(said if isinstance(said, bytes) else json.dumps(said).encode() + b"\n")
+    server.send(said if isinstance(said, bytes) else json.dumps(said).encode())
     with raises(PeerFailure, names=("rank 0", "place 0")):
         connection.exchange("text", DEADLINE_S)
     connection._thread.join(DEADLINE_S)
@@ -65,14 +108,34 @@ def test_what_no_server_says_ends_the_connection(ends: tuple[ControlConnection, 
 
 
 @pytest.mark.parametrize("seq", [0, 1, 255, 256, 1 << 32, (1 << 64) - 1])
-def test_histories_have_a_length(ends: tuple[ControlConnection, socket.socket], seq: int) -> None:
+def test_histories_have_a_length(ends: tuple[ControlConnection, Server], seq: int) -> None:
     connection, server = ends
     began_s = time.monotonic()
-    server.sendall(json.dumps({"trace": {"key": 1, "seq": seq}}).encode() + b"\n")
-    answer = json.loads(server.makefile("rb").readline())
-    assert answer == {"traced": {"key": 1, "seq": seq, "histories": [0] * 256}}
+    server.send(json.dumps({"trace": {"key": 1, "seq": seq}}).encode())
+    assert server.read() == {"traced": {"key": 1, "seq": seq, "histories": [0] * 256}}
     assert time.monotonic() - began_s < DEADLINE_S
     assert connection._lost is None
+
+
+def test_what_was_not_sealed_ends_the_connection(ends: tuple[ControlConnection, Server]) -> None:
+    connection, server = ends
+    server.connection.sendall(b'{"gone": 1}' * 10)
+    with raises(PeerFailure, names=("rank 0", "place 0")):
+        connection.exchange("text", DEADLINE_S)
+
+
+def test_whatever_ends_the_thread_is_told(
+    ends: tuple[ControlConnection, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, server = ends
+
+    def fail(kind: str, content: object) -> None:
+        raise ZeroDivisionError("a mistake of hocket's own")
+
+    monkeypatch.setattr(connection, "_take_in", fail)
+    server.send(b'{"gone": 1}')
+    with raises(PeerFailure, names=("rank 0", "place 0")):
+        connection.exchange("text", DEADLINE_S)
 
 
 def test_communicators_that_others_speak_of_are_counted() -> None:

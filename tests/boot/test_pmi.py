@@ -1,4 +1,4 @@
-"""The PMI-1 server: its answers, and that it ends and leaves nothing."""
+"""The PMI-1 server: its answers, whom it believes, and that it ends and leaves nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hocket.boot import pmi
-from hocket.boot.pmi import PmiServer, _Rank
+from hocket.boot.pmi import PmiError, PmiServer, connect_locally
 
 pytestmark = pytest.mark.timeout(60)
 DEADLINE_S = 20.0
@@ -47,20 +46,13 @@ class Peer:
 
 
 @pytest.fixture
-def members() -> Iterator[tuple[PmiServer, list[_Rank], list[Peer]]]:
-    """A server of two ranks that have both connected, and their ends."""
-    server = PmiServer(2, name="hocket_test")
-    pairs = [socket.socketpair() for _ in range(2)]
-    server.ranks = [_Rank(ours) for ours, _ in pairs]
-    peers = [Peer(theirs) for _, theirs in pairs]
-    yield server, server.ranks, peers
-    for peer in peers:
-        peer.close()
-    for ours, _ in pairs:
-        ours.close()
+def job() -> PmiServer:
+    """The state of a job of two ranks."""
+    return PmiServer(2, name="hocket_test")
 
 
-Members = tuple[PmiServer, list[_Rank], list[Peer]]
+def take_in(server: PmiServer, rank: int, data: bytes) -> list[tuple[int, str]]:
+    return [(receiver, answer.decode()) for receiver, answer in server.take_in(rank, data)]
 
 
 @pytest.mark.parametrize(
@@ -80,97 +72,107 @@ Members = tuple[PmiServer, list[_Rank], list[Peer]]
         ("hello", "cmd=None rc=-1 msg=unknown_command\n"),
     ],
 )
-def test_answers(members: Members, line: str, answer: str) -> None:
-    server, ranks, _ = members
-    assert server.answer(ranks[0], line) == answer
+def test_answers(job: PmiServer, line: str, answer: str) -> None:
+    assert job.answer(1, line) == answer
 
 
 @pytest.mark.parametrize(
     "value", ["b", "two words", "a=b", "a=b c=d e", "x" * 4000, "description#host$port#80$", "a value=b", " a"]
 )
-def test_put_and_get(members: Members, value: str) -> None:
-    server, (first, second), _ = members
-    assert server.answer(first, f"cmd=put kvsname=hocket_test key=P0 value={value}") == (
-        "cmd=put_result rc=0 msg=success\n"
-    )
-    server.answer(first, "cmd=put kvsname=hocket_test key=P1 value=other")
-    assert server.answer(second, "cmd=get kvsname=hocket_test key=P0") == (
-        f"cmd=get_result rc=0 msg=success value={value}\n"
-    )
+def test_put_and_get(job: PmiServer, value: str) -> None:
+    assert job.answer(0, f"cmd=put kvsname=hocket_test key=P0 value={value}") == "cmd=put_result rc=0 msg=success\n"
+    job.answer(0, "cmd=put kvsname=hocket_test key=P1 value=other")
+    assert job.answer(1, "cmd=get kvsname=hocket_test key=P0") == f"cmd=get_result rc=0 msg=success value={value}\n"
 
 
 @pytest.mark.parametrize("value", ["a key=P1", "a cmd=get"])
-def test_a_value_may_look_like_a_command(members: Members, value: str) -> None:
-    server, (first, second), _ = members
-    server.answer(first, f"cmd=put kvsname=hocket_test key=P0 value={value}")
-    assert server.answer(second, "cmd=get kvsname=hocket_test key=P0") == (
-        f"cmd=get_result rc=0 msg=success value={value}\n"
-    )
+def test_a_value_may_look_like_a_command(job: PmiServer, value: str) -> None:
+    job.answer(0, f"cmd=put kvsname=hocket_test key=P0 value={value}")
+    assert job.answer(1, "cmd=get kvsname=hocket_test key=P0") == f"cmd=get_result rc=0 msg=success value={value}\n"
 
 
-def test_lines_may_come_in_pieces(members: Members) -> None:
-    server, (first, _), (peer, _) = members
-    server.receive(first, b"cmd=get_app")
-    assert not peer.has_answer()
-    server.receive(first, b"num\ncmd=get_universe_size\ncmd=")
-    assert (peer.read(), peer.read()) == ("cmd=appnum appnum=0\n", "cmd=universe_size size=2\n")
-    server.receive(first, b"finalize\n")
-    assert peer.read() == "cmd=finalize_ack rc=0\n"
+def test_values_are_counted(job: PmiServer) -> None:
+    for number in range(128):
+        assert "rc=0" in job.answer(0, f"cmd=put kvsname=hocket_test key=P{number} value=a")
+    assert "rc=-1" in job.answer(1, "cmd=put kvsname=hocket_test key=P128 value=a")
+    assert "rc=0" in job.answer(1, "cmd=put kvsname=hocket_test key=P127 value=b")
 
 
-def test_barrier_waits_for_all(members: Members) -> None:
-    server, ranks, peers = members
+def test_lines_may_come_in_pieces(job: PmiServer) -> None:
+    assert take_in(job, 0, b"cmd=get_app") == []
+    assert take_in(job, 0, b"num\ncmd=get_universe_size\ncmd=") == [
+        (0, "cmd=appnum appnum=0\n"),
+        (0, "cmd=universe_size size=2\n"),
+    ]
+    assert take_in(job, 0, b"finalize\n") == [(0, "cmd=finalize_ack rc=0\n")]
+
+
+@pytest.mark.parametrize("data", [b"a" * (1 << 15), b"\n" + b"a" * (1 << 15) + b"\n"])
+def test_lines_have_a_length(job: PmiServer, data: bytes) -> None:
+    with pytest.raises(PmiError):
+        take_in(job, 0, data)
+
+
+def test_barrier_waits_for_all(job: PmiServer) -> None:
     for _ in range(2):  # more than once
-        server.receive(ranks[1], b"cmd=barrier_in\n")
-        server.receive(ranks[1], b"cmd=get_appnum\n")  # whatever else comes meanwhile
-        assert peers[1].read() == "cmd=appnum appnum=0\n"
-        assert not any(peer.has_answer() for peer in peers)
-        server.receive(ranks[0], b"cmd=barrier_in\n")
-        assert [peer.read() for peer in peers] == ["cmd=barrier_out rc=0\n"] * 2
-        assert not any(peer.has_answer() for peer in peers)
+        assert take_in(job, 1, b"cmd=barrier_in\n") == []
+        assert take_in(job, 1, b"cmd=barrier_in\n") == []  # one rank twice is one rank
+        assert take_in(job, 1, b"cmd=get_appnum\n") == [(1, "cmd=appnum appnum=0\n")]  # whatever else comes meanwhile
+        assert take_in(job, 0, b"cmd=barrier_in\n") == [(rank, "cmd=barrier_out rc=0\n") for rank in range(2)]
 
 
-def test_barrier_waits_for_those_who_have_not_come(members: Members) -> None:
-    server, ranks, peers = members
-    late = server.ranks.pop()
-    server.receive(ranks[0], b"cmd=barrier_in\n")
-    assert not peers[0].has_answer()
-    server.ranks.append(late)
-    server.receive(late, b"cmd=barrier_in\n")
-    assert [peer.read() for peer in peers] == ["cmd=barrier_out rc=0\n"] * 2
+def test_who_has_left_is_not_in_the_barrier(job: PmiServer) -> None:
+    take_in(job, 1, b"cmd=barrier_in\ncmd=ge")
+    job.leave(1)
+    assert take_in(job, 0, b"cmd=barrier_in\n") == []
+    assert take_in(job, 1, b"cmd=barrier_in\n") == [(rank, "cmd=barrier_out rc=0\n") for rank in range(2)]
 
 
 def test_names_differ() -> None:
     assert PmiServer(2).name != PmiServer(2).name
 
 
-def connect(port: int) -> Peer:
-    return Peer(socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S))
+def connect(name: str, rank: int) -> Peer:
+    return Peer(connect_locally(name, rank))
 
 
-def has_ended(descriptor: int, timeout_s: float) -> bool:
-    return bool(select.select([descriptor], [], [], timeout_s)[0])
+# Starts a server, says its name, and ends when told to.
+_PARENT = """
+import sys
+from hocket.boot.pmi import start_local_server
+print(start_local_server(2), flush=True)
+sys.stdin.read()
+"""
+
+
+class Server:
+    """A server of two ranks, and the process that has started it."""
+
+    def __init__(self) -> None:
+        self.parent = subprocess.Popen(
+            [sys.executable, "-c", _PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.parent.stdout is not None
+        self.name = self.parent.stdout.readline().strip()
+        [pid] = Path(f"/proc/{self.parent.pid}/task/{self.parent.pid}/children").read_text().split()
+        self.descriptor = os.pidfd_open(int(pid))
+
+    def has_ended(self, timeout_s: float = 0.0) -> bool:
+        return bool(select.select([self.descriptor], [], [], timeout_s)[0])
+
+    def close(self) -> None:
+        if not self.has_ended():
+            signal.pidfd_send_signal(self.descriptor, signal.SIGKILL)
+        os.close(self.descriptor)
+        self.parent.kill()
+        self.parent.communicate()
 
 
 @pytest.fixture
-def server() -> Iterator[subprocess.Popen[str]]:
-    """A server of two ranks, whose parent is this process."""
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", pmi.__file__, "127.0.0.1", "2"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    yield process
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-
-
-def read_port(process: subprocess.Popen[str]) -> int:
-    assert process.stdout is not None
-    return int(process.stdout.readline())
+def server() -> Iterator[Server]:
+    started = Server()
+    yield started
+    started.close()
 
 
 def shared_memory_of(name: str) -> Path:
@@ -189,11 +191,8 @@ def test_hash_is_fnv_1a() -> None:
     assert shared_memory_of("foobar").name == "mpich_shm_bf9cf968_0"
 
 
-def test_ends_when_all_have_gone_and_removes_remains(server: subprocess.Popen[str]) -> None:
-    port = read_port(server)
-    first, second = connect(port), connect(port)
-    assert first.ask("cmd=initack pmiid=0") == "cmd=initack rc=0\n"
-    assert [first.read() for _ in range(3)] == ["cmd=set size=2\n", "cmd=set rank=0\n", "cmd=set debug=0\n"]
+def test_ends_when_all_have_gone_and_removes_remains(server: Server) -> None:
+    first, second = connect(server.name, 0), connect(server.name, 1)
     name = first.ask("cmd=get_my_kvsname").removeprefix("cmd=my_kvsname kvsname=").strip()
     assert second.ask("cmd=get_my_kvsname") == f"cmd=my_kvsname kvsname={name}\n"
     own, others = shared_memory_of(name), shared_memory_of(f"{name} of another job")
@@ -203,9 +202,9 @@ def test_ends_when_all_have_gone_and_removes_remains(server: subprocess.Popen[st
         others.touch()
         first.close()
         assert second.ask("cmd=get_appnum") == "cmd=appnum appnum=0\n"  # one goes, the others are served
-        assert server.poll() is None
+        assert not server.has_ended()
         second.close()
-        assert server.wait(DEADLINE_S) == 0
+        assert server.has_ended(DEADLINE_S)
         assert not own.exists() and not own.with_name(own.name.removesuffix("0") + "1").exists()
         assert others.exists()
     finally:
@@ -213,12 +212,11 @@ def test_ends_when_all_have_gone_and_removes_remains(server: subprocess.Popen[st
             path.unlink(missing_ok=True)
 
 
-def test_barrier_of_real_connections(server: subprocess.Popen[str]) -> None:
-    port = read_port(server)
-    first = connect(port)
+def test_barrier_of_real_connections(server: Server) -> None:
+    first = connect(server.name, 0)
     first.send("cmd=barrier_in\n")
     assert first.ask("cmd=get_appnum") == "cmd=appnum appnum=0\n"  # the other has not even come
-    second = connect(port)
+    second = connect(server.name, 1)
     assert second.ask("cmd=put key=k value=a = b") == "cmd=put_result rc=0 msg=success\n"
     assert not first.has_answer()
     second.send("cmd=barrier_in\n")
@@ -226,56 +224,94 @@ def test_barrier_of_real_connections(server: subprocess.Popen[str]) -> None:
     assert first.ask("cmd=get key=k") == "cmd=get_result rc=0 msg=success value=a = b\n"
     first.close()
     second.close()
-    assert server.wait(DEADLINE_S) == 0
+    assert server.has_ended(DEADLINE_S)
 
 
-def test_killed_rank_counts_as_gone(server: subprocess.Popen[str]) -> None:
-    program = "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); print(1); input()"
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"hello\n",
+        b"cmd=init pmi_version=1\n",
+        b"cmd=initack pmiid=2\n",
+        b"cmd=initack pmiid=-1\n",
+        b"cmd=initack pmiid=0\n",
+        b"cmd=initack pmiid=" + b"1" * 5000 + b"\n",
+        b"a" * (1 << 15),
+        b"\n",
+    ],
+)
+def test_who_is_no_rank_counts_as_none(server: Server, line: bytes) -> None:
+    first = connect(server.name, 0)
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.settimeout(DEADLINE_S)
+        stranger.connect(f"\0{server.name}")
+        stranger.sendall(line)
+        assert stranger.recv(1000) == b""
+    first.send("cmd=barrier_in\n")
+    second = connect(server.name, 1)
+    assert second.ask("cmd=barrier_in") == first.read() == "cmd=barrier_out rc=0\n"
+
+
+def test_who_says_nothing_keeps_nobody_waiting(server: Server) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(f"\0{server.name}")
+        ranks = [connect(server.name, rank) for rank in range(2)]
+        for rank in ranks:
+            rank.send("cmd=barrier_in\n")
+        assert [rank.read() for rank in ranks] == ["cmd=barrier_out rc=0\n"] * 2
+        for rank in ranks:
+            rank.close()
+        assert server.has_ended(DEADLINE_S)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_another_user_is_refused(server: Server) -> None:
+    program = (
+        "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX); s.connect('\\0' + sys.argv[1]);"
+        "s.sendall(b'cmd=initack pmiid=1\\n'); s.settimeout(20); print(len(s.recv(1000)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program, server.name], capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    assert done.stdout == "0\n" or "BrokenPipeError" in done.stderr or "ConnectionResetError" in done.stderr
+    connect(server.name, 1)  # its place is free
+
+
+def test_server_of_another_user_is_not_believed() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may become another user")
+    program = (
+        "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX); s.bind('\\0' + sys.argv[1]);"
+        "s.listen(1); print('up', flush=True); s.accept(); sys.stdin.read()"
+    )
+    name = f"hocket-test-{os.getpid()}"
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", program, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(ConnectionError):
+            connect_locally(name, 0)
+
+
+def test_killed_rank_counts_as_gone(server: Server) -> None:
+    program = "import sys; from hocket.boot.pmi import *; s = connect_locally(sys.argv[1], 0); input('1\\n')"
     rank = subprocess.Popen(
-        [sys.executable, "-uc", program, str(read_port(server))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-uc", program, server.name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert rank.stdout is not None
     rank.stdout.readline()
     rank.kill()
     rank.communicate(timeout=DEADLINE_S)
-    assert server.wait(DEADLINE_S) == 0
-
-
-# Starts a server, hands on what it prints and its process id, and ends when told to.
-_PARENT = """
-import subprocess, sys
-server = subprocess.Popen([sys.executable, "-I", "-S", sys.argv[1], "127.0.0.1", "2"], stdout=subprocess.PIPE,
-                          stdin=subprocess.DEVNULL, text=True, start_new_session=True)
-print(server.pid, server.stdout.readline().strip(), flush=True)
-sys.stdin.read()
-"""
+    assert server.has_ended(DEADLINE_S)
 
 
 @pytest.mark.parametrize("came", [False, True], ids=["nobody came", "a rank is there"])
-def test_death_of_the_parent(came: bool) -> None:
-    parent = subprocess.Popen(
-        [sys.executable, "-c", _PARENT, pmi.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert parent.stdout is not None
-    server_pid, port = map(int, parent.stdout.readline().split())
-    descriptor = os.pidfd_open(server_pid)
-    try:
-        assert not has_ended(descriptor, 0)
-        peer = connect(port) if came else None
-        if peer is not None:
-            assert peer.ask("cmd=get_appnum") == "cmd=appnum appnum=0\n"
-        parent.kill()
-        parent.communicate(timeout=DEADLINE_S)
-        if peer is not None:
-            assert peer.ask("cmd=get_universe_size") == "cmd=universe_size size=2\n"  # it outlives its parent
-            peer.close()
-        assert has_ended(descriptor, DEADLINE_S)
-    finally:
-        if not has_ended(descriptor, 0):
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        os.close(descriptor)
-        parent.kill()
-        parent.communicate()
+def test_death_of_the_parent(server: Server, came: bool) -> None:
+    peer = connect(server.name, 0) if came else None
+    server.parent.kill()
+    server.parent.communicate(timeout=DEADLINE_S)
+    if peer is not None:
+        assert peer.ask("cmd=get_universe_size") == "cmd=universe_size size=2\n"  # it outlives its parent
+        peer.close()
+    assert server.has_ended(DEADLINE_S)

@@ -17,7 +17,7 @@ import pytest
 
 import hocket as hk
 from hocket.backends._mpi import find_library
-from hocket.boot import pmi
+from hocket.boot.pmi import connect_locally, start_local_server
 
 from ..tier import full, is_full
 
@@ -31,19 +31,17 @@ def _run_plain(order: str, deadline_s: float) -> list[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    server = subprocess.Popen(
-        [sys.executable, pmi.__file__, "127.0.0.1", "2"], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    assert server.stdout is not None
-    address = f"127.0.0.1:{server.stdout.readline().strip()}"
+    name = start_local_server(2)
+    connections = [connect_locally(name, rank) for rank in range(2)]
     ranks = [
         subprocess.Popen(
             [sys.executable, str(_SCRIPT), order],
             env={
                 **os.environ,
                 "MPI4PY_LIBMPI": str(find_library("mpich")),
-                "PMI_PORT": address,
-                "PMI_ID": str(rank),
+                "PMI_FD": str(connection.fileno()),
+                "PMI_RANK": str(rank),
+                "PMI_SIZE": "2",
                 "MPIR_CVAR_PMI_VERSION": "1",
                 "MASTER_PORT": port,
                 "OMP_NUM_THREADS": "1",
@@ -51,15 +49,18 @@ def _run_plain(order: str, deadline_s: float) -> list[str]:
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            pass_fds=[connection.fileno()],
         )
-        for rank in range(2)
+        for rank, connection in enumerate(connections)
     ]
+    for connection in connections:
+        connection.close()
     try:
         deadline = time.monotonic() + deadline_s
         while time.monotonic() < deadline and any(each.poll() is None for each in ranks):
             time.sleep(0.05)
     finally:
-        for process in [*ranks, server]:
+        for process in ranks:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
     printed = [process.communicate()[0] for process in ranks]

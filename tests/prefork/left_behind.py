@@ -82,7 +82,7 @@ def _children() -> list[int]:
     """Return the children of this process but the one that serves MPI, which is brought up once."""
     found = []
     for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
-        if b"hocket/boot/pmi.py" not in Path("/proc", pid, "cmdline").read_bytes():
+        if b"hocket.boot.pmi" not in Path("/proc", pid, "cmdline").read_bytes():
             found.append(int(pid))
     return found
 

@@ -12,15 +12,14 @@ import atexit
 import ctypes
 import importlib.util
 import os
-import subprocess
 import sys
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from typing import Any
 
-import hocket.boot.pmi
 from hocket import _native
 from hocket.backends.base import Job, call_driving
+from hocket.boot.pmi import connect_locally, start_local_server
 from hocket.errors import BackendUnavailable, BootstrapMismatch, CommTimeout
 
 _FLUSH_S = 2.0
@@ -151,18 +150,20 @@ def _join(family: str, mpi: Any, job: Job) -> Started:
 def _start(family: str, job: Job) -> Started:
     """Load and initialise MPI on all ranks, in steps of which each is agreed on before the next may block."""
     under_launcher = is_under_open_mpi() == (family == "openmpi") and _is_under_mpi_launcher()
-    if job.size > 1 and not under_launcher:
-        os.environ["PMI_PORT"] = job.from_rank_zero(lambda: _serve_pmi(job))
-        os.environ["PMI_ID"] = str(job.rank)
-        os.environ["MPIR_CVAR_PMI_VERSION"] = "1"
     mpi, path = job.all_or_none(lambda: _load(family))
     library = ctypes.CDLL(path)  # its calls give up the GIL, which mpi4py's MPI.Init() does not
     provided = ctypes.c_int()
-    code = call_driving(
-        "MPI_Init_thread",
-        lambda: library.MPI_Init_thread(None, None, mpi.THREAD_MULTIPLE, ctypes.byref(provided)),
-        job.timeout,
-    )
+    variables = {} if job.size == 1 or under_launcher else _connect_pmi(job)
+    os.environ |= variables
+    try:
+        code = call_driving(
+            "MPI_Init_thread",
+            lambda: library.MPI_Init_thread(None, None, mpi.THREAD_MULTIPLE, ctypes.byref(provided)),
+            job.timeout,
+        )
+    finally:
+        for name in variables:  # a program that this rank starts is no rank of this job
+            os.environ.pop(name, None)
     job.exchange("")  # all have attached
     _unlink_shared_memory()
     if code != 0:
@@ -234,22 +235,15 @@ def _unlink_shared_memory() -> None:
         Path(path).unlink(missing_ok=True)
 
 
-def _serve_pmi(job: Job) -> str:
-    """Start the PMI-1 server and return its address. It ends by itself when all ranks are gone."""
-    server = subprocess.Popen(
-        [sys.executable, "-I", "-S", hocket.boot.pmi.__file__, job.address, str(job.size)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        text=True,
-    )
-    assert server.stdout is not None
-    port = server.stdout.readline().strip()
-    server.stdout.close()
-    if not port:
-        raise BackendUnavailable("the PMI server for MPI could not be started")
-    return f"{job.address}:{port}"
+def _connect_pmi(job: Job) -> dict[str, str]:
+    """Connect this rank to a PMI-1 server, which ends by itself; return the variables that tell the library."""
+    if job.connect_pmi is not None:
+        connection = job.all_or_none(job.connect_pmi)
+    else:
+        name = job.from_rank_zero(lambda: start_local_server(job.size))
+        connection = job.all_or_none(lambda: connect_locally(name, job.rank))
+    fd = connection.detach()  # the library closes it
+    return {"PMI_FD": str(fd), "PMI_RANK": str(job.rank), "PMI_SIZE": str(job.size), "MPIR_CVAR_PMI_VERSION": "1"}
 
 
 def _is_under_mpi_launcher() -> bool:

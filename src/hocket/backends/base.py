@@ -6,6 +6,7 @@ lanes of it for each communicator. A lane is native, or a subclass of `Lane`. CO
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -36,6 +37,10 @@ class Job:
         timeout: seconds in which a library has to be up.
         exchange: hands one short text to every rank and returns the texts of all, by rank; called by all of them.
         up: libraries that are up already.
+        gather: hands a short text to some ranks and returns the texts of all of them, in their order; called by all of
+            them with (these ranks, a name used once, the text, seconds).
+        connect_pmi: makes a socket over which an MPI library of this rank finds its process manager; None on one host,
+            where `hocket.boot.pmi` does.
     """
 
     rank: int
@@ -45,7 +50,9 @@ class Job:
     address: str
     timeout: float
     exchange: Callable[[str], list[str]]
+    gather: Callable[[Sequence[int], str, str, float], list[str]]
     up: Sequence[Backend] = ()
+    connect_pmi: Callable[[], socket.socket] | None = None
 
     def from_rank_zero(self, make: Callable[[], str]) -> str:
         """Return on all ranks what rank 0 makes; what it raises there is BackendUnavailable on all."""
@@ -217,13 +224,14 @@ class BlockingLane(Lane):
         no signal handler runs. Other methods may be called meanwhile."""
 
 
-def call_driving(what: str, call: Callable[[], T], timeout: float) -> T:
+def call_driving(what: str, call: Callable[[], T], timeout: float, meanwhile: Callable[[], object] = lambda: None) -> T:
     """Run something that blocks, on a thread of its own, and drive all lanes meanwhile (rule R3).
 
     Args:
         what: for the error message: "MPI_Init".
         call: must not hold the GIL while it waits for other ranks.
         timeout: seconds; afterwards the thread is left alone.
+        meanwhile: called again and again by the thread that calls this; what it raises ends the waiting.
 
     Raises:
         CommTimeout: it is not over in time.
@@ -242,6 +250,7 @@ def call_driving(what: str, call: Callable[[], T], timeout: float) -> T:
     deadline = time.monotonic() + timeout
     while thread.is_alive():
         _native.progress()
+        meanwhile()
         thread.join(0.0005)
         if thread.is_alive() and time.monotonic() > deadline:
             raise CommTimeout(f"{what} did not come to an end within {timeout:g} s")

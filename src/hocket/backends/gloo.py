@@ -17,7 +17,6 @@ from hocket.backends._torch import (
     GroupCollectives,
     GroupLane,
     Started,
-    connect_store,
     distributed_or_reason,
     host_tensor,
     reduction_options,
@@ -30,17 +29,16 @@ _REDUCED_TYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32", 
 
 
 class GlooBackend(Backend):
-    """One gloo context per lane; they find each other through a store that rank 0 keeps."""
+    """One gloo context per lane, whose ranks tell each other their addresses when it is opened."""
 
     name: ClassVar[str] = "gloo"
     link: ClassVar[Link | None] = Link(100e-6, 1.0)
     link_between_hosts: ClassVar[Link | None] = Link(200e-6, 0.9)
-    requires: ClassVar[Requirements] = Requirements("torch", {"torch": ("_torch", "gloo")})
+    requires: ClassVar[Requirements] = Requirements("torch", {"torch": ("_torch", "_exchanged_store", "gloo")})
 
-    def __init__(self, device: Any, store: Any, job: Job) -> None:
+    def __init__(self, device: Any, job: Job) -> None:
         # One for all groups: a device has a thread that wakes up a hundred times a second whether there is work or not.
         self._device = device
-        self._store = store
         self._job = job
 
     @classmethod
@@ -66,8 +64,7 @@ class GlooBackend(Backend):
 
     @classmethod
     def start(cls, job: Job) -> GlooBackend:
-        device = _open_device(job)
-        return cls(device, connect_store(job, cls.name), job)
+        return cls(_open_device(job), job)
 
     @property
     def description(self) -> str:
@@ -76,9 +73,8 @@ class GlooBackend(Backend):
         return f"gloo of torch {torch.__version__}, TCP"
 
     def open_lanes(self, members: Sequence[int], key: int, timeout: float) -> Lanes:
-        rank = list(members).index(self._job.rank)
-        collective = self._connect(f"{key}/collective", rank, len(members), timeout)
-        point_to_point = self._connect(f"{key}/point-to-point", rank, len(members), timeout)
+        collective = self._connect(members, f"gloo/{key}/collective", timeout)
+        point_to_point = self._connect(members, f"gloo/{key}/point-to-point", timeout)
         return Lanes(
             _native.python_lane(GlooCollectiveLane(collective), self.name),
             _native.python_lane(GlooPointToPointLane(point_to_point), self.name),
@@ -90,19 +86,23 @@ class GlooBackend(Backend):
         """The native lanes hold the groups, and let them go."""
 
     def find_reason_not_to_go_on(self, members: Collection[int]) -> str | None:
-        return None if 0 in members else "gloo's store was at rank 0, which is gone"
+        return None  # a group has connections of its own, and no server
 
-    def _connect(self, prefix: str, rank: int, size: int, timeout: float) -> Any:
-        from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
+    def _connect(self, members: Sequence[int], name: str, timeout: float) -> Any:
+        from torch._C._distributed_c10d import ProcessGroupGloo
+
+        from hocket.backends._exchanged_store import ExchangedStore
 
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [self._device]
         # hocket watches the deadlines; gloo's own only has to come after them.
         options._timeout = timedelta_of(2 * timeout + 60)
         options._threads = 1
+        rank, size = list(members).index(self._job.rank), len(members)
+        store = ExchangedStore(lambda text: self._job.gather(members, name, text, timeout))
         try:
             return call_driving(
-                "gloo's group", lambda: ProcessGroupGloo(PrefixStore(prefix, self._store), rank, size, options), timeout
+                "gloo's group", lambda: ProcessGroupGloo(store, rank, size, options), timeout, meanwhile=store.serve
             )
         except RuntimeError as error:  # torch's own, where a rank has died meanwhile
             raise Aborted(f"gloo could not connect the ranks of a new communicator: {first_line(error)}") from error

@@ -6,32 +6,35 @@ port behind MASTER_PORT that was free (MASTER_PORT itself is torch's), or at $HO
 
 from __future__ import annotations
 
-import errno
-import json
+import hashlib
+import hmac
 import os
 import queue
 import select
 import socket
-import subprocess
-import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hocket.boot.control_server
 from hocket import _native
-from hocket.boot.control_server import keep_alive
+from hocket.boot.connecting import Place, connect_once
 from hocket.boot.environment import World
-from hocket.errors import BootstrapMismatch, CommTimeout, HocketError, PeerFailure
+from hocket.boot.helper import RelayTask, ServerTask, start_helper
+from hocket.boot.messages import MOST_TEXT, TO_RANK, decode, encode
+from hocket.boot.sealed import MOST_NBYTES, ProtocolError, RankEnd, WrongServer
+from hocket.boot.secret import find_secret
+from hocket.boot.sockets import listen
+from hocket.errors import BootstrapMismatch, CommTimeout, PeerFailure, ResourceExhausted
 
 _NUM_PORTS = 8
 _RETRY_S = 0.05
-_HANDSHAKE_S = 2.0
-_NO_MESSAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, HocketError)
+_OTHER_KEY_S = 5.0  # that a server of this job with another secret is looked at before that is an error
+_GRACE_S = 2.0  # the server has the same deadline, and knows who is missing
 
 
 @dataclass(frozen=True)
@@ -59,15 +62,19 @@ class ControlConnection:
         members: all ranks of the job.
     """
 
-    def __init__(self, connection: _Lines, members: Sequence[Member]) -> None:
+    def __init__(self, connection: _Messages, members: Sequence[Member], nonce: str) -> None:
         self.members = members
         self.native = _native.Control([member.place for member in members])
+        self.object_key = connection.place.secret.derive(
+            b"hocket objects", connection.place.job.encode(), nonce.encode()
+        )
+        self._meeting_key = connection.place.secret.derive(b"hocket meeting", nonce.encode())
         self._connection = connection
         self._exchanged: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
+        self._gathered: dict[int, queue.SimpleQueue[list[str]]] = {}  # by key, while this rank waits
         self._dead: list[int] = []
         self._lost: str | None = None
         self._leaves = False
-        self._sending = threading.Lock()
         _close_in_children(connection.socket)
         self._thread = threading.Thread(target=self._run, name="hocket control", daemon=True)
         self._thread.start()
@@ -79,20 +86,47 @@ class ControlConnection:
             PeerFailure: a rank has died.
             CommTimeout: not all of them called in time.
         """
-        self._send({"exchange": text})
+        _check_length(text)
+        self._send("exchange", text)
+        return self._await(self._exchanged, range(len(self.members)), timeout)
+
+    def gather(self, members: Sequence[int], name: str, text: str, timeout: float) -> list[str]:
+        """Hand a text to some ranks and return the texts of all of them, in their order; called by all of them.
+
+        Args:
+            members: job ranks, in the same order on all of them.
+            name: used once, equal on all of them.
+            text: of this rank.
+            timeout: seconds.
+
+        Raises:
+            PeerFailure: one of them has died.
+            CommTimeout: not all of them called in time.
+        """
+        _check_length(text)
+        key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+        gathered = self._gathered[key] = queue.SimpleQueue()
+        try:
+            self._send("gather", {"key": key, "members": list(members), "text": text})
+            return self._await(gathered, members, timeout)
+        finally:
+            del self._gathered[key]
+
+    def _await(self, texts: queue.SimpleQueue[list[str]], members: Sequence[int], timeout: float) -> list[str]:
         deadline = time.monotonic() + timeout
         while True:
             try:
-                return self._exchanged.get(timeout=0.002)
+                return texts.get(timeout=0.002)
             except queue.Empty:
                 _native.progress()
-            if self._dead:
-                places = "; ".join(f"rank {rank} ({self.members[rank].place}) died" for rank in self._dead)
-                raise PeerFailure(f"{places} while the job was starting", tuple(self._dead))
+            dead = [rank for rank in self._dead if rank in members]
+            if dead:
+                places = "; ".join(f"rank {rank} ({self.members[rank].place}) died" for rank in dead)
+                raise PeerFailure(f"{places} while ranks were coming together", tuple(dead))
             if self._lost is not None:
                 raise PeerFailure(self._lost, (0,))
             if time.monotonic() > deadline:
-                raise CommTimeout(f"not all ranks came to an agreement within {timeout:g} s")
+                raise CommTimeout(f"timed out after {timeout:g} s: not all of ranks {list(members)} came together")
 
     def close(self) -> None:
         """Leave the job: from now on the end of this process is no death. Communicators are closed before."""
@@ -100,19 +134,39 @@ class ControlConnection:
             return
         self._leaves = True
         self._send_notices()
-        self._send({"bye": None})
+        self._send("bye", None)
         self._connection.socket.close()
 
-    def _send(self, message: Mapping[str, Any]) -> None:
-        with self._sending:
-            try:
-                self._connection.send(message)
-            except OSError as error:
-                self._note_lost(error)
+    def meeting_name(self, host: str) -> str:
+        """Name the abstract unix socket at which the ranks of a host meet.
+
+        Other users cannot guess it, and several "hosts" (HOCKET_HOST) on one machine have one each.
+        """
+        return f"hocket-{hmac.digest(self._meeting_key, host.encode(), 'sha256').hex()[:32]}"
+
+    def connect_pmi(self) -> socket.socket:
+        """Return a socket over which an MPI library of this rank finds its process manager: a helper hands it on."""
+        ours, others = socket.socketpair()
+        with others:
+            place = self._connection.place
+            address, port = self._connection.socket.getpeername()[:2]
+            secret = place.secret.key.hex()
+            fds = [others.fileno()]
+            task = RelayTask(fds, address, port, place.job, place.size, place.rank, secret, place.certificate)
+            start_helper("hocket.boot.pmi_relay", task)
+        return ours
+
+    def _send(self, kind: str, content: object) -> None:
+        try:
+            self._connection.send(kind, content)
+        except OSError as error:
+            self._note_lost(error)
 
     def _send_notices(self) -> None:
         for notice in self.native.take_notices():
-            self._send({notice.pop("what"): notice})
+            if "text" in notice:
+                notice["text"] = notice["text"][:MOST_TEXT]
+            self._send(notice.pop("what"), notice)
 
     def _run(self) -> None:
         poll = select.poll()
@@ -123,18 +177,20 @@ class ControlConnection:
                 ready = {fd for fd, _ in poll.poll(500)}
                 self._send_notices()
                 if ready - {self.native.fileno()}:
-                    for message in self._connection.receive():
-                        self._take_in(message)
-            except (OSError, *_NO_MESSAGE) as error:  # closed, here or there; or no server of this job says that
+                    for kind, content in self._connection.receive():
+                        self._take_in(kind, content)
+            except Exception as error:  # closed, here or there; and whatever ends this thread is told to the operations
                 if not self._leaves:
                     self._note_lost(error)
                 return
 
-    def _take_in(self, message: Mapping[str, Any]) -> None:
-        (what, content), *_ = message.items()
-        match what:
+    def _take_in(self, kind: str, content: Any) -> None:
+        match kind:
             case "exchange":
                 self._exchanged.put(content)
+            case "gathered":
+                if (waiting := self._gathered.get(content["key"])) is not None:
+                    waiting.put(content["texts"])
             case "gone":
                 self.native.note_death(content)
                 self._dead.append(content)
@@ -144,17 +200,24 @@ class ControlConnection:
                 self.native.note_abort(content["key"], content["code"], content["text"], content["ranks"])
             case "tell":
                 last, fingerprint, text = self.native.report(content["key"], content["seq"]) or (0, 0, "")
-                self._send({"report": {**content, "last": last, "fingerprint": fingerprint, "text": text}})
+                self._send("report", {**content, "last": last, "fingerprint": fingerprint, "text": text[:MOST_TEXT]})
             case "trace":
-                self._send({"traced": {**content, "histories": self.native.histories(content["key"], content["seq"])}})
+                self._send("traced", {**content, "histories": self.native.histories(content["key"], content["seq"])})
             case "verdict":
                 self.native.note_verdict(content["key"], content["seq"], content["behind"], content["mismatch"])
             case _:
-                raise ValueError(f"there is no message {what!r}")
+                raise ProtocolError(f"a message {kind!r} came after the start")
 
     def _note_lost(self, error: Exception) -> None:
         self._lost = f"lost the control connection to the host of rank 0 ({self.members[0].place}): {error}"
         self.native.note_lost(self._lost)
+
+
+def _check_length(text: str) -> None:
+    if len(text) > MOST_NBYTES // 8:
+        raise ResourceExhausted(
+            f"a rank may hand at most {MOST_NBYTES // 8} characters to others at start-up, not {len(text)}"
+        )
 
 
 def _close_in_children(connection: socket.socket) -> None:
@@ -169,38 +232,46 @@ def _close_in_children(connection: socket.socket) -> None:
     os.register_at_fork(after_in_child=close)
 
 
-class _Lines:
-    """A socket that carries JSON objects, one a line."""
+class _Messages:
+    """The messages of a connection to the server, after both sides have proven who they are."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, end: RankEnd, place: Place) -> None:
         self.socket = connection
-        self._pending = b""
+        self.place = place
+        self._end = end
+        self._lock = threading.Lock()  # of the end: one thread reads, and others send
+        self._came: deque[tuple[str, Any]] = deque()
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        self.socket.sendall(json.dumps(message).encode() + b"\n")
+    def send(self, kind: str, content: object) -> None:
+        message = encode(kind, content)
+        with self._lock:
+            self._end.send(message)
+            self._flush()
 
-    def receive_one(self) -> Mapping[str, Any]:
-        """Read until one message is complete, and no further."""
-        while b"\n" not in self._pending:
-            data = self.socket.recv(1 << 16)
-            if not data:
-                raise ConnectionError("it was closed")
-            self._pending += data
-        line, _, self._pending = self._pending.partition(b"\n")
-        message: Mapping[str, Any] = json.loads(line)
-        return message
-
-    def receive(self) -> list[Mapping[str, Any]]:
-        """Read once and return the messages that are complete.
+    def receive(self) -> list[tuple[str, Any]]:
+        """Read once and return the messages that are complete, each as its kind and its content.
 
         Raises:
-            OSError, ValueError: the other side is gone, or is no server of ours.
+            OSError, ProtocolError: the other side is gone, or says what no server says.
         """
         data = self.socket.recv(1 << 16)
         if not data:
             raise ConnectionError("it was closed")
-        *lines, self._pending = (self._pending + data).split(b"\n")
-        return [json.loads(line) for line in lines]
+        with self._lock:
+            messages = self._end.take_in(data)
+            if self._end.outgoing:  # TLS has to say something
+                self._flush()
+        return [decode(message, TO_RANK, self.place.size) for message in messages]
+
+    def receive_one(self) -> tuple[str, Any]:
+        """Return one message; those that came with it are returned by the next calls."""
+        while not self._came:
+            self._came.extend(self.receive())
+        return self._came.popleft()
+
+    def _flush(self) -> None:
+        self.socket.sendall(self._end.outgoing)
+        self._end.outgoing.clear()
 
 
 def connect(world: World, generation: int, timeout: float, version: str) -> ControlConnection:
@@ -253,21 +324,26 @@ def connect_to(
 ) -> ControlConnection:
     """Meet all ranks of a job at the server that rank 0 has started, or is about to; the rest is as for `connect`."""
     deadline = time.monotonic() + timeout
-    hello = {
-        "rank": world.rank,
-        "size": world.size,
-        "job": job,
-        "version": version,
-        "local_rank": world.local_rank,
-        "local_size": world.local_size,
-        "host": host_identity(),
-        "place": f"{socket.gethostname()}, pid {os.getpid()}",
-    }
-    connection = _find_server(address, ports, hello, deadline)
-    welcome = _await_welcome(connection, deadline, timeout)
-    _check_hosts(welcome)
-    members = [Member(each["host"], each["address"], each["local_rank"], each["place"]) for each in welcome]
-    return ControlConnection(connection, members)
+    certificate = os.environ.get("HOCKET_TLS_CERT") or None
+    place = Place(find_secret(), job, world.size, world.rank, certificate=certificate)
+    connection = _find_server(address, ports, place, deadline)
+    try:
+        hello = {
+            "size": world.size,
+            "version": version,
+            "local_rank": world.local_rank,
+            "local_size": world.local_size,
+            "host": host_identity(),
+            "place": f"{socket.gethostname()}, pid {os.getpid()}",
+        }
+        connection.send("hello", hello)
+        welcome = _await_welcome(connection, deadline, timeout)
+        _check_hosts(welcome["members"])
+    except BaseException:
+        connection.socket.close()
+        raise
+    members = [Member(each["host"], each["address"], each["local_rank"], each["place"]) for each in welcome["members"]]
+    return ControlConnection(connection, members, welcome["nonce"])
 
 
 def host_identity() -> str:
@@ -296,87 +372,76 @@ def _find_address() -> tuple[str, Sequence[int]]:
 
 
 def _start_server(address: str, ports: Sequence[int], size: int, job: str, timeout: float) -> int:
-    with _listen(address, ports) as listener:
-        command = [sys.executable, "-I", "-S", hocket.boot.control_server.__file__]
-        subprocess.Popen(
-            [*command, str(listener.fileno()), str(size), job, str(timeout)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=[listener.fileno()],
-            start_new_session=True,
-        )
-        port: int = listener.getsockname()[1]
+    secret, files = find_secret(), _tls_files()
+    listeners = listen(address, ports)
+    try:
+        fds = [listener.fileno() for listener in listeners]
+        start_helper("hocket.boot.control_server", ServerTask(fds, size, job, timeout, secret.key.hex(), files))
+        port: int = listeners[0].getsockname()[1]
         return port
+    finally:
+        for listener in listeners:
+            listener.close()
 
 
-def _listen(address: str, ports: Sequence[int]) -> socket.socket:
-    for port in ports:
-        try:
-            # Not only at MASTER_ADDR: on many hosts the own name is an address of the loopback.
-            if socket.has_dualstack_ipv6():
-                return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-            return socket.create_server(("", port))
-        except OSError as error:
-            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-                raise BootstrapMismatch(f"rank 0 cannot listen at port {port}: {error}") from error
-    raise BootstrapMismatch(
-        f"none of the ports {ports[0]} to {ports[-1]} is free at the host of rank 0 ({address}); "
-        "set HOCKET_CONTROL to HOST:PORT, equal on all ranks"
-    )
+def _tls_files() -> list[str | None] | None:
+    """Return the paths of certificate and key, where TLS is asked for; BootstrapMismatch where they cannot be used."""
+    certificate, key = os.environ.get("HOCKET_TLS_CERT"), os.environ.get("HOCKET_TLS_KEY")
+    if not certificate:
+        return None
+    from hocket.boot.tls import TlsFiles  # the module is large, and few ask for it
+
+    TlsFiles(certificate, key).server_side()
+    return [os.path.abspath(certificate), key and os.path.abspath(key)]
 
 
-def _find_server(address: str, ports: Sequence[int], hello: Mapping[str, Any], deadline: float) -> _Lines:
+def _find_server(address: str, ports: Sequence[int], place: Place, deadline: float) -> _Messages:
     """Return a connection to the server of this job, which may not be there yet."""
+    first_refused_s: float | None = None  # by a server of this job
     while True:
         last: Exception | None = None
+        refusal: WrongServer | None = None
         for port in ports:
             try:
-                return _say_hello(address, port, hello)
-            except (OSError, ValueError) as error:
+                connection, end = connect_once(address, port, place)
+            except WrongServer as error:
                 last = error
+                refusal = error if error.is_of_job else refusal
+            except (OSError, ProtocolError) as error:
+                last = error
+            else:
+                return _Messages(connection, end, place)
             _native.progress()
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        first_refused_s = None if refusal is None else now if first_refused_s is None else first_refused_s
+        if first_refused_s is not None and (now - first_refused_s > _OTHER_KEY_S or now > deadline):
+            raise BootstrapMismatch(f"rank {place.rank} cannot join the job at {address}: {refusal}")
+        if now > deadline:
             raise CommTimeout(
-                f"rank {hello['rank']}: rank 0 never arrived: there is no server of this job at {address}, ports "
+                f"rank {place.rank}: rank 0 never arrived: there is no server of this job at {address}, ports "
                 f"{ports[0]} to {ports[-1]} (last: {last}); MASTER_ADDR and MASTER_PORT must be those of rank 0's host",
                 (0,),
             )
         time.sleep(_RETRY_S)
 
 
-def _say_hello(address: str, port: int, hello: Mapping[str, Any]) -> _Lines:
-    connection = socket.create_connection((address, port), timeout=_HANDSHAKE_S)
-    try:
-        keep_alive(connection)
-        connection.settimeout(_HANDSHAKE_S)
-        lines = _Lines(connection)
-        lines.send({"hello": hello})
-        if lines.receive_one() != {"hello": hello["job"]}:
-            raise ConnectionError("it is the server of something else")
-        return lines
-    except BaseException:
-        connection.close()
-        raise
-
-
-def _await_welcome(connection: _Lines, deadline: float, timeout: float) -> list[Mapping[str, Any]]:
+def _await_welcome(connection: _Messages, deadline: float, timeout: float) -> Mapping[str, Any]:
     """Wait until all ranks have come."""
     connection.socket.settimeout(_RETRY_S)
     while True:
         try:
-            (what, content), *_ = connection.receive_one().items()
+            kind, content = connection.receive_one()
         except TimeoutError:
             _native.progress()
-            if time.monotonic() > deadline + _HANDSHAKE_S:  # the server has the same deadline, and knows who is missing
+            if time.monotonic() > deadline + _GRACE_S:
                 raise CommTimeout(f"not all ranks arrived within {timeout:g} s") from None
             continue
-        except OSError as error:
+        except (OSError, ProtocolError) as error:
             raise PeerFailure(f"rank 0 is gone, the control connection to it has ended: {error}", (0,)) from None
-        match what:
+        match kind:
             case "welcome":
                 connection.socket.settimeout(None)
-                welcome: list[Mapping[str, Any]] = content
+                welcome: Mapping[str, Any] = content
                 return welcome
             case "refused":
                 raise BootstrapMismatch(content)

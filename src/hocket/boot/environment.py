@@ -87,11 +87,6 @@ def meeting_name(world: World, generation: int = 0) -> str:
     return "hocket-" + _digest(str(os.getuid()), world.job, str(generation))
 
 
-def derive_name(name: str, host: str) -> str:
-    """Make the name for one of several hosts that may share a machine."""
-    return f"hocket-{_digest(name, host)}"
-
-
 def _read_family(family: _LauncherVariables, environ: Environ) -> World:
     size = _number(environ, family.size, needed_by=family.rank)
     rank = _number(environ, family.rank, needed_by=family.size)

@@ -1,59 +1,55 @@
 """A PMI-1 server: what MPICH needs of a process manager, so that it starts under any launcher.
 
-Run as a program, ``python pmi.py ADDRESS SIZE``: prints its port, then serves SIZE ranks over TCP until all that came
-have gone, or its parent has died before any came. It is a process of its own because it has to outlive every rank's
-MPI_Finalize, and because a thread of a rank would stand still while that rank starts MPI.
-
 The protocol is lines of ``key=value`` words (PMI-1, in MPICH's src/pmi): a rank says which one it is (initack), puts
-what others need to reach it, enters a barrier and gets what they put.
+what others need to reach it, enters a barrier and gets what they put. MPI libraries cannot prove who they are, so they
+are never given a port: each gets a connected unix socket (PMI_FD).
+
+* On one host the other end is a process that rank 0 starts, which asks the kernel for the user of whoever connects.
+* Between hosts it is a helper process beside each rank (`hocket.boot.pmi_relay`), which hands the lines on to the
+  server of the control connections; a thread of the rank would stand still while that starts MPI.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 import selectors
 import socket
+import struct
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hocket.boot.helper import start_pmi_server
 
-@dataclass
-class _Rank:
-    connection: socket.socket
-    pending: bytes = b""
-    in_barrier: bool = False
+_MOST_LINE = 16 << 10
+_MOST_VALUES = 64  # that a rank puts, MPICH puts a few
+_TIMEOUT_S = 20.0
+
+
+class PmiError(Exception):
+    """A connection says what no MPI library says."""
 
 
 @dataclass
 class PmiServer:
-    """The state of one job: what its ranks put, and who of them waits in the barrier."""
+    """The state of one job: what its ranks put, and which of them wait in the barrier."""
 
     size: int
     # MPICH names its shared memory after it: a name that an earlier job used would find that job's remains.
-    name: str = field(default_factory=lambda: f"hocket_{secrets.token_hex(8)}")
+    name: str = field(default_factory=lambda: f"hocket_{os.urandom(8).hex()}")
     values: dict[str, str] = field(default_factory=dict)
-    ranks: list[_Rank] = field(default_factory=list)
+    _pending: dict[int, bytes] = field(default_factory=dict)
+    _in_barrier: set[int] = field(default_factory=set)
 
-    def remove_remains(self) -> None:
-        """Remove the shared memory of ranks that died while MPI was starting; all others have removed it themselves."""
-        name_hash = 2166136261  # FNV-1a of the job's name, by which MPICH calls it
-        for byte in self.name.encode():
-            name_hash = (name_hash ^ byte) * 16777619 & 0xFFFFFFFF
-        for path in Path("/dev/shm").glob(f"mpich_shm_{name_hash:x}_*"):
-            path.unlink(missing_ok=True)
-
-    def answer(self, rank: _Rank, line: str) -> str:
+    def answer(self, rank: int, line: str) -> str:
         """Return what to send for one line of a rank; nothing where the answer comes later."""
         # The value of a put may hold spaces and further "=": it is the rest of the line, and no word of the command.
         command, _, value = line.partition(" value=")
         words = dict(word.split("=", 1) for word in command.split() if "=" in word)
         match words.get("cmd"):
             case "initack":
-                number = words.get("pmiid", "0")
-                return f"cmd=initack rc=0\ncmd=set size={self.size}\ncmd=set rank={number}\ncmd=set debug=0\n"
+                return f"cmd=initack rc=0\ncmd=set size={self.size}\ncmd=set rank={rank}\ncmd=set debug=0\n"
             case "init":
                 return "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n"
             case "get_maxes":
@@ -65,6 +61,8 @@ class PmiServer:
             case "get_my_kvsname":
                 return f"cmd=my_kvsname kvsname={self.name}\n"
             case "put" if "key" in words:
+                if len(self.values) >= _MOST_VALUES * self.size and words["key"] not in self.values:
+                    return "cmd=put_result rc=-1 msg=too_many_keys\n"
                 self.values[words["key"]] = value
                 return "cmd=put_result rc=0 msg=success\n"
             case "get" if words.get("key") in self.values:
@@ -72,83 +70,194 @@ class PmiServer:
             case "get":
                 return f"cmd=get_result rc=-1 msg=key_{words.get('key')}_not_found value=unknown\n"
             case "barrier_in":
-                rank.in_barrier = True
+                self._in_barrier.add(rank)
                 return ""
             case "finalize":
                 return "cmd=finalize_ack rc=0\n"
             case other:
                 return f"cmd={other} rc=-1 msg=unknown_command\n"
 
-    def receive(self, rank: _Rank, data: bytes) -> None:
-        """Take in what a rank sent and answer all of its complete lines."""
-        *lines, rank.pending = (rank.pending + data).split(b"\n")
+    def take_in(self, rank: int, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Take in what a rank sent; yield the answers to its complete lines, and the rank that each is for.
+
+        Raises:
+            PmiError: a line is longer than any can be.
+        """
+        *lines, pending = (self._pending.get(rank, b"") + data).split(b"\n")
+        if max(map(len, [*lines, pending])) > _MOST_LINE:
+            raise PmiError(f"a line has more than {_MOST_LINE} bytes")
+        self._pending[rank] = pending
         for line in lines:
             answer = self.answer(rank, line.decode(errors="replace"))
             if answer:
-                rank.connection.sendall(answer.encode())
-        if len(self.ranks) == self.size and all(each.in_barrier for each in self.ranks):
-            for each in self.ranks:
-                each.in_barrier = False
-                with contextlib.suppress(OSError):  # one that has died is noticed when it is read from
-                    each.connection.sendall(b"cmd=barrier_out rc=0\n")
+                yield rank, answer.encode()
+            elif len(self._in_barrier) == self.size:
+                self._in_barrier.clear()
+                for each in range(self.size):
+                    yield each, b"cmd=barrier_out rc=0\n"
+
+    def leave(self, rank: int) -> None:
+        """Note that a rank's connection has ended."""
+        self._pending.pop(rank, None)
+        self._in_barrier.discard(rank)
 
 
-def serve(listener: socket.socket, size: int, parent: int) -> None:
-    """Serve until every rank that came has gone.
+def remove_remains(name: str) -> None:
+    """Remove the shared memory of ranks that died while MPI was starting; all others have removed it themselves.
+
+    Args:
+        name: of the job, as MPICH was told.
+    """
+    name_hash = 2166136261  # FNV-1a, by which MPICH calls it
+    for byte in name.encode():
+        name_hash = (name_hash ^ byte) * 16777619 & 0xFFFFFFFF
+    for path in Path("/dev/shm").glob(f"mpich_shm_{name_hash:x}_*"):
+        path.unlink(missing_ok=True)
+
+
+def start_local_server(size: int) -> str:
+    """Start a server for the ranks of this host, next to this process; return its name for `connect_locally`."""
+    name = f"hocket-pmi-{os.urandom(16).hex()}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{name}")  # abstract: a crash leaves no file behind
+        listener.listen(size)
+        start_pmi_server(listener.fileno(), size, os.getpid())
+    return name
+
+
+def connect_locally(name: str, rank: int) -> socket.socket:
+    """Return a connection to a server of this host, for a rank's MPI library.
+
+    Raises:
+        OSError: there is none of this user's.
+    """
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(_TIMEOUT_S)
+        connection.connect(f"\0{name}")
+        if user_of(connection) != os.geteuid():
+            raise ConnectionError("the PMI server is another user's")
+        connection.sendall(f"cmd=initack pmiid={rank}\n".encode())
+        answer = b""
+        while answer.count(b"\n") < 4:
+            came = connection.recv(4096)
+            if not came:
+                raise ConnectionError("the PMI server refused this rank")
+            answer += came
+        connection.settimeout(None)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def user_of(connection: socket.socket) -> int:
+    """Return the user of the process at the other end of a unix socket, as the kernel says (SO_PEERCRED)."""
+    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(user)
+
+
+@dataclass(eq=False)
+class _Peer:
+    connection: socket.socket
+    rank: int | None = None  # until it said initack
+    first_line: bytes = b""
+
+
+class LocalServer:
+    """Serves the ranks of one host until all that came have gone.
 
     Args:
         listener: where ranks connect.
         size: ranks of the job.
         parent: descriptor of the process that wants this server; once it has ended, nobody new is waited for.
     """
-    server = PmiServer(size)
-    with selectors.DefaultSelector() as selector:
-        selector.register(listener, selectors.EVENT_READ)
-        selector.register(parent, selectors.EVENT_READ)
+
+    def __init__(self, listener: socket.socket, size: int, parent: int) -> None:
+        self._server = PmiServer(size)
+        self._listener = listener
+        self._parent = parent
+        self._ranks: dict[int, _Peer] = {}
+        self._selector = selectors.DefaultSelector()
+
+    def serve(self) -> None:
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._parent, selectors.EVENT_READ)
         is_over = False
-        while server.ranks or not is_over:
-            for key, _ in selector.select():
-                if key.fd == parent:
-                    selector.unregister(parent)
+        while self._ranks or not is_over:
+            for key, _ in self._selector.select():
+                if key.fd == self._parent:
+                    self._selector.unregister(self._parent)
                     is_over = True
-                elif key.fileobj is listener:
-                    rank = _Rank(listener.accept()[0])
-                    _keep_alive(rank.connection)
-                    server.ranks.append(rank)
-                    selector.register(rank.connection, selectors.EVENT_READ, rank)
-                elif not _serve_rank(server, key.data):
-                    selector.unregister(key.fileobj)
-                    key.data.connection.close()
-                    server.ranks.remove(key.data)
-                    is_over = True
-    server.remove_remains()
+                elif key.fileobj is self._listener:
+                    self._accept()
+                elif not self._attend(key.data):
+                    is_over |= self._ranks.get(key.data.rank) is key.data
+                    self._close(key.data)
+        remove_remains(self._server.name)
 
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        if user_of(connection) != os.geteuid():
+            connection.close()
+            return
+        connection.settimeout(_TIMEOUT_S)
+        self._selector.register(connection, selectors.EVENT_READ, _Peer(connection))
 
-def _keep_alive(connection: socket.socket) -> None:
-    """Have the kernel notice when the rank's host is gone: no end of the connection comes then."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    def _attend(self, peer: _Peer) -> bool:
+        """Answer what a rank sent; False when it has gone, or is none."""
+        try:
+            data = peer.connection.recv(1 << 16)
+            if data and peer.rank is None:
+                data = self._greet(peer, data)
+                if peer.rank is None:
+                    return len(peer.first_line) <= _MOST_LINE
+                if not data:
+                    return True
+            if not data or peer.rank is None:
+                return False
+            for receiver, answer in self._server.take_in(peer.rank, data):
+                if receiver in self._ranks:
+                    self._ranks[receiver].connection.sendall(answer)
+        except (OSError, PmiError):
+            return False
+        return True
 
+    def _greet(self, peer: _Peer, data: bytes) -> bytes:
+        """Take in the first line, which says which rank it is; return what follows it."""
+        line, end, rest = (peer.first_line + data).partition(b"\n")
+        peer.first_line = line
+        if not end:
+            return b""
+        number = line.removeprefix(b"cmd=initack pmiid=")
+        if not (line != number and number.isdigit() and len(number) < 10) or int(number) >= self._server.size:
+            raise PmiError("it is no rank of this job")
+        if int(number) in self._ranks:
+            raise PmiError(f"rank {int(number)} is there already")
+        peer.rank = int(number)
+        self._ranks[peer.rank] = peer
+        peer.connection.sendall(self._server.answer(peer.rank, "cmd=initack").encode())
+        return rest
 
-def _serve_rank(server: PmiServer, rank: _Rank) -> bool:
-    """Answer what a rank sent; False when it has gone."""
-    try:
-        data = rank.connection.recv(65536)
-        if data:
-            server.receive(rank, data)
-    except OSError:
-        return False
-    return bool(data)
+    def _close(self, peer: _Peer) -> None:
+        self._selector.unregister(peer.connection)
+        peer.connection.close()
+        if peer.rank is not None and self._ranks.get(peer.rank) is peer:
+            del self._ranks[peer.rank]
+            self._server.leave(peer.rank)
 
 
 def main() -> None:
-    host, size = sys.argv[1], int(sys.argv[2])
-    parent = os.pidfd_open(os.getppid())
-    with socket.create_server((host, 0)) as listener:
-        print(listener.getsockname()[1], flush=True)
-        sys.stdout.close()
-        serve(listener, size, parent)
+    fd, size, parent = map(int, sys.argv[1:])
+    try:
+        descriptor = os.pidfd_open(parent)
+    except ProcessLookupError:
+        return
+    with socket.socket(fileno=fd) as listener:
+        LocalServer(listener, size, descriptor).serve()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from hocket.comm.fabric import Backends, Fabric
 from hocket.comm.fusion import Bucket, Fused
 from hocket.comm.leaving import leave, tell
 from hocket.comm.messages import Recv, Send
+from hocket.comm.object_seals import ObjectSeals
 from hocket.comm.policy import CHOOSABLE
 from hocket.comm.reductions import reduce_by_function
 from hocket.comm.sharing import SharingOperations
@@ -103,6 +104,7 @@ class Communicator(SharingOperations):
         self._programs, self._programs_found = {}, {}
         self.policy = fabric.policy
         self._num_splits = 0
+        self._object_seals = ObjectSeals(fabric.object_key, key)
         self._groups_made: Counter[tuple[int, ...]] = Counter()
         self._children: weakref.WeakSet[Communicator] = weakref.WeakSet()
         self._on_finalize: Callable[[], object] | None = None
@@ -383,9 +385,8 @@ class Communicator(SharingOperations):
     def shrink(self, exclude: Collection[int] = (), timeout: float | None = None) -> Communicator:
         """Make a communicator of the ranks that are left, after this one has failed; called by all of those.
 
-        They keep their order. Shared memory goes on, and so do UCX, and gloo unless rank 0 of the job is gone, which
-        keeps its store; MPI ends with the first rank that dies. To finalize the new communicator finalizes this one as
-        well.
+        They keep their order. Shared memory, UCX and gloo go on; MPI ends with the first rank that dies. To finalize
+        the new communicator finalizes this one as well.
 
         Args:
             exclude: ranks that are alive but do not call this, since they hang.

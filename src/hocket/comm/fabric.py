@@ -86,6 +86,7 @@ class Fabric:
         schedules: where algorithms come from; None: there are none to choose from.
         on_failure: called with (communicator, error) when an operation failed.
         has_raised: whether the program was told of a failure of any communicator.
+        object_key: by which ranks seal the objects that libraries carry.
         virtual: the ranks, where they are threads of one process on a virtual clock; `libraries` has their lanes.
     """
 
@@ -99,6 +100,7 @@ class Fabric:
     schedules: ScheduleSource | None = None
     on_failure: Callable[[Communicator, BaseException], object] | None = None
     has_raised: Callable[[], bool] = lambda: False
+    object_key: bytes = field(default=b"", repr=False)
     virtual: _native.VirtualRanks | None = None
 
     def backends_between(self, ranks: Sequence[int]) -> tuple[list[str], Backends]:

@@ -1,7 +1,8 @@
 """Operations on Python objects: pickled, their sizes exchanged, and sent as bytes with counts.
 
-Only between ranks that trust each other: unpickling runs what the sender put in. An object that cannot be pickled on
-one rank is an error on every rank that would have received something of it, and none of them hangs.
+Only between ranks that trust each other: unpickling runs what the sender put in. On one host objects go by shared
+memory; what another library carries is sealed (`hocket.comm.object_seals`). An object that cannot be pickled on one
+rank is an error on every rank that would have received something of it, and none of them hangs.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ import itertools
 import pickle
 from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hocket import _native
-from hocket.errors import InvalidArgument, InvalidState, InvalidType
+from hocket.comm.object_seals import EVERYONE, ObjectSeals, Sealer
+from hocket.errors import InvalidArgument, InvalidState, InvalidType, ResourceExhausted
 
 if TYPE_CHECKING:
     from hocket._native import Asynchronous
-    from hocket.comm.fabric import Fabric
+    from hocket.comm.fabric import Backends, Fabric
 
 _SIZE_NBYTES = 8
 
@@ -47,23 +49,32 @@ class ObjectOperations(_native.Communicator):
     """The part of a communicator that carries objects; blocking, each at least two operations on arrays."""
 
     _fabric: Fabric
+    _backends: Backends
+    _object_seals: ObjectSeals
 
-    def _asynchronous(self, backend: str | None, timeout: float | None) -> Asynchronous:
-        """Each operation is waited for by itself, also inside of ``comm.coalesced()``."""
+    def _carrier(self, backend: str | None, timeout: float | None) -> tuple[Asynchronous, bool]:
+        """Return how arrays of an operation on objects are sent, and whether objects are sealed; equal on all members.
+
+        Each operation is waited for by itself, also inside of ``comm.coalesced()``.
+        """
         virtual = self._fabric.virtual
         if virtual is not None and not virtual.moves_data:
             raise InvalidState("objects cannot travel where no data is moved; simulate with moves_data=True")
-        return {"async_op": True, "backend": backend, "timeout": timeout}
+        if backend is None and "shm" in self._backends:  # only within a host
+            backend = "shm"
+        return {"async_op": True, "backend": backend, "timeout": timeout}, backend != "shm" and virtual is None
 
     def all_gather_object(self, obj: Any, *, backend: str | None = None, timeout: float | None = None) -> list[Any]:
         """Return the objects of all ranks, by rank.
 
         Raises:
             InvalidType: the object of some rank cannot be pickled; on all ranks.
+            AuthenticationError: what came from a library is not what that rank sent; nothing was unpickled.
         """
-        how = self._asynchronous(backend, timeout)
-        data, sizes = self._share_sizes(obj, how)
-        return self._gather_all(data, sizes, how)
+        how, is_sealed = self._carrier(backend, timeout)
+        sealer = self._object_seals.for_collective(is_sealed)
+        data, sizes = self._share_sizes(obj, sealer, how)
+        return self._gather_all(data, sizes, sealer, how)
 
     def gather_object(
         self, obj: Any, root: int, *, backend: str | None = None, timeout: float | None = None
@@ -72,30 +83,34 @@ class ObjectOperations(_native.Communicator):
 
         Raises:
             InvalidType: the object of some rank cannot be pickled; on all ranks.
+            AuthenticationError: as of `all_gather_object`.
         """
-        how = self._asynchronous(backend, timeout)
-        data, sizes = self._share_sizes(obj, how)
+        how, is_sealed = self._carrier(backend, timeout)
+        sealer = self._object_seals.for_collective(is_sealed)
+        data, sizes = self._share_sizes(obj, sealer, how)
         if min(sizes) < 0:  # everyone learns why
-            return self._gather_all(data, sizes, how)
-        gathered = bytearray(sum(sizes) if self.rank == root else 0)
+            return self._gather_all(data, sizes, sealer, how)
+        gathered = _room(sizes if self.rank == root else [])
         self.gatherv(gathered if self.rank == root else None, data, list(sizes), root, **how).wait()
-        return _unpickle(gathered, sizes) if self.rank == root else None
+        return _unpickle(gathered, sizes, sealer) if self.rank == root else None
 
     def broadcast_object(self, obj: Any, root: int, *, backend: str | None = None, timeout: float | None = None) -> Any:
         """Return the root's object, on every rank; what the others pass is not looked at.
 
         Raises:
             InvalidType: the object cannot be pickled; on all ranks.
+            AuthenticationError: as of `all_gather_object`.
         """
-        how = self._asynchronous(backend, timeout)
-        data, size = _pickle(obj) if self.rank == root else (b"", 0)
+        how, is_sealed = self._carrier(backend, timeout)
+        sealer = self._object_seals.for_collective(is_sealed)
+        data, size = _pickle(obj, sealer, root) if self.rank == root else (b"", 0)
         sizes = _int64s(1, [size])
         self.broadcast(sizes, root, **how).wait()
-        received = bytearray(data) if self.rank == root else bytearray(abs(sizes[0]))
+        received = bytearray(data) if self.rank == root else _room(sizes)
         self.broadcast(received, root, **how).wait()
         if self.rank == root and size >= 0:
             return obj
-        return _unpickle(received, sizes, sender=root)[0]
+        return _unpickle(received, sizes, sealer, sender=root)[0]
 
     def scatter_object(
         self,
@@ -110,21 +125,24 @@ class ObjectOperations(_native.Communicator):
         Raises:
             InvalidArgument: the root has another number of objects than there are ranks; before anything is sent.
             InvalidType: one of them cannot be pickled; on all ranks.
+            AuthenticationError: as of `all_gather_object`.
         """
-        how = self._asynchronous(backend, timeout)
+        how, is_sealed = self._carrier(backend, timeout)
         is_root = self.rank == root
-        pickled = _pickle_each(objs, self.size) if is_root else []
+        _check_count(objs, self.size) if is_root else None
+        sealer = self._object_seals.for_collective(is_sealed)
+        pickled = [_pickle(each, sealer, root, dst) for dst, each in enumerate(objs or ())] if is_root else []
         sizes = _int64s(self.size, [size for _, size in pickled])
         self.broadcast(sizes, root, **how).wait()
         counts = [abs(each) for each in sizes]
         given = b"".join(data for data, _ in pickled)
         if min(sizes) < 0:
-            everything = bytearray(given) if is_root else bytearray(sum(counts))
+            everything = bytearray(given) if is_root else _room(sizes)
             self.broadcast(everything, root, **how).wait()
-            return _unpickle(everything, sizes, sender=root)
-        received = bytearray(counts[self.rank])
+            _raise_refused(everything, sizes, sealer, sender=root, receivers=range(self.size))
+        received = _room([counts[self.rank]])
         self.scatterv(received, given if is_root else None, counts, root, **how).wait()
-        return _unpickle(received, [sizes[self.rank]])[0]
+        return _unpickle(received, [sizes[self.rank]], sealer, sender=root, receiver=self.rank)[0]
 
     def all_to_all_object(
         self, objs: Sequence[Any], *, backend: str | None = None, timeout: float | None = None
@@ -134,15 +152,18 @@ class ObjectOperations(_native.Communicator):
         Raises:
             InvalidArgument: there are more or fewer objects than ranks; before anything is sent.
             InvalidType: one of some rank cannot be pickled; on all ranks that it, or another one of that rank, goes to.
+            AuthenticationError: as of `all_gather_object`.
         """
-        how = self._asynchronous(backend, timeout)
-        pickled = _pickle_each(objs, self.size)
-        failures = [each for each in pickled if each[1] < 0]
+        how, is_sealed = self._carrier(backend, timeout)
+        _check_count(objs, self.size)
+        sealer = self._object_seals.for_collective(is_sealed)
+        pickled = [_pickle(each, sealer, self.rank, dst) for dst, each in enumerate(objs)]
+        failures = [dst for dst, (_, size) in enumerate(pickled) if size < 0]
         if failures:  # nobody gets a part of what cannot be sent as a whole
-            pickled = [failures[0]] * self.size
+            pickled = [_pickle(objs[failures[0]], sealer, self.rank, dst) for dst in range(self.size)]
         in_sizes, out_sizes = _int64s(self.size, [size for _, size in pickled]), _int64s(self.size)
         self.all_to_all(out_sizes, in_sizes, **how).wait()
-        received = bytearray(sum(map(abs, out_sizes)))
+        received = _room(out_sizes)
         self.all_to_allv(
             received,
             b"".join(data for data, _ in pickled),
@@ -150,19 +171,19 @@ class ObjectOperations(_native.Communicator):
             [abs(each) for each in in_sizes],
             **how,
         ).wait()
-        return _unpickle(received, out_sizes)
+        return _unpickle(received, out_sizes, sealer, receiver=self.rank)
 
-    def _share_sizes(self, obj: Any, how: Asynchronous) -> tuple[bytes, Any]:
+    def _share_sizes(self, obj: Any, sealer: Sealer, how: Asynchronous) -> tuple[bytes, Any]:
         """Return this rank's bytes, and the sizes of those of all ranks."""
-        data, size = _pickle(obj)
+        data, size = _pickle(obj, sealer, self.rank)
         sizes = _int64s(self.size)
         self.all_gather(sizes, _int64s(1, [size]), **how).wait()
         return data, sizes
 
-    def _gather_all(self, data: bytes, sizes: Sequence[int], how: Asynchronous) -> list[Any]:
-        gathered = bytearray(sum(map(abs, sizes)))
+    def _gather_all(self, data: bytes, sizes: Sequence[int], sealer: Sealer, how: Asynchronous) -> list[Any]:
+        gathered = _room(sizes)
         self.all_gatherv(gathered, data, [abs(each) for each in sizes], **how).wait()
-        return _unpickle(gathered, sizes)
+        return _unpickle(gathered, sizes, sealer)
 
     def send_object(
         self,
@@ -194,54 +215,96 @@ class ObjectOperations(_native.Communicator):
         Raises:
             InvalidType: it cannot be pickled; nothing was sent.
         """
-        data, size = _pickle(obj)
+        how, is_sealed = self._carrier(backend, timeout)
+        data, size = _pickle(obj, Sealer(b"", 0, 0), self.rank)
         if size < 0:
             raise InvalidType(data.decode())
-        header = self.isend(_int64s(1, [size]), dst, tag, backend=backend, timeout=timeout)
+        data = self._object_seals.for_sending(is_sealed, dst, tag).seal(data, self.rank, dst)
+        backend = how["backend"]
+        header = self.isend(_int64s(1, [len(data)]), dst, tag, backend=backend, timeout=timeout)
         return ObjectOnItsWay((header, self.isend(data, dst, tag, backend=backend, timeout=timeout)))
 
     def recv_object(self, src: int, tag: int = 0, *, backend: str | None = None, timeout: float | None = None) -> Any:
-        """Return an object that a rank sent by `send_object`."""
+        """Return an object that a rank sent by `send_object`.
+
+        Raises:
+            AuthenticationError: as of `all_gather_object`.
+        """
+        how, is_sealed = self._carrier(backend, timeout)
+        backend = how["backend"]
         sizes = _int64s(1)
         self.irecv(sizes, src, tag, backend=backend, timeout=timeout).wait()
-        received = bytearray(sizes[0])
+        sealer = self._object_seals.for_receiving(is_sealed, src, tag)
+        received = _room(sizes)
         self.irecv(received, src, tag, backend=backend, timeout=timeout).wait()
-        return _unpickle(received, sizes)[0]
+        return _unpickle(received, sizes, sealer, sender=src, receiver=self.rank)[0]
 
 
 def _int64s(count: int, values: Sequence[int] = ()) -> Any:
     return array("q", values) if values else array("q", bytes(_SIZE_NBYTES * count))
 
 
-def _pickle(obj: Any) -> tuple[bytes, int]:
+def _room(sizes: Sequence[int]) -> bytearray:
+    """Return memory for objects of these sizes, which other ranks told."""
+    nbytes = sum(map(abs, sizes))
+    try:
+        return bytearray(nbytes)
+    except (MemoryError, OverflowError) as error:
+        raise ResourceExhausted(f"there is no memory for {nbytes} bytes of objects of other ranks") from error
+
+
+def _pickle(obj: Any, sealer: Sealer, sender: int, receiver: int = EVERYONE) -> tuple[bytes, int]:
     """Return the object's bytes and their number; or why there are none, and the number of bytes of that, negative."""
     try:
-        data = pickle.dumps(obj, protocol=5)
+        data = sealer.seal(pickle.dumps(obj, protocol=5), sender, receiver)
     except Exception as error:  # whatever a class of the user's raises
-        reason = f"{type(obj).__name__} cannot be pickled: {type(error).__name__}: {error}".encode()
+        why = f"{type(obj).__name__} cannot be pickled: {type(error).__name__}: {error}"
+        reason = sealer.seal(why.encode(errors="replace"), sender, receiver)
         return reason, -len(reason)
     return data, len(data)
 
 
-def _pickle_each(objs: Sequence[Any] | None, size: int) -> list[tuple[bytes, int]]:
+def _check_count(objs: Sequence[Any] | None, size: int) -> None:
     if objs is None or len(objs) != size:
         given = "None" if objs is None else f"{len(objs)} objects"
         raise InvalidArgument(f"objs must hold one object for each of the {size} ranks, not {given}")
-    return [_pickle(obj) for obj in objs]
 
 
-def _unpickle(data: bytearray, sizes: Sequence[int], sender: int | None = None) -> list[Any]:
+def _parts(data: bytearray, sizes: Sequence[int]) -> list[memoryview]:
+    ends = list(itertools.accumulate(map(abs, sizes), initial=0))
+    view = memoryview(data)
+    return [view[begin:end] for begin, end in itertools.pairwise(ends)]
+
+
+def _unpickle(
+    data: bytearray, sizes: Sequence[int], sealer: Sealer, sender: int | None = None, receiver: int = EVERYONE
+) -> list[Any]:
     """Return the objects that lie one behind the other; InvalidType if a rank sent why it has none.
 
     Args:
         data: from all ranks, or from one.
         sizes: of the objects.
+        sealer: of the operation; all seals are looked at before anything is unpickled.
         sender: the one; None: object r is of rank r.
+        receiver: for whom they are sealed.
     """
-    ends = list(itertools.accumulate(map(abs, sizes), initial=0))
-    view = memoryview(data)
-    for rank, size in enumerate(sizes):
+    senders = range(len(sizes)) if sender is None else [sender] * len(sizes)
+    opened = [sealer.open(part, each, receiver) for part, each in zip(_parts(data, sizes), senders, strict=True)]
+    _raise_reason(opened, sizes, senders)
+    return [pickle.loads(each) for each in opened]
+
+
+def _raise_refused(
+    data: bytearray, sizes: Sequence[int], sealer: Sealer, sender: int, receivers: Sequence[int]
+) -> NoReturn:
+    """Raise why the root has no objects for all."""
+    parts = zip(_parts(data, sizes), receivers, strict=True)
+    opened = [sealer.open(part, sender, receiver) for part, receiver in parts]
+    _raise_reason(opened, sizes, [sender] * len(sizes))
+    raise AssertionError("no size is negative")
+
+
+def _raise_reason(opened: Sequence[memoryview], sizes: Sequence[int], senders: Sequence[int]) -> None:
+    for part, size, sender in zip(opened, sizes, senders, strict=True):
         if size < 0:
-            reason = bytes(view[ends[rank] : ends[rank + 1]]).decode()
-            raise InvalidType(f"rank {rank if sender is None else sender}: its {reason}")
-    return [pickle.loads(view[begin:end]) for begin, end in itertools.pairwise(ends)]
+            raise InvalidType(f"rank {sender}: its {bytes(part).decode(errors='replace')}")

@@ -17,7 +17,7 @@ from typing import Literal
 from hocket import _native
 from hocket.backends import Backend, Job, backends_among
 from hocket.boot.control import ControlConnection, connect, connect_to
-from hocket.boot.environment import World, derive_name, meeting_name, read_world
+from hocket.boot.environment import World, meeting_name, read_world
 from hocket.boot.topology import find_domain
 from hocket.comm import Communicator, Fabric, Layout, Policy
 from hocket.comm.communicator import derive_key
@@ -142,7 +142,7 @@ def connect_ranks(
     else:
         address, port = server
         control = connect_to(address, [port], name, world, timeout, version("hocket"))
-        meeting = _meet_on_hosts(control, name, world, timeout)
+        meeting = _meet_on_hosts(control, world, timeout)
     return _join(meeting, world, wanted, policy, timeout, learns)
 
 
@@ -150,7 +150,7 @@ def _join(
     meeting: _Meeting, world: World, wanted: Sequence[str] | None, policy: str | Policy, timeout: float, learns: bool
 ) -> Communicator:
     """Bring up what is wanted between ranks that have met, and make the communicator of all of them."""
-    libraries, domains = _bring_up(meeting, world, wanted, policy, timeout)
+    libraries, domains, object_key = _bring_up(meeting, world, wanted, policy, timeout)
     failures = _FailureRecorder(world, libraries.up)
     fabric = Fabric(
         meeting.host,
@@ -163,6 +163,7 @@ def _join(
         schedules=LazySchedules(),
         on_failure=failures.on_failure,
         has_raised=lambda: failures.has_raised,
+        object_key=object_key,
     )
     root = _make_root(fabric, world.rank, world.size, timeout, meeting.control)
     failures.root = weakref.ref(root)
@@ -203,7 +204,7 @@ def _meet(world: World, wanted: Sequence[str] | None, timeout: float) -> _Meetin
     if wanted == ["shm"]:
         raise BackendUnavailable(_too_far(world.local_size, world.size))
     control = connect(world, generation, timeout, version("hocket"))
-    meeting = _meet_on_hosts(control, name, world, timeout)
+    meeting = _meet_on_hosts(control, world, timeout)
     _session.generation += 1
     return meeting
 
@@ -222,12 +223,11 @@ def _too_far(num_local: int, num_ranks: int) -> str:
     return f"backend 'shm' connects the ranks of one host, and only {num_local} of {num_ranks} are on this one"
 
 
-def _meet_on_hosts(control: ControlConnection, name: str, world: World, timeout: float) -> _Meeting:
+def _meet_on_hosts(control: ControlConnection, world: World, timeout: float) -> _Meeting:
     """Meet the ranks of this host, when those of all hosts have met."""
     try:
-        # Several "hosts" may share a machine, and with it the names of sockets (HOCKET_HOST).
         own_host = control.members[world.rank].host
-        host = _connect(derive_name(name, own_host), world.local_rank, world.local_size, timeout)
+        host = _connect(control.meeting_name(own_host), world.local_rank, world.local_size, timeout)
     except BaseException:
         control.close()
         raise
@@ -240,25 +240,27 @@ def _meet_on_hosts(control: ControlConnection, name: str, world: World, timeout:
 
 def _bring_up(
     meeting: _Meeting, world: World, wanted: Sequence[str] | None, policy: str | Policy, timeout: float
-) -> tuple[Libraries, Sequence[str]]:
+) -> tuple[Libraries, Sequence[str], bytes]:
     """Start libraries, settle the policy and find out which ranks are near each other, while the ranks agree: over a
-    communicator of shared memory alone, or over the control connection."""
+    communicator of shared memory alone, or over the control connection. The bytes are a key that only the ranks have.
+    """
     if meeting.control is not None:
         control = meeting.control
         own = control.members[world.rank].address
-        job = Job(*_place(world), own, timeout, partial(control.exchange, timeout=timeout))
+        exchange = partial(control.exchange, timeout=timeout)
+        job = Job(*_place(world), own, timeout, exchange, control.gather, connect_pmi=control.connect_pmi)
         try:
             libraries = _start_libraries(job, wanted, policy, meeting.layout.num_hosts(range(world.size)))
             if not libraries.up:
                 reasons = "; ".join(f"{name}: {reason}" for name, reason in libraries.left_out.items())
                 raise BackendUnavailable(f"this job spans several hosts, and no library connects them: {reasons}")
-            return libraries, job.exchange(find_domain())
+            return libraries, job.exchange(find_domain()), control.object_key
         except BaseException:
             control.close()
             raise
     if wanted == ["shm"]:
         left_out = dict.fromkeys(backends_among(wanted), "not among the backends asked for")
-        return Libraries(left_out=left_out, policy=policy if isinstance(policy, Policy) else DefaultPolicy()), ()
+        return Libraries(left_out=left_out, policy=policy if isinstance(policy, Policy) else DefaultPolicy()), (), b""
     start_up = Communicator(
         Fabric(meeting.host, meeting.layout),
         list(range(world.size)),
@@ -269,10 +271,26 @@ def _bring_up(
         timeout,
     )
     try:
-        job = Job(*_place(world), "127.0.0.1", timeout, start_up.all_gather_object)
-        return _start_libraries(job, wanted, policy, 1), job.exchange(find_domain())
+        gather = partial(_gather_here, meeting, world.rank)
+        job = Job(*_place(world), "127.0.0.1", timeout, start_up.all_gather_object, gather)
+        libraries = _start_libraries(job, wanted, policy, 1)
+        told = [text.split(" ", 1) for text in job.exchange(f"{os.urandom(32).hex()} {find_domain()}")]
+        return libraries, [domain for _, domain in told], bytes.fromhex(told[0][0])
     finally:
         start_up._leave(0.0)
+
+
+def _gather_here(
+    meeting: _Meeting, rank: int, members: Sequence[int], name: str, text: str, timeout: float
+) -> list[str]:
+    """Hand a text to some ranks of this host and return the texts of all of them, through a communicator of its own."""
+    members = list(members)
+    fabric, place = Fabric(meeting.host, meeting.layout), members.index(rank)
+    comm = Communicator(fabric, members, place, derive_key(name), "start-up", timeout, timeout)
+    try:
+        return comm.all_gather_object(text)
+    finally:
+        comm._leave(0.0)
 
 
 def _place(world: World) -> tuple[int, int, int, int]:

@@ -1,0 +1,266 @@
+"""What the server of a job's control connections knows, and whom it tells what: without sockets.
+
+From a rank: hello, exchange, gather, aborted, left, stalled, issued, report, traced, bye. To a rank: refused, missing,
+welcome, exchange, gathered, gone, aborted, left, tell, trace, verdict (`hocket.boot.messages`). A connection that ends
+without bye is a death.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+_ANSWER_S = 1.0  # ranks that have not said within that time what they issued are taken to be behind
+_MOST_REMEMBERED = 4096  # of each kind of thing that ranks speak of
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass
+class _Rank:
+    hello: Mapping[str, Any]
+    address: str
+    own_address: str
+    exchanged: str | None = None
+    has_left: bool = False
+
+
+@dataclass
+class _Question:
+    """What did the members of a communicator issue as operation `seq`?"""
+
+    key: int
+    seq: int
+    members: list[int]
+    deadline_s: float
+    reports: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+
+    def verdict(self) -> dict[str, Any]:
+        """Say who is behind, and what the members issued if that was not the same; ranks are the communicator's."""
+        issued: dict[int, list[int]] = {}
+        texts: dict[int, str] = {}
+        behind = []
+        for rank, job_rank in enumerate(self.members):
+            report = self.reports.get(job_rank)
+            if report is None or report["last"] < self.seq:
+                behind.append(rank)
+            elif report["fingerprint"]:
+                issued.setdefault(report["fingerprint"], []).append(rank)
+                texts.setdefault(report["fingerprint"], report["text"])
+        mismatch = ""
+        if len(issued) > 1:
+            groups = "; ".join(f"{_ranks_text(ranks)}: {texts[each]}" for each, ranks in issued.items())
+            mismatch = f"operation number {self.seq}: {groups}"
+        return {"key": self.key, "seq": self.seq, "behind": behind, "mismatch": mismatch}
+
+
+@dataclass
+class _Trace:
+    """Where did the members of a communicator begin to differ, before operation `seq`?"""
+
+    seq: int
+    members: list[int]
+    histories: dict[int, list[int]] = field(default_factory=dict)
+
+
+class JobState:
+    """The state of one job.
+
+    Args:
+        size: ranks of the job.
+        timeout_s: seconds in which all ranks have to come.
+        send: called with a rank, and the kind and content of a message for it.
+    """
+
+    def __init__(self, size: int, timeout_s: float, send: Callable[[int, str, object], None]) -> None:
+        self._size = size
+        self._send = send
+        self._start_deadline_s = time.monotonic() + timeout_s
+        self._ranks: dict[int, _Rank] = {}
+        self._has_begun = False  # a rank of this job has come
+        self._is_complete = False
+        self._gathers: dict[int, dict[int, str]] = {}  # by key and rank
+        self._questions: dict[tuple[int, int], _Question] = {}
+        self._aborted: dict[int, None] = {}
+        self._traces: dict[int, _Trace] = {}
+        self._histories: dict[tuple[int, int], dict[int, int]] = {}  # by communicator and place in its issue order
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody is left, or nobody came in time."""
+        is_late = not self._is_complete and time.monotonic() > self._start_deadline_s
+        return is_late or (self._has_begun and not self._ranks)
+
+    def patience_s(self) -> float | None:
+        """Return in how many seconds `look_at_clock` has something to do."""
+        deadlines = [each.deadline_s for each in self._questions.values()]
+        if not self._is_complete:
+            deadlines.append(self._start_deadline_s)
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+
+    def look_at_clock(self) -> None:
+        """Do what is due."""
+        if not self._is_complete and time.monotonic() > self._start_deadline_s:
+            self._send_all("missing", [rank for rank in range(self._size) if rank not in self._ranks])
+        now = time.monotonic()
+        for place, question in list(self._questions.items()):
+            if len(question.reports) == len(question.members) or now > question.deadline_s:
+                del self._questions[place]
+                self._send_to(question.members, "verdict", question.verdict())
+
+    def is_there(self, rank: int) -> bool:
+        """Whether a rank has said hello."""
+        return rank in self._ranks
+
+    def welcome(self, rank: int, hello: Mapping[str, Any], address: str, own_address: str) -> str | None:
+        """Take a rank in, or return why not.
+
+        Args:
+            rank: its number.
+            hello: what it says of itself.
+            address, own_address: of both ends of its connection.
+        """
+        if self._is_complete:
+            return f"rank {rank} comes too late: all {self._size} ranks of this job had arrived before"
+        reason = None
+        if hello["size"] != self._size:
+            reason = f"rank {rank} says that the job has {hello['size']} ranks, rank 0 says {self._size}"
+        elif rank in self._ranks:
+            reason = f"two processes say that they are rank {rank}"
+        elif self._ranks:
+            number, first = next(iter(self._ranks.items()))
+            if hello["version"] != first.hello["version"]:
+                reason = (
+                    f"rank {number} has hocket {first.hello['version']}, rank {rank} has {hello['version']}: install "
+                    "one version on all hosts"
+                )
+        if reason is not None:
+            self._send_all("refused", reason)
+            return reason
+        self._has_begun = True
+        self._ranks[rank] = _Rank(hello, address, own_address)
+        if len(self._ranks) == self._size:
+            self._is_complete = True
+            addresses = self._addresses()
+            facts = [{**each.hello, "address": addresses[number]} for number, each in sorted(self._ranks.items())]
+            self._send_all("welcome", {"nonce": os.urandom(16).hex(), "members": facts})
+        return None
+
+    def _addresses(self) -> dict[int, str]:
+        """At which each rank can be reached: as its connection shows, or, on this host, as the others' ones show us."""
+        own = [each.own_address for each in self._ranks.values()]
+        outside = next((address for address in own if not _is_loopback(address)), own[0])
+        return {rank: outside if _is_loopback(each.address) else each.address for rank, each in self._ranks.items()}
+
+    def take_in(self, rank: int, kind: str, content: Any) -> None:
+        """Take in a message of a rank that was welcomed; it has the form that `messages` says."""
+        getattr(self, f"_on_{kind}")(rank, content)
+
+    def _on_exchange(self, rank: int, text: str) -> None:
+        self._ranks[rank].exchanged = text
+        texts = [each.exchanged for _, each in sorted(self._ranks.items())]
+        if None not in texts and len(texts) == self._size:
+            for each in self._ranks.values():
+                each.exchanged = None
+            self._send_all("exchange", texts)
+
+    def _on_gather(self, rank: int, told: Mapping[str, Any]) -> None:
+        key, members = told["key"], told["members"]
+        texts = _remember(self._gathers, key, self._gathers.get(key, {}))
+        texts[rank] = told["text"]
+        if all(member in texts for member in members):
+            del self._gathers[key]
+            self._send_to(members, "gathered", {"key": key, "texts": [texts[member] for member in members]})
+
+    def _on_aborted(self, rank: int, notice: Mapping[str, Any]) -> None:
+        if (
+            rank in notice["members"] and notice["key"] not in self._aborted
+        ):  # all members of one communicator abort when one of them dies
+            _remember(self._aborted, notice["key"], None)
+            told = {name: notice[name] for name in ("key", "code", "text", "ranks")}
+            self._send_to(notice["members"], "aborted", told, but=rank)
+
+    def _on_left(self, rank: int, notice: Mapping[str, Any]) -> None:
+        if rank in notice["members"]:
+            left = {name: notice[name] for name in ("key", "seq", "history")}
+            self._send_to(notice["members"], "left", {**left, "rank": notice["members"].index(rank)}, but=rank)
+
+    def _on_stalled(self, rank: int, notice: Mapping[str, Any]) -> None:
+        self._ask(notice["key"], notice["seq"], notice["members"])
+
+    def _ask(self, key: int, seq: int, members: list[int]) -> None:
+        if (key, seq) not in self._questions:
+            _remember(self._questions, (key, seq), _Question(key, seq, members, time.monotonic() + _ANSWER_S))
+            self._send_to(members, "tell", {"key": key, "seq": seq})
+
+    def _on_issued(self, rank: int, notice: Mapping[str, Any]) -> None:
+        """Compare what the members issued up to a place; libraries may do wrong sums for a while before they stall."""
+        key, seq, members = notice["key"], notice["seq"], notice["members"]
+        histories = _remember(self._histories, (key, seq), self._histories.get((key, seq), {}))
+        histories[rank] = notice["history"]
+        if len(histories) < len(members):
+            return
+        del self._histories[key, seq]
+        if len(set(histories.values())) > 1:
+            _remember(self._traces, key, _Trace(seq, members))
+            self._send_to(members, "trace", {"key": key, "seq": seq})
+
+    def _on_traced(self, rank: int, traced: Mapping[str, Any]) -> None:
+        """Find the first operation that was not the same, and ask what it was."""
+        trace = self._traces.get(traced["key"])
+        if trace is None or trace.seq != traced["seq"]:
+            return
+        trace.histories[rank] = traced["histories"]
+        if len(trace.histories) < len(trace.members):
+            return
+        del self._traces[traced["key"]]
+        places = enumerate(zip(*trace.histories.values(), strict=False), trace.seq + 1 - len(traced["histories"]))
+        different = [seq for seq, histories in places if all(histories) and len(set(histories)) > 1]
+        if different:
+            self._ask(traced["key"], different[0], trace.members)
+        else:  # so long ago that nobody knows any more what it was
+            mismatch = f"before operation number {trace.seq} the members did not all issue the same"
+            verdict = {"key": traced["key"], "seq": trace.seq, "behind": [], "mismatch": mismatch}
+            self._send_to(trace.members, "verdict", verdict)
+
+    def _on_report(self, rank: int, report: Mapping[str, Any]) -> None:
+        question = self._questions.get((report["key"], report["seq"]))
+        if question is not None and rank in question.members:
+            question.reports[rank] = report
+
+    def _on_bye(self, rank: int, _content: object) -> None:
+        self._ranks[rank].has_left = True
+
+    def note_end(self, rank: int) -> None:
+        """Note that the connection of a rank that was welcomed has ended."""
+        gone = self._ranks.pop(rank)
+        if not gone.has_left:
+            self._send_all("gone", rank)
+
+    def _send_to(self, members: Iterable[int], kind: str, content: object, *, but: int = -1) -> None:
+        for member in members:
+            if member in self._ranks and member != but:
+                self._send(member, kind, content)
+
+    def _send_all(self, kind: str, content: object) -> None:
+        self._send_to(list(self._ranks), kind, content)
+
+
+def _remember(known: dict[K, V], key: K, value: V) -> V:
+    """Put something to what is known, and forget the oldest where that is too much."""
+    known[key] = value
+    if len(known) > _MOST_REMEMBERED:
+        del known[next(iter(known))]
+    return value
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
+
+
+def _ranks_text(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
