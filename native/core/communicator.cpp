@@ -372,7 +372,7 @@ void Communicator::give_up(Work& work, double waited_s) {
   size_t position;
   LaneQueue* queue = queue_of(work, &position);
   if (!queue) return;  // it finished after all
-  const Error error{ErrorCode::comm_timeout, waiting_text(work) + ": gave up after " + seconds(waited_s),
+  const Error error{ErrorCode::comm_timeout, waiting_text(work) + ": timed out after a timeout of " + seconds(waited_s),
                     missing(work)};
   const bool posted = position < queue->num_posted;
   const bool independent = queue->lane->depth() > 1;

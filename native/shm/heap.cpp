@@ -16,16 +16,16 @@ namespace hocket {
 
 namespace {
 
-constexpr uint64_t kHugePage = 2 << 20;
 constexpr uint64_t kMostKeptBytes = 256 << 20;
 
 }  // namespace
 
-Heap::Heap(int segment, int rank, int size, uint64_t nbytes)
+Heap::Heap(int segment, int rank, int size, uint64_t begin, uint64_t nbytes)
     : segment_(fcntl(segment, F_DUPFD_CLOEXEC, 0)),
       rank_(rank),
-      part_bytes_(nbytes / static_cast<uint64_t>(size) / kHugePage * kHugePage),
-      mapping_(segment_.get(), kHeapBegin, part_bytes_ * static_cast<uint64_t>(size)) {
+      begin_(begin),
+      part_bytes_(nbytes / static_cast<uint64_t>(size) / kHugePageBytes * kHugePageBytes),
+      mapping_(segment_.get(), begin, part_bytes_ * static_cast<uint64_t>(size)) {
   madvise(mapping_.data(), mapping_.nbytes(), MADV_DONTDUMP);
   madvise(mapping_.data(), mapping_.nbytes(), MADV_HUGEPAGE);  // where the system has them for shared memory
   free_.emplace(0, part_bytes_);
@@ -34,7 +34,7 @@ Heap::Heap(int segment, int rank, int size, uint64_t nbytes)
 Heap::~Heap() = default;
 
 uint64_t Heap::take(uint64_t nbytes) {
-  const uint64_t unit = nbytes >= kHugePage ? kHugePage : kPageBytes;
+  const uint64_t unit = nbytes >= kHugePageBytes ? kHugePageBytes : kPageBytes;
   for (const auto& [place, room] : free_) {
     const uint64_t begin = round_up(place, unit);
     if (begin + nbytes > place + room) continue;
@@ -62,7 +62,7 @@ std::byte* Heap::allocate(uint64_t nbytes) {
     return at(rank_, place);
   }
   const uint64_t place = take(nbytes);
-  const uint64_t offset = kHeapBegin + static_cast<uint64_t>(rank_) * part_bytes_ + place;
+  const uint64_t offset = begin_ + static_cast<uint64_t>(rank_) * part_bytes_ + place;
   try {
     try {
       allocate_pages(segment_.get(), offset, nbytes);
@@ -98,7 +98,7 @@ void Heap::give_back_kept() noexcept {
 }
 
 void Heap::give_back(uint64_t place, uint64_t nbytes) noexcept {
-  release_pages(segment_.get(), kHeapBegin + static_cast<uint64_t>(rank_) * part_bytes_ + place, nbytes);
+  release_pages(segment_.get(), begin_ + static_cast<uint64_t>(rank_) * part_bytes_ + place, nbytes);
   auto next = free_.lower_bound(place);
   if (next != free_.end() && place + nbytes == next->first) {
     nbytes += next->second;

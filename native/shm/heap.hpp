@@ -18,8 +18,9 @@ namespace hocket {
 
 class Heap {
  public:
-  // Maps the memory, `nbytes` of all ranks together; nothing is allocated. Throws ResourceExhausted.
-  Heap(int segment, int rank, int size, uint64_t nbytes);
+  // Maps the memory of all ranks together, `nbytes` of the segment from `begin` on, which a huge page begins at; nothing
+  // is allocated. Throws ResourceExhausted.
+  Heap(int segment, int rank, int size, uint64_t begin, uint64_t nbytes);
   ~Heap();
 
   // Pages of this rank's own part. Throws ResourceExhausted.
@@ -48,6 +49,7 @@ class Heap {
 
   const Fd segment_;  // its own, as arrays outlive the job
   const int rank_;
+  const uint64_t begin_;  // in the segment
   const uint64_t part_bytes_;
   const Mapping mapping_;
   mutable std::mutex mutex_;

@@ -1,7 +1,12 @@
 #include "shm/host.hpp"
 
 #include <poll.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <new>
 
 #include "core/clock.hpp"
@@ -14,22 +19,28 @@ constexpr int kNumRanges = 4096;
 constexpr int kMaxRanks = 4096;
 }  // namespace
 
-// key: 0 = free, 1 = being made, else published (release) after offset and nbytes.
+// key: 0 = free, 1 = being made, else published (release) after offset and nbytes. One that is free keeps its place in
+// the segment, for the next range of that size.
 struct Host::RangeEntry {
   std::atomic<uint64_t> key;
   uint64_t offset;
-  uint64_t nbytes;
+  std::atomic<uint64_t> nbytes;
   std::atomic<int32_t> members_left;
 };
 
 struct Host::Header {
   std::atomic<uint64_t> next_offset;
+  std::atomic<int32_t> num_ranges;  // entries that were ever used; more than there are while someone looks for one
   std::atomic<uint8_t> finalized[kMaxRanks];
   RangeEntry ranges[kNumRanges];
 };
 
 Host::Host(int rank_, int size_, Meeting meeting)
     : rank(rank_), size(size_), meeting_(std::move(meeting)), lives_(static_cast<size_t>(size_)) {
+  struct stat status{};
+  if (fstat(segment(), &status) != 0)
+    throw Failure(ErrorCode::resource_exhausted, std::string("cannot look at the shared segment: ") + strerror(errno));
+  segment_bytes_ = static_cast<uint64_t>(status.st_size);
   const uint64_t nbytes = round_up(sizeof(Header), kPageBytes);
   // Fresh pages of a memfd are zero, which is the initial state of every field.
   allocate_pages(segment(), 0, nbytes);
@@ -38,6 +49,18 @@ Host::Host(int rank_, int size_, Meeting meeting)
 
 Host::~Host() = default;
 
+uint64_t segment_bytes() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kMostSegmentBytes;
+  const uint64_t nbytes = std::min<uint64_t>(kMostSegmentBytes, limit.rlim_cur / kHugePageBytes * kHugePageBytes);
+  if (nbytes < kLeastSegmentBytes)
+    throw Failure(ErrorCode::resource_exhausted,
+                  "files may have " + std::to_string(limit.rlim_cur) +
+                      " bytes here (ulimit -f), which counts for shared memory as well; at least " +
+                      std::to_string(kLeastSegmentBytes) + " are needed: ulimit -f unlimited");
+  return nbytes;
+}
+
 std::shared_ptr<Host> Host::connect(const std::string& name, int rank, int size, double timeout_s, WaitHooks& hooks) {
   if (size > kMaxRanks)
     throw Failure(ErrorCode::invalid_argument,
@@ -45,34 +68,58 @@ std::shared_ptr<Host> Host::connect(const std::string& name, int rank, int size,
   return std::make_shared<Host>(rank, size, meet(name, rank, size, timeout_s, hooks));
 }
 
+int Host::num_ranges() const { return std::min(header().num_ranges.load(std::memory_order_acquire), kNumRanges); }
+
 Host::RangeEntry* Host::find_entry(uint64_t key) const {
-  for (RangeEntry& entry : header().ranges)
-    if (entry.key.load(std::memory_order_acquire) == key) return &entry;
+  for (int i = 0; i < num_ranges(); ++i)
+    if (RangeEntry& entry = header().ranges[i]; entry.key.load(std::memory_order_acquire) == key) return &entry;
   return nullptr;
 }
 
-Host::Range Host::make_range(uint64_t key, uint64_t nbytes, uint64_t nbytes_allocated, int num_members) {
-  for (RangeEntry& entry : header().ranges) {
+Host::RangeEntry* Host::claim_entry(uint64_t nbytes) {
+  const auto claims = [](RangeEntry& entry) {
     uint64_t free = 0;
-    if (!entry.key.compare_exchange_strong(free, 1, std::memory_order_acq_rel)) continue;
-    nbytes = round_up(nbytes, kPageBytes);
-    entry.offset =
-        round_up(sizeof(Header), kPageBytes) + header().next_offset.fetch_add(nbytes, std::memory_order_relaxed);
-    entry.nbytes = nbytes;
-    entry.members_left.store(num_members, std::memory_order_relaxed);
-    try {
-      if (entry.offset + nbytes > kHeapBegin)
-        throw Failure(ErrorCode::resource_exhausted, "the job's shared segment has no address space left");
-      allocate_pages(segment(), entry.offset, nbytes_allocated);
-    } catch (...) {
-      entry.key.store(0, std::memory_order_release);
-      throw;
-    }
-    entry.key.store(key, std::memory_order_release);
-    return {entry.offset, entry.nbytes};
+    return entry.key.compare_exchange_strong(free, 1, std::memory_order_acq_rel);
+  };
+  for (int i = 0; i < num_ranges(); ++i) {
+    RangeEntry& entry = header().ranges[i];
+    if (entry.key.load(std::memory_order_relaxed) || entry.nbytes.load(std::memory_order_relaxed) != nbytes) continue;
+    if (!claims(entry)) continue;
+    if (entry.nbytes.load(std::memory_order_relaxed) == nbytes) return &entry;
+    entry.key.store(0, std::memory_order_release);  // it was used for another size in between
   }
+  const int fresh = header().num_ranges.fetch_add(1, std::memory_order_acq_rel);
+  if (fresh < kNumRanges && claims(header().ranges[fresh])) return &header().ranges[fresh];
+  if (fresh >= kNumRanges) header().num_ranges.fetch_sub(1, std::memory_order_acq_rel);
+  for (RangeEntry& entry : header().ranges)
+    if (claims(entry)) return &entry;
   throw Failure(ErrorCode::resource_exhausted,
                 "more than " + std::to_string(kNumRanges) + " communicators are alive; finalize those not needed");
+}
+
+Host::Range Host::make_range(uint64_t key, uint64_t nbytes, uint64_t nbytes_allocated, int num_members) {
+  nbytes = round_up(nbytes, kPageBytes);
+  RangeEntry& entry = *claim_entry(nbytes);
+  try {
+    if (entry.nbytes.load(std::memory_order_relaxed) != nbytes)
+      entry.offset =
+          round_up(sizeof(Header), kPageBytes) + header().next_offset.fetch_add(nbytes, std::memory_order_relaxed);
+    entry.nbytes.store(0, std::memory_order_relaxed);  // until it is known that there is room
+    if (entry.offset + nbytes > heap_begin(segment_bytes_))
+      throw Failure(ErrorCode::resource_exhausted,
+                    "a communicator needs " + std::to_string(nbytes) +
+                        " bytes of the job's shared segment, which has " + std::to_string(segment_bytes_) + " in all" +
+                        (segment_bytes_ < kMostSegmentBytes ? "; raise the limit of file sizes: ulimit -f unlimited"
+                                                            : "; finalize communicators that are not needed"));
+    allocate_pages(segment(), entry.offset, nbytes_allocated);
+  } catch (...) {
+    entry.key.store(0, std::memory_order_release);
+    throw;
+  }
+  entry.nbytes.store(nbytes, std::memory_order_relaxed);
+  entry.members_left.store(num_members, std::memory_order_relaxed);
+  entry.key.store(key, std::memory_order_release);
+  return {entry.offset, nbytes};
 }
 
 std::optional<Host::Range> Host::find_range(uint64_t key) const {
@@ -89,7 +136,8 @@ void Host::leave_range(uint64_t key) {
 }
 
 const std::shared_ptr<Heap>& Host::heap() {
-  if (!heap_) heap_ = std::make_shared<Heap>(segment(), rank, size, kHeapBytes);
+  const uint64_t begin = heap_begin(segment_bytes_);
+  if (!heap_) heap_ = std::make_shared<Heap>(segment(), rank, size, begin, segment_bytes_ - begin);
   return heap_;
 }
 

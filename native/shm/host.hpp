@@ -11,6 +11,7 @@
 #include "core/bell.hpp"
 #include "core/engine.hpp"
 #include "core/error.hpp"
+#include "core/units.hpp"
 #include "shm/heap.hpp"
 #include "shm/opened_memory.hpp"
 #include "shm/segment.hpp"
@@ -34,10 +35,12 @@ struct Meeting {
 Meeting meet(const std::string& name, int rank, int size, double timeout_s, WaitHooks& hooks);
 
 // Address space of the segment of a job, of which the second half is for arrays of programs (heap.hpp); pages are
-// allocated as they are needed.
-inline constexpr uint64_t kSegmentBytes = 1ull << 42;
-inline constexpr uint64_t kHeapBegin = kSegmentBytes / 2;
-inline constexpr uint64_t kHeapBytes = kSegmentBytes - kHeapBegin;
+// allocated as they are needed. It is as large as this, or as the limit of the size of files of the rank that makes it
+// (`ulimit -f`), which the kernel applies to shared memory as well.
+inline constexpr uint64_t kMostSegmentBytes = 1ull << 42;
+inline constexpr uint64_t kLeastSegmentBytes = 256ull << 20;
+uint64_t segment_bytes();  // throws ResourceExhausted
+constexpr uint64_t heap_begin(uint64_t segment_bytes) { return segment_bytes / 2 / kHugePageBytes * kHugePageBytes; }
 
 class Host {
  public:
@@ -57,6 +60,7 @@ class Host {
     uint64_t offset;
     uint64_t nbytes;
   };
+  // The place of a range that was given back may be used again.
   Range make_range(uint64_t key, uint64_t nbytes, uint64_t nbytes_allocated, int num_members);
   std::optional<Range> find_range(uint64_t key) const;
   // The last of the members gives the pages back.
@@ -82,9 +86,12 @@ class Host {
   struct Header;
   struct RangeEntry;
   Header& header() const { return *reinterpret_cast<Header*>(mapping_.data()); }
+  int num_ranges() const;
   RangeEntry* find_entry(uint64_t key) const;
+  RangeEntry* claim_entry(uint64_t nbytes);
 
   Meeting meeting_;
+  uint64_t segment_bytes_ = 0;
   Mapping mapping_;
   std::shared_ptr<Heap> heap_;
   OpenedMemory opened_memory_;

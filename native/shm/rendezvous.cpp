@@ -3,13 +3,15 @@
 // answers with the segment and, of every rank, the bell and a pidfd. Sockets are closed then.
 //
 //   rank r                       rank 0
-//   hello {rank, size, left_s} + bell   ->   waits for all, until the earliest deadline of those who came
+//   hello {rank, size, left_s, descriptors} + bell   ->   waits for all, until the earliest deadline of those who came
 //                                <-   welcome {first, count} + segment + (bell, pidfd) x count     (several, if many
 //                                ranks)
 //                                <-   refusal {code, missing ranks, text}
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -35,15 +37,19 @@ namespace hocket {
 namespace {
 
 constexpr uint32_t kMagic =
-    0x686b7431;                        // "hkt1": the last byte is the version of everything that lies in shared memory
+    0x686b7432;                        // "hkt2": the last byte is the version of everything that lies in shared memory
 constexpr int kPeersPerMessage = 100;  // two descriptors each; the kernel takes at most 253
 constexpr int kTextBytes = 512;
+constexpr int kSpareDescriptors = 4;           // besides those that are counted below
+constexpr int64_t kTellingNs = 5'000'000'000;  // that rank 0 waits for others to tell them that it cannot go on
 
 struct Hello {
   uint32_t magic;
   int32_t rank;
   int32_t size;
   int32_t has_membarrier;
+  int32_t free_descriptors;  // that the rank may still open
+  int32_t most_descriptors;  // `ulimit -n`
   double left_s;
   uint64_t start_time;
   cpu_set_t cpus;  // that the rank may run on
@@ -59,6 +65,50 @@ struct Welcome {
   int32_t pids[kPeersPerMessage];
   char text[kTextBytes];
 };
+
+// Two descriptors that are kept for the moment in which there are no others: to tell the other ranks.
+class Reserve {
+ public:
+  Reserve() {
+    for (Fd& each : kept_) each = Fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  }
+  void release() {
+    for (Fd& each : kept_) each = Fd();
+  }
+
+ private:
+  Fd kept_[2];
+};
+Reserve g_reserve;
+
+// That one message of a welcome brings, and a pidfd of every rank that is kept.
+int descriptors_needed(int size) { return 2 * std::min(size, kPeersPerMessage) + 1 + size + kSpareDescriptors; }
+// A connection, a bell and a pidfd of every rank; the listener and the segment.
+int descriptors_needed_to_lead(int size) { return 3 * size + 2 + kSpareDescriptors; }
+
+int most_descriptors() {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return static_cast<int>(std::min<rlim_t>(limit.rlim_cur, INT32_MAX));
+}
+
+int free_descriptors(int most) {
+  int num_open = 0;
+  if (DIR* folder = opendir("/proc/self/fd")) {
+    while (const dirent* entry = readdir(folder)) num_open += entry->d_name[0] != '.';
+    closedir(folder);
+    return most - (num_open - 1);  // one was the folder
+  }
+  return errno == EMFILE ? 0 : most;
+}
+
+Error lack_of_descriptors(int rank, int free, int most, int needed) {
+  return {ErrorCode::resource_exhausted,
+          "rank " + std::to_string(rank) + " of this host needs " + std::to_string(needed) +
+              " file descriptors to start and has " + std::to_string(free) + " of " + std::to_string(most) +
+              " left: raise the limit (ulimit -n)",
+          {rank}};
+}
 
 [[noreturn]] void fail_errno(const std::string& what) {
   throw Failure(ErrorCode::backend_unavailable, what + ": " + std::strerror(errno));
@@ -169,10 +219,18 @@ class Leader {
  public:
   Leader(const std::string& name, int size, double timeout_s)
       : size_(size), deadline_ns_(now_ns() + timeout_ns(timeout_s)), arrived_(size) {
+    const int most = most_descriptors(), free = free_descriptors(most), needed = descriptors_needed_to_lead(size);
+    if (size > 1) {
+      if (free < needed) g_reserve.release();
+      listen_at(name);
+      if (free < needed) refuse(lack_of_descriptors(0, free, most, needed));
+    }
     Bell& bell = Bell::mine();
     arrived_[0] = {Fd(), Fd(fcntl(bell.fd(), F_DUPFD_CLOEXEC, 0)), open_pidfd(getpid()), getpid()};
     ringers_fence_ = !bell.has_membarrier();
-    if (size == 1) return;
+  }
+
+  void listen_at(const std::string& name) {
     listener_ = Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     socklen_t length;
     const sockaddr_un address = address_of(name, length);
@@ -183,13 +241,14 @@ class Leader {
                       "share MASTER_ADDR, MASTER_PORT and HOCKET_JOB");
       fail_errno("cannot open the meeting socket");
     }
-    if (listen(listener_.get(), std::min(size, 4096)) != 0) fail_errno("cannot listen at the meeting socket");
+    if (listen(listener_.get(), std::min(size_, 4096)) != 0) fail_errno("cannot listen at the meeting socket");
   }
 
   bool step() {
     if (!listener_) return true;
     while (true) {
       Fd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!connection && (errno == EMFILE || errno == ENFILE)) refuse_for_lack();
       if (!connection) break;
       if (credentials(connection.get()).uid == getuid()) unknown_.push_back(std::move(connection));
     }
@@ -221,7 +280,7 @@ class Leader {
   Meeting welcome() {
     Fd segment;
     try {
-      segment = create_segment(kSegmentBytes);
+      segment = create_segment(segment_bytes());
     } catch (const Failure& failure) {
       refuse(failure.error());
     }
@@ -263,11 +322,41 @@ class Leader {
     std::snprintf(message.text, sizeof message.text, "%s", error.message.c_str());
     for (const Arrived& peer : arrived_)
       if (peer.connection) send_message(peer.connection.get(), &message, sizeof message, {});
+    if (error.code == ErrorCode::resource_exhausted) tell_the_rest(message);
     for (const Fd& connection : unknown_) send_message(connection.get(), &message, sizeof message, {});
     throw Failure(error);
   }
 
  private:
+  [[noreturn]] void refuse_for_lack() {
+    const int most = most_descriptors();
+    refuse(lack_of_descriptors(0, free_descriptors(most), most, descriptors_needed_to_lead(size_)));
+  }
+
+  // Who comes later would wait for a rank 0 that does not come any more. One connection at a time: there may be no
+  // descriptors for more.
+  void tell_the_rest(const Welcome& message) {
+    std::vector<bool> told(arrived_.size());
+    told[0] = true;
+    for (size_t rank = 1; rank < arrived_.size(); ++rank) told[rank] = static_cast<bool>(arrived_[rank].connection);
+    for (Arrived& peer : arrived_) peer = {};
+    unknown_.clear();  // these have said nothing yet, and come again
+    const int64_t deadline = std::min(deadline_ns_, now_ns() + kTellingNs);
+    while (now_ns() < deadline && std::find(told.begin(), told.end(), false) != told.end()) {
+      pollfd waiting{listener_.get(), POLLIN, 0};
+      poll(&waiting, 1, 10);
+      const Fd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!connection || credentials(connection.get()).uid != getuid()) continue;
+      pollfd greeting{connection.get(), POLLIN, 0};
+      poll(&greeting, 1, 1000);
+      Hello hello{};
+      std::vector<Fd> fds;  // not closed before what it said was read: else it would see an error, and no message
+      if (receive_message(connection.get(), &hello, sizeof hello, fds) != Received::message) continue;
+      send_message(connection.get(), &message, sizeof message, {});
+      if (hello.rank > 0 && hello.rank < size_) told[static_cast<size_t>(hello.rank)] = true;
+    }
+  }
+
   struct Arrived {
     Fd connection;
     Fd bell;
@@ -290,8 +379,13 @@ class Leader {
         break;
     }
     if (hello.magic >> 8 != kMagic >> 8) return true;  // none of us: anyone may connect
-    if (hello.magic != kMagic || fds.size() != 1)
+    if (hello.magic == kMagic && hello.rank > 0 && hello.rank < size_ &&
+        hello.free_descriptors < descriptors_needed(size_))
+      refuse(
+          lack_of_descriptors(hello.rank, hello.free_descriptors, hello.most_descriptors, descriptors_needed(size_)));
+    if (hello.magic != kMagic)
       refuse({ErrorCode::bootstrap_mismatch, "the ranks of this job run different versions of hocket"});
+    if (fds.size() != 1) refuse_for_lack();  // the kernel drops what there is no room for
     if (hello.size != size_)
       refuse({ErrorCode::bootstrap_mismatch, "rank 0 expects " + std::to_string(size_) + " ranks on this host, rank " +
                                                  std::to_string(hello.rank) + " expects " +
@@ -299,7 +393,9 @@ class Leader {
     if (hello.rank < 1 || hello.rank >= size_ || arrived_[hello.rank].connection)
       refuse({ErrorCode::bootstrap_mismatch, "two processes say that they are rank " + std::to_string(hello.rank)});
     const ucred peer = credentials(connection.get());
+    errno = 0;
     Fd pidfd = pidfd_of(connection.get(), peer, hello.start_time);
+    if (!pidfd && (errno == EMFILE || errno == ENFILE)) refuse_for_lack();
     if (!pidfd) return true;  // it has died already
     if (!hello.has_membarrier) ringers_fence_ = true;
     CPU_OR(&cpus_, &cpus_, &hello.cpus);
@@ -348,15 +444,23 @@ class Follower {
 
  private:
   bool connect_once() {
+    const int needed = descriptors_needed(size_);
+    if (free_ < needed) g_reserve.release();
     Fd connection(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!connection) throw Failure(lack_of_descriptors(rank_, free_, most_, needed));
     socklen_t length;
     const sockaddr_un address = address_of(name_, length);
     if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) return false;
     if (credentials(connection.get()).uid != getuid()) return false;
-    Bell& bell = Bell::mine();
     const double left_s = static_cast<double>(deadline_ns_ - now_ns()) * 1e-9;
-    const Hello hello{kMagic, rank_, size_, bell.has_membarrier(), left_s, start_time_of(getpid()), own_cpus()};
-    if (!send_message(connection.get(), &hello, sizeof hello, {bell.fd()})) return false;
+    Hello hello{kMagic, rank_, size_, 0, free_, most_, left_s, start_time_of(getpid()), own_cpus()};
+    std::vector<int> fds;
+    if (free_ >= needed) {
+      hello.has_membarrier = Bell::mine().has_membarrier();
+      fds = {Bell::mine().fd()};
+    }
+    // Where rank 0 cannot go on it may have said so already, and closed its end.
+    send_message(connection.get(), &hello, sizeof hello, fds);
     connection_ = std::move(connection);
     return true;
   }
@@ -384,6 +488,8 @@ class Follower {
   std::string name_;
   int rank_;
   int size_;
+  const int most_ = most_descriptors();
+  const int free_ = free_descriptors(most_);
   int64_t deadline_ns_;
   Fd connection_;
 };

@@ -14,6 +14,7 @@ using namespace hocket;
 
 namespace {
 
+constexpr uint64_t kBegin = heap_begin(kMostSegmentBytes);
 constexpr uint64_t kBytes = 4ull << 30;  // what a sanitizer leaves room for
 
 bool is_filled(const std::byte* begin, uint64_t nbytes, int value) {
@@ -23,8 +24,8 @@ bool is_filled(const std::byte* begin, uint64_t nbytes, int value) {
 }
 
 void ranks_see_each_other() {
-  const Fd segment = create_segment(kSegmentBytes);
-  Heap first(segment.get(), 0, 2, kBytes), second(segment.get(), 1, 2, kBytes);
+  const Fd segment = create_segment(kMostSegmentBytes);
+  Heap first(segment.get(), 0, 2, kBegin, kBytes), second(segment.get(), 1, 2, kBegin, kBytes);
   std::byte* const x = first.allocate(10000);
   std::byte* const y = second.allocate(10000);
   CHECK(is_filled(x, 10000, 0));
@@ -42,8 +43,8 @@ void ranks_see_each_other() {
 }
 
 void memory_is_used_again() {
-  const Fd segment = create_segment(kSegmentBytes);
-  Heap heap(segment.get(), 0, 1, kBytes);
+  const Fd segment = create_segment(kMostSegmentBytes);
+  Heap heap(segment.get(), 0, 1, kBegin, kBytes);
   std::vector<std::byte*> blocks;
   constexpr uint64_t kLarge = 100 << 20;  // of which two are kept
   for (int i = 0; i < 6; ++i) blocks.push_back(heap.allocate(kLarge));
@@ -76,8 +77,8 @@ void memory_is_used_again() {
 }
 
 void detached_memory_is_out_of_reach() {
-  const Fd segment = create_segment(kSegmentBytes);
-  Heap heap(segment.get(), 0, 2, kBytes), other(segment.get(), 1, 2, kBytes);
+  const Fd segment = create_segment(kMostSegmentBytes);
+  Heap heap(segment.get(), 0, 2, kBegin, kBytes), other(segment.get(), 1, 2, kBegin, kBytes);
   std::byte* const x = heap.allocate(20000);
   std::byte* const y = heap.allocate(20000);
   std::memset(x, 5, 20000);
@@ -95,8 +96,8 @@ void detached_memory_is_out_of_reach() {
 }
 
 void threads_allocate_at_once() {
-  const Fd segment = create_segment(kSegmentBytes);
-  Heap heap(segment.get(), 0, 1, kBytes);
+  const Fd segment = create_segment(kMostSegmentBytes);
+  Heap heap(segment.get(), 0, 1, kBegin, kBytes);
   std::vector<std::thread> threads;
   for (int number = 1; number <= 4; ++number)
     threads.emplace_back([&heap, number] {

@@ -21,6 +21,14 @@ def uneven(rank: int, size: int) -> Iterator[Result]:
     received = torch.zeros(sum(row[rank] for row in splits), 3, dtype=torch.float64)
     dist.all_to_all_single(received, sent, [row[rank] for row in splits], splits[rank])
     yield "all_to_all_single with splits", [received]
+    # Sizes are those of a rank's own tensors: that it leaves out equal ones says nothing of the other ranks.
+    counts = [[1 + (source == 1 and target == size - 1) for target in range(size)] for source in range(size)]
+    own, others = counts[rank], [row[rank] for row in counts]
+    for writes in (-1, *range(size)):
+        in_sizes, out_sizes = (None if len(set(each)) == 1 and rank != writes else each for each in (own, others))
+        came = torch.zeros(sum(others))
+        dist.all_to_all_single(came, torch.arange(float(sum(own))) + 10 * rank, out_sizes, in_sizes)
+        yield f"all_to_all_single where rank {writes} writes equal splits", [came]
     if sys.argv[1] == "hocket":  # gloo has no list form with different shapes
         outs = [torch.zeros(splits[source][rank], 3, dtype=torch.float64) for source in range(size)]
         dist.all_to_all(outs, list(sent.split(splits[rank])))

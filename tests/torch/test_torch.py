@@ -55,6 +55,16 @@ def run_on_two_hosts(num_local: int, script: str, *args: str, fails: bool = Fals
     return "".join(outputs)
 
 
+@pytest.mark.timeout(300)
+def test_state_dicts_and_checkpoints_are_those_of_gloo() -> None:
+    """All options of torch.distributed.checkpoint.state_dict; save and async_save."""
+    told = {name: json.loads(run(2, "state_dicts.py", name)) for name in ("gloo", "hocket", "cpu:hocket")}
+    assert told["hocket"] == told["gloo"] == told["cpu:hocket"]
+    outcomes = [each for name, each in told["gloo"].items() if name not in ("options", "is for processors")]
+    assert sum(isinstance(each, float) for each in outcomes) > len(outcomes) / 2
+    assert told["gloo"]["is for processors"] and len(outcomes) > 2 * len(told["gloo"]["options"])
+
+
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("num_ranks", [2, 3])
 def test_operations(num_ranks: int) -> None:

@@ -73,7 +73,7 @@ def _section(name: str, results: Sequence[Result], picture_folder: Path | None, 
         picture = base64.b64encode(path.read_bytes()).decode()
     return (
         f"<h2>{escape(name)}: {escape(benchmark.summary)}, {benchmark.unit}</h2>"
-        f'<p class="note">{results[0].num_ranks} ranks; {escape(common)}</p>'
+        f'<p class="note">{escape(str(results[0].num_ranks))} ranks; {escape(common)}</p>'
         f'<img alt="{escape(name)} by size" src="data:image/png;base64,{picture}">'
         f"<table><tr><th>size</th>{heads}</tr>{''.join(rows)}</table>"
     )

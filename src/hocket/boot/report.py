@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 import traceback
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from hocket.errors import Aborted, CommTimeout, PeerFailure
+from hocket.whole_file import write_whole
 
 # A rank raises these because of what happened to another one.
 _CONSEQUENCES = (PeerFailure, Aborted, CommTimeout)
@@ -72,9 +72,8 @@ def write_report(folder: Path, report: Report) -> None:
     Raises:
         OSError: the folder is gone or full.
     """
-    temporary = folder / f"rank-{report.rank}.json.part"
-    temporary.write_text(json.dumps(asdict(report)), encoding="utf-8")
-    os.replace(temporary, folder / f"rank-{report.rank}.json")
+    text = json.dumps(asdict(report))
+    write_whole(folder / f"rank-{report.rank}.json", lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def read_reports(folder: Path, ranks: Iterable[int]) -> dict[int, Report]:

@@ -53,6 +53,8 @@ class HocketProcessGroup(dist.ProcessGroup):
 
     def __init__(self, communicator: Communicator) -> None:
         super().__init__(communicator.rank, communicator.size)  # type: ignore[call-arg]  # the form without a store
+        # torch asks a group which devices it is for (`_device_types`), as when checkpoints are loaded or saved.
+        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, None)
         communicator._check_grad = False  # torch.distributed writes into leaves that require grad, as gloo does
         self.communicator = communicator
         self._drain = BackwardDrain()
@@ -269,11 +271,8 @@ class HocketProcessGroup(dist.ProcessGroup):
         input_split_sizes: Sequence[int],
         opts: Any = None,
     ) -> HocketWork:
+        # Always with counts: that this rank leaves its sizes out, as they are equal, says nothing of the others'.
         opts = opts or AllToAllOptions()
-        if not output_split_sizes and not input_split_sizes:
-            return self._issue(
-                "all_to_all", opts, [input], [output], partial(self.communicator.all_to_all, output, input)
-            )
         out_counts = items_of_splits(output, output_split_sizes, self.size())
         in_counts = items_of_splits(input, input_split_sizes, self.size())
         return self._issue(

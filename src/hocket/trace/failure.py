@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hocket.trace.record import Record
+from hocket.whole_file import write_whole
 
 _MOST_RECORDS = 512
 
@@ -48,7 +49,6 @@ def write_failure_record(
         "records": [asdict(record) for record in records[-_MOST_RECORDS:]],
     }
     path = folder / f"rank-{rank}.json"
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
-    temporary.replace(path)  # a reader never sees half a file
+    text = json.dumps(content, indent=1) + "\n"
+    write_whole(path, lambda part: part.write_text(text))
     return path

@@ -22,6 +22,7 @@ from typing import Any
 
 from hocket import _native
 from hocket.trace.record import Record
+from hocket.whole_file import write_whole
 
 _VERSION = "2.10"
 _NAMES = {
@@ -92,9 +93,10 @@ def write_flight_record(folder: Path, *, rank: int, groups: Sequence[GroupRecord
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"rank-{rank}"
-    temporary = folder.parent / f".flight-{rank}.{os.getpid()}.tmp"  # the analyser reads all that is in the folder
-    temporary.write_bytes(pickle.dumps(content, protocol=2))
-    temporary.replace(path)
+    # Beside the folder first, for the analyser reads all that is in it.
+    beside = folder.parent / f".flight-{rank}.{os.urandom(8).hex()}"
+    write_whole(beside, lambda part: part.write_bytes(pickle.dumps(content, protocol=2)))
+    beside.replace(path)
     return path
 
 

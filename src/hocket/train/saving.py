@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from hocket.errors import InvalidArgument, first_line
 from hocket.train.on_rank_0 import on_rank_0
+from hocket.whole_file import write_whole
 
 if TYPE_CHECKING:
     from hocket.train.callbacks import Callback
@@ -99,15 +99,11 @@ def _states_of(trainer: Trainer) -> dict[str, tuple[Callback, Mapping[str, Any]]
 
 
 def _write(content: Mapping[str, Any], path: Path) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}")
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(dict(content), part)
-        part.replace(path)
+        write_whole(path, lambda part: torch.save(dict(content), part))
     except RuntimeError as error:  # what torch says where a folder is missing or a disk full
         raise OSError(str(error)) from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _find_difference(saved: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
@@ -20,6 +19,7 @@ from hocket.measure.statistics import median_interval
 from hocket.tune.fit import Fit, is_usable
 from hocket.tune.machine import Machine
 from hocket.versioned_json import Head, read_text
+from hocket.whole_file import write_whole
 
 _WITHOUT_SCHEDULES = 1
 _HEAD = Head("hocket tuning table, version ", 2, TableError, older=(_WITHOUT_SCHEDULES,))
@@ -174,12 +174,8 @@ def save_table(table: Table, path: str | Path) -> None:
         for part in (map(asdict, table.fits), map(_rule_as_json, table.rules), map(asdict, table.rows))
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(f'{head},\n "fits": [\n{fits}\n ],\n "rules": [\n{rules}\n ],\n "rows": [\n{rows}\n ]\n}}\n')
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    text = f'{head},\n "fits": [\n{fits}\n ],\n "rules": [\n{rules}\n ],\n "rows": [\n{rows}\n ]\n}}\n'
+    write_whole(path, lambda part: part.write_text(text))
 
 
 def load_table(path: str | Path) -> Table:
