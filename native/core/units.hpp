@@ -5,7 +5,7 @@
 
 namespace hocket {
 
-inline constexpr uint64_t kLineBytes = 64;    // of a cache
+inline constexpr uint64_t kLineBytes = 64;  // of a cache
 inline constexpr uint64_t kHugePageBytes = 2 << 20;
 inline constexpr uint64_t kPageBytes = 4096;  // the smallest there is; the kernel rounds up where its own are larger
 

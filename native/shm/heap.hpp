@@ -18,8 +18,8 @@ namespace hocket {
 
 class Heap {
  public:
-  // Maps the memory of all ranks together, `nbytes` of the segment from `begin` on, which a huge page begins at; nothing
-  // is allocated. Throws ResourceExhausted.
+  // Maps the memory of all ranks together, `nbytes` of the segment from `begin` on, which a huge page begins at;
+  // nothing is allocated. Throws ResourceExhausted.
   Heap(int segment, int rank, int size, uint64_t begin, uint64_t nbytes);
   ~Heap();
 

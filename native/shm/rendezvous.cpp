@@ -7,11 +7,9 @@
 //                                <-   welcome {first, count} + segment + (bell, pidfd) x count     (several, if many
 //                                ranks)
 //                                <-   refusal {code, missing ranks, text}
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -26,6 +24,7 @@
 
 #include "core/clock.hpp"
 #include "core/units.hpp"
+#include "shm/descriptors.hpp"
 #include "shm/host.hpp"
 
 #ifndef SO_PEERPIDFD
@@ -37,10 +36,8 @@ namespace hocket {
 namespace {
 
 constexpr uint32_t kMagic =
-    0x686b7432;                        // "hkt2": the last byte is the version of everything that lies in shared memory
-constexpr int kPeersPerMessage = 100;  // two descriptors each; the kernel takes at most 253
+    0x686b7432;  // "hkt2": the last byte is the version of everything that lies in shared memory
 constexpr int kTextBytes = 512;
-constexpr int kSpareDescriptors = 4;           // besides those that are counted below
 constexpr int64_t kTellingNs = 5'000'000'000;  // that rank 0 waits for others to tell them that it cannot go on
 
 struct Hello {
@@ -65,50 +62,6 @@ struct Welcome {
   int32_t pids[kPeersPerMessage];
   char text[kTextBytes];
 };
-
-// Two descriptors that are kept for the moment in which there are no others: to tell the other ranks.
-class Reserve {
- public:
-  Reserve() {
-    for (Fd& each : kept_) each = Fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  }
-  void release() {
-    for (Fd& each : kept_) each = Fd();
-  }
-
- private:
-  Fd kept_[2];
-};
-Reserve g_reserve;
-
-// That one message of a welcome brings, and a pidfd of every rank that is kept.
-int descriptors_needed(int size) { return 2 * std::min(size, kPeersPerMessage) + 1 + size + kSpareDescriptors; }
-// A connection, a bell and a pidfd of every rank; the listener and the segment.
-int descriptors_needed_to_lead(int size) { return 3 * size + 2 + kSpareDescriptors; }
-
-int most_descriptors() {
-  rlimit limit{};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  return static_cast<int>(std::min<rlim_t>(limit.rlim_cur, INT32_MAX));
-}
-
-int free_descriptors(int most) {
-  int num_open = 0;
-  if (DIR* folder = opendir("/proc/self/fd")) {
-    while (const dirent* entry = readdir(folder)) num_open += entry->d_name[0] != '.';
-    closedir(folder);
-    return most - (num_open - 1);  // one was the folder
-  }
-  return errno == EMFILE ? 0 : most;
-}
-
-Error lack_of_descriptors(int rank, int free, int most, int needed) {
-  return {ErrorCode::resource_exhausted,
-          "rank " + std::to_string(rank) + " of this host needs " + std::to_string(needed) +
-              " file descriptors to start and has " + std::to_string(free) + " of " + std::to_string(most) +
-              " left: raise the limit (ulimit -n)",
-          {rank}};
-}
 
 [[noreturn]] void fail_errno(const std::string& what) {
   throw Failure(ErrorCode::backend_unavailable, what + ": " + std::strerror(errno));
@@ -221,7 +174,7 @@ class Leader {
       : size_(size), deadline_ns_(now_ns() + timeout_ns(timeout_s)), arrived_(size) {
     const int most = most_descriptors(), free = free_descriptors(most), needed = descriptors_needed_to_lead(size);
     if (size > 1) {
-      if (free < needed) g_reserve.release();
+      if (free < needed) release_reserve();
       listen_at(name);
       if (free < needed) refuse(lack_of_descriptors(0, free, most, needed));
     }
@@ -445,7 +398,7 @@ class Follower {
  private:
   bool connect_once() {
     const int needed = descriptors_needed(size_);
-    if (free_ < needed) g_reserve.release();
+    if (free_ < needed) release_reserve();
     Fd connection(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!connection) throw Failure(lack_of_descriptors(rank_, free_, most_, needed));
     socklen_t length;

@@ -66,6 +66,12 @@ def test_state_dicts_and_checkpoints_are_those_of_gloo() -> None:
 
 
 @pytest.mark.timeout(200)
+@pytest.mark.parametrize("backend", ["hocket", "gloo"])
+def test_timeout_that_is_set_later(backend: str) -> None:
+    assert run(2, "set_timeout.py", backend) == "over in time\n"
+
+
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("num_ranks", [2, 3])
 def test_operations(num_ranks: int) -> None:
     assert run(num_ranks, "operations.py", "hocket").count("done") == num_ranks

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hocket import _native
-from hocket.errors import InvalidArgument
+from hocket.errors import InvalidArgument, InvalidType
 from hocket.trace.traffic import WITH_BLOCKS
 
 LARGEST_NBYTES = (1 << 64) - 1
@@ -188,7 +188,17 @@ class Policy(ABC):
         Args:
             backends: name of a backend by operation, e.g. ``{"all_to_all": "mpi", "*": "shm"}``; "*" stands for all
                 that are not named.
+
+        Raises:
+            InvalidType: it is something else.
+            InvalidArgument: an operation is none.
         """
+        if not isinstance(backends, Mapping) or not all(
+            isinstance(each, str) for pair in backends.items() for each in pair
+        ):
+            raise InvalidType(
+                f"backends must name a backend by operation, as {{'*': 'mpi'}} does for all of them, not {backends!r}"
+            )
         return _FixedPolicy(dict(backends))
 
     @abstractmethod

@@ -94,9 +94,15 @@ def reduce_by_function(comm: Communicator, kind: str, *arguments: Any, **options
         "scan": ("x", "op"),
         "reduce_scatter": ("out", "x", "op"),
         "reduce_scatterv": ("out", "x", "counts", "op"),
+        "all_reduce_coalesced": ("xs", "op"),
     }[kind]
     given = dict(zip(names, arguments, strict=False)) | {name: options.pop(name) for name in names if name in options}
     function = find_function(given["op"])
+    if kind == "all_reduce_coalesced":
+        known = ", ".join(map(repr, _native.REDUCE_NAMES))
+        raise InvalidArgument(
+            f"op of {kind} must be one of {known}, not {given['op']!r}: call all_reduce for each array"
+        )
     is_async = options.pop("async_op", False)
     x = _as_array("x", given["x"])
     out = _as_array("out", given["out"]) if "out" in given else x

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, SupportsIndex
 
 from hocket import _native
-from hocket.errors import InvalidArgument, InvalidState, InvalidType
+from hocket.errors import InvalidArgument, InvalidState, InvalidType, ResourceExhausted
 
 _SUPPORTED = ", ".join(_native.DTYPE_NAMES)
 
@@ -38,7 +38,7 @@ def make_array(host: _native.Host, shape: SupportsIndex | Sequence[SupportsIndex
         count = math.prod(lengths)
         if count == 0:
             return torch.empty(lengths, dtype=dtype)
-        return torch.frombuffer(host.allocate(count * dtype.itemsize), dtype=dtype).reshape(lengths)
+        return torch.frombuffer(_allocate(host, count * dtype.itemsize), dtype=dtype).reshape(lengths)
     import numpy as np
 
     try:
@@ -46,8 +46,14 @@ def make_array(host: _native.Host, shape: SupportsIndex | Sequence[SupportsIndex
     except TypeError:
         raise InvalidType(f"dtype must be a type of NumPy or torch, as 'float32', not {dtype!r}") from None
     _check_dtype(read.name)
-    memory = host.allocate(math.prod(lengths) * read.itemsize)
+    memory = _allocate(host, math.prod(lengths) * read.itemsize)
     return np.frombuffer(memoryview(memory), np.uint8)[: math.prod(lengths) * read.itemsize].view(read).reshape(lengths)
+
+
+def _allocate(host: _native.Host, nbytes: int) -> _native.SharedMemory:
+    if nbytes >= 1 << 62:  # beyond any address
+        raise ResourceExhausted(f"no memory that ranks share has {nbytes} bytes")
+    return host.allocate(nbytes)
 
 
 def symmetric_like(host: _native.Host, x: Any) -> Any:

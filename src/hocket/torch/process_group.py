@@ -32,6 +32,7 @@ from hocket.torch.options import Options, wanted_backend
 from hocket.torch.profile import recorded
 from hocket.torch.sparse import reduce_sparse
 from hocket.torch.tensors import items_of_splits, pack, unpack
+from hocket.torch.timeouts import take_part_in_set_pg_timeout
 from hocket.torch.untraced import untraced
 from hocket.torch.work import AnySourceWork, HocketWork, JoinedWork
 
@@ -404,6 +405,7 @@ def create_process_group(options: Any, backend_options: Any) -> HocketProcessGro
             global_ranks_in_group.
         backend_options: `Options`, of the first group, or None.
     """
+    take_part_in_set_pg_timeout(HocketProcessGroup)
     if backend_options is not None and not isinstance(backend_options, Options):
         raise InvalidArgument(f"pg_options of the hocket backend must be hocket.torch.Options, not {backend_options!r}")
     world = dist.group.WORLD

@@ -100,8 +100,8 @@ class Traffic:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not isinstance(self.source, str):
             raise InvalidArgument(f"name and source must be text, not {self.name!r} and {self.source!r}")
-        if not _is_count(self.num_ranks) or self.num_ranks < 1:
-            raise InvalidArgument(f"num_ranks must be 1 or more, not {self.num_ranks!r}")
+        if not _is_count(self.num_ranks) or not 1 <= self.num_ranks < 1 << 31:
+            raise InvalidArgument(f"num_ranks must lie between 1 and {(1 << 31) - 1}, not {str(self.num_ranks)[:40]!r}")
         in_flight: set[int] = set()
         for index, step in enumerate(self.steps):
             if step.root is not None and step.root >= self.num_ranks:

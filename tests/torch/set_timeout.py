@@ -1,0 +1,30 @@
+"""A timeout that is set later: ``set_timeout.py BACKEND``; rank 1 comes late to the second all_reduce."""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+torch.set_num_threads(1)
+dist.init_process_group(sys.argv[1], timeout=timedelta(seconds=100))
+part = dist.new_group([0, 1])
+dist.all_reduce(torch.ones(3))
+for group in (part, None):
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), group)
+if dist.get_rank() == 0:
+    begin_s = time.monotonic()
+    text = ""
+    try:
+        dist.all_reduce(torch.ones(3), group=part)
+    except Exception as error:
+        text = str(error)
+    assert text and time.monotonic() - begin_s < 30, text
+    if sys.argv[1] == "hocket":
+        assert "timed out" in text and " timeout " in text, text  # both are looked for by programs
+    print("over in time", flush=True)
+else:
+    time.sleep(4)
