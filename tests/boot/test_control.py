@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import resource
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -15,7 +18,7 @@ from hocket.boot.connecting import Place, connect_once
 from hocket.boot.control import host_identity
 from hocket.boot.helper import ServerTask, helper_command
 from hocket.boot.nodes import Nodes
-from hocket.boot.sealed import WrongServer
+from hocket.boot.sealed import Role, WrongServer
 from hocket.boot.secret import Secret
 from hocket.errors import InvalidArgument
 
@@ -31,8 +34,16 @@ SECRET = Secret(b"k" * 32, "this test")
 class Peer:
     """A rank's end of a connection, after both sides have proven who they are."""
 
-    def __init__(self, port: int, rank: int = 0, size: int = 2, job: str = "j", secret: Secret = SECRET) -> None:
-        self.connection, self._end = connect_once("127.0.0.1", port, Place(secret, job, size, rank))
+    def __init__(
+        self,
+        port: int,
+        rank: int = 0,
+        size: int = 2,
+        job: str = "j",
+        secret: Secret = SECRET,
+        role: Role = Role.CONTROL,
+    ) -> None:
+        self.connection, self._end = connect_once("127.0.0.1", port, Place(secret, job, size, rank, role))
         self.connection.settimeout(DEADLINE_S)
         self._came: list[bytes] = []
 
@@ -44,12 +55,15 @@ class Peer:
     def send(self, **message: Any) -> None:
         self.send_bytes(json.dumps(message).encode())
 
-    def read(self) -> dict[str, Any]:
+    def read_bytes(self) -> bytes:
         while not self._came:
             data = self.connection.recv(1 << 16)
             assert data, "the server closed the connection"
             self._came += self._end.take_in(data)
-        message: dict[str, Any] = json.loads(self._came.pop(0))
+        return self._came.pop(0)
+
+    def read(self) -> dict[str, Any]:
+        message: dict[str, Any] = json.loads(self.read_bytes())
         return message
 
     def close(self) -> None:
@@ -260,6 +274,70 @@ def test_a_message_that_was_changed_or_repeated_ends_the_connection(serve: Calla
         second._end.send(b'{"exchange": "a"}')
         second.connection.sendall(change(bytes(second._end.outgoing)))
         assert first.read() == {"gone": 1}
+
+
+def test_lines_of_mpi_libraries_are_handed_on(serve: Callable[..., Any]) -> None:
+    port, server = serve()
+    ranks = meet(port)
+    libraries = [Peer(port, rank, role=Role.PMI) for rank in range(2)]
+    libraries[0].send_bytes(b"cmd=put kvsname=a key=P0 value=here\ncmd=barr")
+    assert libraries[0].read_bytes() == b"cmd=put_result rc=0 msg=success\n"
+    libraries[0].send_bytes(b"ier_in\n")
+    libraries[1].send_bytes(b"cmd=barrier_in\n")
+    assert [each.read_bytes() for each in libraries] == [b"cmd=barrier_out rc=0\n"] * 2
+    libraries[1].send_bytes(b"cmd=get kvsname=a key=P0\n")
+    assert libraries[1].read_bytes() == b"cmd=get_result rc=0 msg=success value=here\n"
+    second = Peer(port, 1, role=Role.PMI)  # another one for a rank that has one
+    second.send_bytes(b"cmd=get_appnum\n")
+    assert second.is_over()
+    libraries[1].send_bytes(b"a" * 20_000)  # no line is so long
+    assert libraries[1].is_over()
+    for rank in ranks:
+        rank.send(bye=None)
+        rank.close()
+    libraries[0].send_bytes(b"cmd=finalize\n")  # MPI is finalized after hocket
+    assert libraries[0].read_bytes() == b"cmd=finalize_ack rc=0\n"
+    libraries[0].close()
+    assert server.wait(DEADLINE_S) == 0
+
+
+def test_some_ranks_come_together(serve: Callable[..., Any]) -> None:
+    port, _ = serve(3)
+    peers = meet(port, 3)
+    for rank, text in ((2, "c"), (0, "a")):
+        peers[rank].send(gather={"key": 9, "members": [2, 0], "text": text})
+    assert peers[0].read() == peers[2].read() == {"gathered": {"key": 9, "texts": ["c", "a"]}}
+
+
+@pytest.mark.parametrize("num_connections", [1018, 3000])
+def test_connections_that_prove_nothing_are_bounded(serve: Callable[..., Any], num_connections: int) -> None:
+    port, server = serve()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    held = []
+    for _ in range(min(num_connections, most - 200)):
+        with contextlib.suppress(OSError):
+            held.append(socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S))
+    peers = meet(port)
+    assert len(os.listdir(f"/proc/{server.pid}/fd")) < 64 + 20
+    for each in held:
+        each.close()
+    for peer, text in zip(peers, "ab", strict=True):
+        peer.send(exchange=text)
+    assert [peer.read() for peer in peers] == [{"exchange": ["a", "b"]}] * 2
+
+
+def test_a_server_without_descriptors_goes_on(serve: Callable[..., Any]) -> None:
+    port, server = serve()
+    first = Peer(port)
+    first.hello()
+    num_open = len(os.listdir(f"/proc/{server.pid}/fd"))
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (num_open + 3, num_open + 3))
+    held = [socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) for _ in range(50)]
+    second = Peer(port, 1)
+    second.hello()
+    assert set(first.read()) == set(second.read()) == {"welcome"}
+    for each in held:
+        each.close()
 
 
 def test_missing_ranks_are_named(serve: Callable[..., Any]) -> None:

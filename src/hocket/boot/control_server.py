@@ -185,7 +185,7 @@ class ControlServer:
                     self._unproven.pop(connection, None)
             except BlockingIOError:
                 return
-            except (OSError, ProtocolError):
+            except Exception:  # gone, or says what none says; even a mistake of ours ends this connection alone
                 self._close(connection)
                 return
         self._flush(connection)
