@@ -82,7 +82,7 @@ def serve() -> Iterator[Callable[..., tuple[int, subprocess.Popen[bytes]]]]:
     servers: list[subprocess.Popen[bytes]] = []
 
     def start(size: int = 2, timeout_s: float = 20.0) -> tuple[int, subprocess.Popen[bytes]]:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
             task = ServerTask([listener.fileno()], size, "j", timeout_s, SECRET.key.hex())
             command = helper_command("hocket.boot.control_server")
             server = subprocess.Popen(command, pass_fds=task.fds, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
