@@ -18,7 +18,7 @@ CASES: dict[str, tuple[list[str], str, Callable[..., bool]]] = {
     "train_gpt": (
         ["150" if is_full() else "40"],
         r"seen before: ([\d.]+) bits a byte; by how often each comes ([\d.]+)",
-        lambda learned, guessed: learned < guessed - 0.5,
+        lambda learned, guessed: learned < guessed - 0.4,  # the text is the library of the Python that runs
     ),
     "train_resnet": (["1"], r"before, ([\d.]+)% are read right", lambda percent: percent > 50),
     "train_deep": ([], r"3,339 layers, .* loss ([\d.]+), then ([\d.]+)", lambda first, last: last < first - 1),
