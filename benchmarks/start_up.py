@@ -6,7 +6,6 @@ come at once, as the slowest of them has it; libraries are loaded before. The tw
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -14,7 +13,9 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+
+from lab import Lab
+from two_trees import OTHER, THIS, find_trees, jobs_of
 
 from hocket.measure import (
     Comparison,
@@ -22,8 +23,8 @@ from hocket.measure import (
     Coordinator,
     Measurement,
     Round,
-    direct_job,
     finish,
+    foreign_busy,
     judge,
     measure,
     null_rows,
@@ -33,9 +34,9 @@ from hocket.measure import (
     script_parser,
     serve,
     settings_of,
+    usage,
 )
 
-THIS, OTHER = "this checkout", "the other one"
 CASES = {"shared memory": ["shm"], "shared memory and gloo": ["shm", "gloo"], "shared memory and MPI": ["shm", "mpi"]}
 MOST_SLOWER_S = 0.003
 HOSTS = "{} ranks on two hosts, gloo"
@@ -83,12 +84,19 @@ def time_inits() -> None:
     comm.finalize()
 
 
-def on_two_hosts(trees: dict[str, Path], num_ranks: int, num_rounds: int) -> Measurement:
-    """Start all ranks of either checkout in turn; a round is the median of its inits."""
-    lab_module = _lab_module()
+def on_two_hosts(trees: dict[str, Path], num_ranks: int, num_rounds: int, core_factor: float) -> Measurement:
+    """Start all ranks of either checkout in turn; a round is the median of its inits.
+
+    Args:
+        trees: by name.
+        num_ranks: on both hosts together.
+        num_rounds: of both checkouts.
+        core_factor: as it was measured before; no rank is idle here that could measure it.
+    """
+    before = usage([os.getpid()])
     case = HOSTS.format(num_ranks)
     rounds = []
-    with lab_module.Lab(10.0) as lab:
+    with Lab(10.0) as lab:
         for number in range(num_rounds):
             order = list(trees.items())[:: 1 if number % 2 else -1]
             seconds = {}
@@ -106,18 +114,10 @@ def on_two_hosts(trees: dict[str, Path], num_ranks: int, num_rounds: int) -> Mea
                 outputs = [process.communicate(timeout=_DEADLINE_S)[0] for process in processes]
                 told = [json.loads(text) for text in outputs if text]
                 seconds[case, name] = sorted(told[0])[NUM_INITS // 2]
-            rounds.append(Round(seconds, 2.0))
+            rounds.append(Round(seconds, core_factor))
             print(f"round {number + 1} of {num_rounds}: {seconds}", file=sys.stderr)
-    return Measurement(tuple(rounds), {(case, name): 1 for name in trees}, num_ranks, 0.0, 0.0)
-
-
-def _lab_module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("lab", Path(__file__).with_name("lab.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["lab"] = module
-    spec.loader.exec_module(module)
-    return module
+    busy = foreign_busy(before, usage([os.getpid()]))
+    return Measurement(tuple(rounds), {(case, name): 1 for name in trees}, num_ranks, busy, full_cores=0.0)
 
 
 def main() -> int:
@@ -126,15 +126,8 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=0, metavar="N", help="also N ranks on two hosts (needs root)")
     parser.add_argument("--starts", type=int, default=9, metavar="N", help="of all ranks on two hosts (default 9)")
     options = parser.parse_args()
-    trees = {THIS: Path(__file__).resolve().parents[1], OTHER: options.other.resolve()}
-    for tree in trees.values():
-        if not (tree / ".venv" / "bin" / "python").exists():
-            parser.error(f"{tree} has no .venv: run `make install` there first")
-    jobs = [
-        direct_job(name, (str(tree / ".venv/bin/python"), __file__, "--rank", name), 2, {"OMP_NUM_THREADS": "1"})
-        for name, tree in trees.items()
-    ]
-    with Coordinator(jobs) as coordinator, progress("rounds") as on_round:
+    trees = find_trees(parser, options.other)
+    with Coordinator(jobs_of(trees, __file__)) as coordinator, progress("rounds") as on_round:
         # A start waits for the kernel and for processes that begin, so it needs no two processors to itself.
         settings = replace(settings_of(options), core_rounds=0, full_core_factor=0.0)
         measured = measure(coordinator, settings, on_round=on_round)
@@ -146,7 +139,7 @@ def main() -> int:
         rows.append(judge(measured, Comparison(case, THIS, (OTHER,), target)))
     measurements = [measured]
     if options.hosts:
-        measurements.append(on_two_hosts(trees, options.hosts, options.starts))
+        measurements.append(on_two_hosts(trees, options.hosts, options.starts, measured.core_factor))
         case = HOSTS.format(options.hosts)
         rows.append(judge(measurements[-1], Comparison(case, THIS, (OTHER,), HOSTS_TARGET)))
     claim = "an init takes at most 3 ms more on one host than in the other checkout, and 1.1 times as long on two"

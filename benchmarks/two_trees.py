@@ -9,7 +9,8 @@ started again and again, and a row's ratio is the median over starts, each by th
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
@@ -18,6 +19,7 @@ from hocket.measure import (
     Comparison,
     Contender,
     Coordinator,
+    Job,
     Measurement,
     Round,
     direct_job,
@@ -114,22 +116,35 @@ def of_starts(starts: Sequence[Measurement]) -> Measurement:
     return replace(starts[0], rounds=tuple(rounds), foreign_busy=fmean(each.foreign_busy for each in starts))
 
 
+def find_trees(parser: ArgumentParser, other: Path) -> dict[str, Path]:
+    """Return both checkouts by name; one without an environment ends the script."""
+    trees = {THIS: Path(__file__).resolve().parents[1], OTHER: other.resolve()}
+    for tree in trees.values():
+        if not (tree / ".venv" / "bin" / "python").exists():
+            parser.error(f"{tree} has no .venv: run `make install` there first")
+    return trees
+
+
+def jobs_of(trees: Mapping[str, Path], script: str) -> list[Job]:
+    """Return a job of two ranks for each checkout, ``SCRIPT --rank NAME`` under its own Python."""
+    return [
+        direct_job(name, (str(tree / ".venv/bin/python"), script, "--rank", name), 2, {"OMP_NUM_THREADS": "1"})
+        for name, tree in trees.items()
+    ]
+
+
 def main() -> int:
     parser = script_parser(__doc__.split("\n\n")[0])
     parser.add_argument("other", type=Path, metavar="CHECKOUT", help="folder of the other checkout")
     parser.add_argument("--starts", type=int, default=9, metavar="N", help="of all ranks (default 9)")
     options = parser.parse_args()
-    trees = {THIS: Path(__file__).resolve().parents[1], OTHER: options.other.resolve()}
-    for tree in trees.values():
-        if not (tree / ".venv" / "bin" / "python").exists():
-            parser.error(f"{tree} has no .venv: run `make install` there first")
+    trees = find_trees(parser, options.other)
     starts = []
     for number in range(options.starts):
-        jobs = [
-            direct_job(name, (str(tree / ".venv/bin/python"), __file__, "--rank", name), 2, {"OMP_NUM_THREADS": "1"})
-            for name, tree in trees.items()
-        ]
-        with Coordinator(jobs) as coordinator, progress(f"start {number + 1} of {options.starts}") as on_round:
+        with (
+            Coordinator(jobs_of(trees, __file__)) as coordinator,
+            progress(f"start {number + 1} of {options.starts}") as on_round,
+        ):
             starts.append(measure(coordinator, settings_of(options), on_round=on_round))
     measured = of_starts(starts)
     rows = [judge(measured, Comparison(case, THIS, (OTHER,), TARGET)) for case in CASES]

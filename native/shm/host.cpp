@@ -104,7 +104,7 @@ Host::Range Host::make_range(uint64_t key, uint64_t nbytes, uint64_t nbytes_allo
     if (entry.nbytes.load(std::memory_order_relaxed) != nbytes)
       entry.offset =
           round_up(sizeof(Header), kPageBytes) + header().next_offset.fetch_add(nbytes, std::memory_order_relaxed);
-    entry.nbytes.store(0, std::memory_order_relaxed);  // until it is known that there is room
+    entry.nbytes.store(0, std::memory_order_relaxed);  // until the checks below have passed
     if (entry.offset + nbytes > heap_begin(segment_bytes_))
       throw Failure(ErrorCode::resource_exhausted,
                     "a communicator needs " + std::to_string(nbytes) +

@@ -412,7 +412,7 @@ class Follower {
       hello.has_membarrier = Bell::mine().has_membarrier();
       fds = {Bell::mine().fd()};
     }
-    // Where rank 0 cannot go on it may have said so already, and closed its end.
+    // Sending may fail: rank 0 may have refused and closed the connection already. Its refusal is read next.
     send_message(connection.get(), &hello, sizeof hello, fds);
     connection_ = std::move(connection);
     return true;

@@ -67,8 +67,8 @@ class ExchangedStore(Store):
             return
         try:
             own = {key: base64.b64encode(value).decode() for key, value in self._own.items()}
-            for text in self._exchange(json.dumps(own)):
-                self._all |= {key: base64.b64decode(value) for key, value in json.loads(text).items()}
+            for rank, text in enumerate(self._exchange(json.dumps(own))):
+                self._all |= _read_values(rank, text)
         except BaseException as error:
             self._failure = error
             raise
@@ -79,3 +79,14 @@ class ExchangedStore(Store):
         self._is_wanted.set()
         if not self._is_there.wait(_SERVED_S) or self._failure is not None:
             raise Aborted(f"the ranks did not tell each other their addresses: {self._failure}")
+
+
+def _read_values(rank: int, text: str) -> dict[str, bytes]:
+    """Return what a rank has set; whoever hands the text on has authenticated the rank, and bounds the length."""
+    try:
+        told = json.loads(text)
+        if not isinstance(told, dict):
+            raise ValueError("it must be an object")
+        return {key: base64.b64decode(value, validate=True) for key, value in told.items()}
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Aborted(f"the addresses of rank {rank} are malformed: {error}") from error

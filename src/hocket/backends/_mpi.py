@@ -162,7 +162,7 @@ def _start(family: str, job: Job) -> Started:
             job.timeout,
         )
     finally:
-        for name in variables:  # a program that this rank starts is no rank of this job
+        for name in variables:  # programs that this rank starts must not join the job
             os.environ.pop(name, None)
     job.exchange("")  # all have attached
     _unlink_shared_memory()

@@ -418,7 +418,7 @@ def _find_server(address: str, ports: Sequence[int], place: Place, deadline: flo
             raise BootstrapMismatch(f"rank {place.rank} cannot join the job at {address}: {refusal}")
         if now > deadline:
             raise CommTimeout(
-                f"rank {place.rank}: rank 0 never arrived: there is no server of this job at {address}, ports "
+                f"rank {place.rank}: rank 0 never arrived: found no server for this job at {address}, ports "
                 f"{ports[0]} to {ports[-1]} (last: {last}); MASTER_ADDR and MASTER_PORT must be those of rank 0's host",
                 (0,),
             )

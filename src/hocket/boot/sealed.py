@@ -22,6 +22,7 @@ import hashlib
 import hmac
 import os
 import struct
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -129,7 +130,7 @@ class _Sealed:
         return message
 
 
-class End:
+class End(ABC):
     """What both ends of a connection share."""
 
     def __init__(self, secret: Secret, job: str, tls: Tls | None) -> None:
@@ -183,9 +184,9 @@ class End:
             elif not self._continue():
                 return messages
 
+    @abstractmethod
     def _continue(self) -> bool:
         """Go on with the proofs; False where more has to come first."""
-        raise NotImplementedError
 
     def _take(self, nbytes: int) -> bytes | None:
         if len(self._pending) < nbytes:

@@ -191,7 +191,7 @@ class Policy(ABC):
 
         Raises:
             InvalidType: it is something else.
-            InvalidArgument: an operation is none.
+            InvalidArgument: a key is not the name of an operation.
         """
         if not isinstance(backends, Mapping) or not all(
             isinstance(each, str) for pair in backends.items() for each in pair
