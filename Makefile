@@ -11,10 +11,15 @@ PART ?= 1/1
 
 install: $(VENV)/.native
 
+# Every file is checked against a hash in constraints.txt. PyTorch comes first and from a folder: pip would otherwise prefer PyPI's build
+# with CUDA to the build for CPUs that its configuration may name. Only what that build needs beyond constraints.txt has no hash.
 $(VENV)/.packages: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python tools/requirements.py dev | $(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement /dev/stdin
+	$(BIN)/python -m pip download --quiet --no-deps --dest build/wheels "$$(grep -o '^torch==[0-9.]*' constraints.txt)"
+	sed -n '/^torch==/,/[^\]$$/p' constraints.txt | \
+		$(BIN)/python -m pip install --quiet --no-deps --no-index --find-links build/wheels --require-hashes --requirement /dev/stdin
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement constraints.txt
+	$(BIN)/python tools/requirements.py dev | $(BIN)/python -m pip install --quiet --requirement /dev/stdin
 	touch $@
 
 $(VENV)/.native: $(VENV)/.packages $(NATIVE_SOURCES)
@@ -45,7 +50,7 @@ test-native: install
 test-system: install
 	$(BIN)/python -m pytest tests/system --enforce-budgets
 
-# Whether the tests see 40 small bugs, put in one after the other; ONLY=id: that one; AGAIN=1: those caught before, too.
+# Whether the tests see 43 small bugs, put in one after the other; ONLY=id: that one; AGAIN=1: those caught before, too.
 test-mutations: install
 	$(BIN)/python -m tests.mutations.run $(if $(filter undefined,$(origin ONLY)),,--only "$(ONLY)") $(if $(AGAIN),--again)
 
