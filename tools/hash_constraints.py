@@ -1,4 +1,4 @@
-"""Write beside each line of constraints.txt the SHA-256 of every file that may be installed, as PyPI's index states them.
+"""Write beside each line of constraints.txt the SHA-256 of every file that may be installed, as PyPI has them.
 
 Usage: python tools/hash_constraints.py [WHEEL...]
 
