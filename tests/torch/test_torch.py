@@ -72,6 +72,22 @@ def test_timeout_that_is_set_later(backend: str) -> None:
 
 
 @pytest.mark.timeout(200)
+def test_profilers_show_what_they_show_of_gloo() -> None:
+    """Asynchronous events, also of blocking operations, from their issue to their end; shapes; nobody's own time."""
+    ours, theirs = (json.loads(run(2, "profile_events.py", backend)) for backend in ("hocket", "gloo"))
+    for events in (seen["events"] for seen in theirs.values()):
+        emulated = [["all_reduce", True, [[4]]]] * 2  # how gloo scatters sums
+        for event in emulated:
+            events.remove(event)
+        events += [["reduce_scatter", *event[1:]] for event in emulated]
+        events.sort()
+    assert ours == theirs
+    for seen in ours.values():
+        assert len(seen["events"]) == 29 and all(is_async for _, is_async, _ in seen["events"])
+        assert seen["late"] == ["all_reduce", "recv"] and seen["self time"] == 0
+
+
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("num_ranks", [2, 3])
 def test_operations(num_ranks: int) -> None:
     assert run(num_ranks, "operations.py", "hocket").count("done") == num_ranks

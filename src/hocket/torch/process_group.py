@@ -29,7 +29,7 @@ from hocket.session import check_reach, connect_ranks
 from hocket.torch.backward import BackwardDrain, in_backward
 from hocket.torch.meeting import arrange_meeting
 from hocket.torch.options import Options, wanted_backend
-from hocket.torch.profile import recorded
+from hocket.torch.profile import profiled
 from hocket.torch.sparse import reduce_sparse
 from hocket.torch.tensors import items_of_splits, pack, unpack
 from hocket.torch.timeouts import take_part_in_set_pg_timeout
@@ -95,9 +95,8 @@ class HocketProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None, *args: Any) -> HocketWork:
         opts, x = opts or AllreduceOptions(), _one(tensors)
         if x.is_sparse:
-            how = {"timeout": self._limit_s(opts), "backend": wanted_backend()}
-            reduce_sparse(self.communicator, x, _reduction(opts), **how)
-            return HocketWork(None, [x])
+            call = partial(reduce_sparse, self.communicator, x, _reduction(opts))  # blocks
+            return self._issue("sparse_all_reduce", opts, [x], [x], call)
         return self._issue("all_reduce", opts, [x], [x], partial(self.communicator.all_reduce, x, _reduction(opts)))
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> HocketWork:
@@ -211,11 +210,12 @@ class HocketProcessGroup(dist.ProcessGroup):
         self, outputs: Sequence[torch.Tensor], input_lists: Sequence[Sequence[torch.Tensor]], opts: Any
     ) -> HocketWork:
         out = _one(outputs)
-        packed = pack(_one(input_lists)) if opts.rootRank == self.rank() else None
+        inputs = list(_one(input_lists)) if opts.rootRank == self.rank() else []
+        packed = pack(inputs) if inputs else None
         return self._issue(
             "scatter",
             opts,
-            [] if packed is None else [packed],
+            inputs,
             [out],
             partial(self.communicator.scatter, out, packed, opts.rootRank),
         )
@@ -301,14 +301,14 @@ class HocketProcessGroup(dist.ProcessGroup):
         )
 
     def send(self, tensors: Sequence[torch.Tensor], dst: int, tag: int = 0) -> HocketWork:
-        with recorded("send", tensors):
-            return HocketWork(self.communicator.isend(_one(tensors), dst, tag, backend=wanted_backend()), list(tensors))
+        with profiled("send", tensors) as event:
+            native = self.communicator.isend(_one(tensors), dst, tag, backend=wanted_backend())
+        return HocketWork(native, list(tensors), event=event)
 
     def recv(self, tensors: Sequence[torch.Tensor], src: int, tag: int = 0) -> HocketWork:
-        with recorded("recv", tensors):
-            return HocketWork(
-                self.communicator.irecv(_one(tensors), src, tag, backend=wanted_backend()), list(tensors), source=src
-            )
+        with profiled("recv", tensors) as event:
+            native = self.communicator.irecv(_one(tensors), src, tag, backend=wanted_backend())
+        return HocketWork(native, list(tensors), source=src, event=event)
 
     def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> AnySourceWork:
         x = _one(tensors)
@@ -318,8 +318,8 @@ class HocketProcessGroup(dist.ProcessGroup):
                 f"a message from any source can be received over shm alone, and this one would travel over {carrier}; "
                 "name the source, or give backend='shm' at both ends (hocket.torch.dist)"
             )
-        with recorded("recv", tensors):
-            return AnySourceWork(self.communicator, x, tag)
+        with profiled("recvAnySource", tensors) as event:  # gloo's name of it
+            return AnySourceWork(self.communicator, x, tag, event)
 
     recv_any_source = recv_anysource
 
@@ -364,9 +364,13 @@ class HocketProcessGroup(dist.ProcessGroup):
         """Make the call, blocking if torch asked for that; it is called as ``call(async_op=, timeout=, backend=)``."""
         backward = in_backward()
         is_async = backward or self._coalescing is not None or getattr(opts, "asyncOp", True)
-        with recorded(name, inputs):
-            native = call(async_op=is_async, timeout=self._limit_s(opts), backend=wanted_backend())
-        return self._keep(HocketWork(native, outputs, finish), backward)
+        with profiled(name, inputs) as event:
+            asynchronously = is_async or event is not None  # so that its end is an event of its own
+            native = call(async_op=asynchronously, timeout=self._limit_s(opts), backend=wanted_backend())
+        work = HocketWork(native, outputs, finish, event=event)
+        if asynchronously and not is_async:
+            work.wait()
+        return self._keep(work, backward)
 
     def _issue_all(
         self,
@@ -378,10 +382,10 @@ class HocketProcessGroup(dist.ProcessGroup):
         finish: Callable[[], object] | None = None,
     ) -> HocketWork:
         """Make several calls side by side, under one work."""
-        with recorded(name, inputs):
+        with profiled(name, inputs) as event:
             options = {"async_op": True, "timeout": self._limit_s(opts), "backend": wanted_backend()}
             works = [HocketWork(call(**options), []) for call in calls]
-        work = self._keep(JoinedWork(works, outputs, finish), in_backward())
+        work = self._keep(JoinedWork(works, outputs, finish, event), in_backward())
         if not getattr(opts, "asyncOp", True):
             work.wait()
         return work

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from hocket.comm import Communicator
 
 
-def reduce_sparse(comm: Communicator, x: torch.Tensor, reduction: str, **how: Any) -> None:
+def reduce_sparse(comm: Communicator, x: torch.Tensor, reduction: str, async_op: bool = False, **how: Any) -> None:
     """Sum x over all ranks, in place. Blocking.
 
     Args:
         comm: communicator.
         x: sparse COO tensor, of the same shape and number of sparse dimensions on every rank.
         reduction: "sum" is the only one.
+        async_op: has no effect: what is sent second depends on what came first.
         how: timeout and backend of each of the three operations that it takes.
 
     Raises:
@@ -41,6 +42,6 @@ def reduce_sparse(comm: Communicator, x: torch.Tensor, reduction: str, **how: An
     comm.all_gatherv(all_indices, indices.t().contiguous(), [num_dims * each for each in entries], **how)
     all_values = torch.empty(sum(entries), *dense_shape, dtype=x.dtype)
     comm.all_gatherv(all_values, values.contiguous(), [items * each for each in entries], **how)
-    result = torch.sparse_coo_tensor(all_indices.t(), all_values, x.shape).coalesce()
+    result = torch.sparse_coo_tensor(all_indices.t(), all_values, x.shape, check_invariants=False).coalesce()
     with torch.no_grad():
         x.copy_(result)

@@ -19,6 +19,7 @@ from hocket.torch.untraced import untraced
 
 if TYPE_CHECKING:
     from hocket.comm import Communicator
+    from hocket.torch.profile import ProfiledOperation
 
 _LONGEST_PAUSE_S = 0.001
 
@@ -32,6 +33,7 @@ class HocketWork(dist.Work):
         tensors: the result, as torch's futures give it.
         finish: what is left to do once the operation is over, e.g. copies into a list of tensors.
         source: rank that a message is from.
+        event: of torch's profiler, which ends with the operation.
     """
 
     def __init__(
@@ -40,8 +42,12 @@ class HocketWork(dist.Work):
         tensors: list[torch.Tensor],
         finish: Callable[[], object] | None = None,
         source: int = -1,
+        event: ProfiledOperation | None = None,
     ) -> None:
         super().__init__()
+        self._event = event
+        if event is not None:
+            event.end_with(native)
         self.is_drained = False  # whether the end of a backward pass raises the error of the operation
         self._source = source
         self._native = native
@@ -58,12 +64,17 @@ class HocketWork(dist.Work):
         if self._native is not None:
             # torch passes a timeout of zero where the caller gave none
             self._native.wait(timeout.total_seconds() if timeout else None)
+        if self._event is not None:
+            self._event.wait()
         self._complete()
         return True
 
     def is_completed(self) -> bool:
         """Whether the operation is over; also drives it."""
-        return self._native is None or self._native.done or self._native._drive()
+        is_over = self._native is None or self._native.done or self._native._drive()
+        if is_over and self._event is not None:
+            self._event.wait()
+        return is_over
 
     def is_success(self) -> bool:
         return self.is_completed() and self.exception() is None
@@ -152,7 +163,7 @@ class JoinedWork(HocketWork):
     Args:
         works: that it is made of.
         tensors: the result; None: those of all works.
-        finish: as of `HocketWork`.
+        finish, event: as of `HocketWork`.
     """
 
     def __init__(
@@ -160,18 +171,18 @@ class JoinedWork(HocketWork):
         works: Sequence[HocketWork],
         tensors: list[torch.Tensor] | None = None,
         finish: Callable[[], object] | None = None,
+        event: ProfiledOperation | None = None,
     ) -> None:
         self._works = list(works)
         # One lane carries them in order: the last one tells a future, and the others are over by then.
         last = next((work._native for work in reversed(self._works) if work._native is not None), None)
         self._joined = [tensor for work in self._works for tensor in work._tensors]
-        super().__init__(last, self._joined if tensors is None else tensors, finish)
+        super().__init__(last, self._joined if tensors is None else tensors, finish, event=event)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         for work in self._works:
             work.wait(timeout)
-        self._complete()
-        return True
+        return super().wait(timeout)
 
     def is_completed(self) -> bool:
         return all(work.is_completed() for work in self._works)
@@ -196,10 +207,12 @@ class AnySourceWork(dist.Work):
         comm: communicator of one host.
         x: that is received into.
         tag: of the message.
+        event: as of `HocketWork`.
     """
 
-    def __init__(self, comm: Communicator, x: torch.Tensor, tag: int) -> None:
+    def __init__(self, comm: Communicator, x: torch.Tensor, tag: int, event: ProfiledOperation | None = None) -> None:
         super().__init__()
+        self._event = event
         self._comm, self._x, self._tag = comm, x, tag
         self._source = -1
         self._native: _native.Work | None = None
@@ -217,6 +230,8 @@ class AnySourceWork(dist.Work):
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)  # nobody rings where nobody is known to send
         assert self._native is not None
         self._native.wait(max(0.0, deadline - time.monotonic()))
+        if self._event is not None:
+            self._event.wait()
         return True
 
     def is_completed(self) -> bool:
@@ -245,4 +260,6 @@ class AnySourceWork(dist.Work):
         if self._native is None and (source := self._comm.probe(self._tag)) is not None:
             self._source = source
             self._native = self._comm.irecv(self._x, source, self._tag, backend="shm")  # where it was seen
+            if self._event is not None:
+                self._event.end_with(self._native)
         return self._native is not None
