@@ -8,6 +8,7 @@ import os
 import resource
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -15,11 +16,12 @@ from typing import Any
 import pytest
 
 from hocket.boot.connecting import Place, connect_once
-from hocket.boot.control import host_identity
 from hocket.boot.helper import ServerTask, helper_command
+from hocket.boot.joining import host_identity
 from hocket.boot.nodes import Nodes
 from hocket.boot.sealed import Role, WrongServer
 from hocket.boot.secret import Secret
+from hocket.boot.sockets import Interface
 from hocket.errors import InvalidArgument
 
 from ..naming import assert_names, raises
@@ -29,6 +31,9 @@ DEADLINE_S = 20.0
 
 
 SECRET = Secret(b"k" * 32, "this test")
+
+
+HERE = Interface(socket.AF_INET, ("127.0.0.1",))
 
 
 class Peer:
@@ -43,7 +48,7 @@ class Peer:
         secret: Secret = SECRET,
         role: Role = Role.CONTROL,
     ) -> None:
-        self.connection, self._end = connect_once("127.0.0.1", port, Place(secret, job, size, rank, role))
+        self.connection, self._end = connect_once(HERE, port, Place(secret, job, size, rank, role))
         self.connection.settimeout(DEADLINE_S)
         self._came: list[bytes] = []
 
@@ -88,9 +93,8 @@ def serve() -> Iterator[Callable[..., tuple[int, subprocess.Popen[bytes]]]]:
             server = subprocess.Popen(command, pass_fds=task.fds, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
             servers.append(server)
             assert server.stdin is not None
-            with server.stdin as pipe:
-                pipe.write(json.dumps(asdict(task)).encode())
-            server.stdin = None
+            server.stdin.write(json.dumps(asdict(task)).encode() + b"\n")
+            server.stdin.flush()
             return listener.getsockname()[1], server
 
     yield start
@@ -201,15 +205,73 @@ def test_contradictions_are_refused(
     assert_names(told["refused"], *names)
 
 
-def test_who_comes_too_late_is_refused_alone(serve: Callable[..., Any]) -> None:
+def test_who_comes_too_late_goes_on_looking(serve: Callable[..., Any]) -> None:
     port, _ = serve()
     peers = meet(port)
-    late = Peer(port, 1)
-    late.hello()
-    assert_names(late.read()["refused"], "rank 1")
+    with pytest.raises(WrongServer):
+        Peer(port, 1)
     for peer, text in zip(peers, "ab", strict=True):
         peer.send(exchange=text)
     assert [peer.read() for peer in peers] == [{"exchange": ["a", "b"]}] * 2
+
+
+def test_the_port_is_free_as_soon_as_a_rank_has_left(serve: Callable[..., Any]) -> None:
+    """The server lives on for the others, or for MPI."""
+    port, server = serve()
+    first, second = meet(port)
+    second.send(bye=None)
+    second.close()
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+            break
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    first.send(gather={"key": 9, "members": [0], "text": "a"})
+    assert first.read() == {"gathered": {"key": 9, "texts": ["a"]}}
+    assert server.poll() is None
+
+
+@pytest.mark.parametrize("rank", [2, 1 << 31])
+def test_ranks_that_there_are_not_are_told(serve: Callable[..., Any], rank: int) -> None:
+    port, _ = serve()
+    other = Peer(port, rank)
+    other.hello()
+    assert_names(other.read()["refused"], f"rank {rank}", "2 ranks")
+    assert other.is_over()
+    meet(port)
+
+
+def test_why_a_rank_cannot_start_is_told_to_the_others(serve: Callable[..., Any]) -> None:
+    port, _ = serve(3)
+    first, second, third = meet(port, 3)
+    third.send(failed="no memory")
+    third.send(bye=None)
+    third.close()
+    assert first.read() == second.read() == {"failed": {"rank": 2, "text": "no memory"}}
+    first.send(gather={"key": 9, "members": [0], "text": "a"})
+    assert first.read() == {"gathered": {"key": 9, "texts": ["a"]}}  # and no death besides
+
+
+@pytest.mark.parametrize("has_come", [False, True])
+def test_a_server_that_nobody_wants_any_more_ends(serve: Callable[..., Any], has_come: bool) -> None:
+    """Until rank 0 has come to it, it lives as long as the process that started it holds the pipe."""
+    port, server = serve(3, 600)
+    other = Peer(port, 1, 3)
+    other.hello(size=3)
+    if has_come:
+        zero = Peer(port, 0, 3)
+        zero.hello(size=3)
+    server.stdin.close()
+    server.stdin = None
+    if has_come:
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.wait(0.3)
+    else:
+        assert other.read() == {"gone": 0}
+        server.wait(DEADLINE_S)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +319,7 @@ def test_what_no_rank_says_ends_its_connection_alone(serve: Callable[..., Any], 
     first, second, third = meet(port, 3)
     third.send_bytes(SAID_BY_NO_RANK[name])
     assert first.read() == second.read() == {"gone": 2}
-    assert third.is_over()
+    assert set(third.read()) == {"refused"} and third.is_over()
     first.send(stalled=notice(5, 4, [0, 1]))
     assert first.read() == second.read() == {"tell": {"key": 5, "seq": 4}}
 
@@ -318,7 +380,7 @@ def test_connections_that_prove_nothing_are_bounded(serve: Callable[..., Any], n
         with contextlib.suppress(OSError):
             held.append(socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S))
     peers = meet(port)
-    assert len(os.listdir(f"/proc/{server.pid}/fd")) < 64 + 20
+    assert len(os.listdir(f"/proc/{server.pid}/fd")) < 256 + 20
     for each in held:
         each.close()
     for peer, text in zip(peers, "ab", strict=True):

@@ -12,7 +12,7 @@ import pytest
 
 from hocket import _native
 from hocket.boot.connecting import Place
-from hocket.boot.control import ControlConnection, Member, _Messages
+from hocket.boot.control import ControlConnection, Member, Messages
 from hocket.boot.sealed import RankEnd, ServerEnd
 from hocket.boot.secret import Secret
 from hocket.errors import HocketError, InvalidArgument, PeerFailure, ResourceExhausted
@@ -31,7 +31,7 @@ class Server:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.end = ServerEnd(SECRET, "j", 3)
+        self.end = ServerEnd(SECRET, "j")
         self._came: list[bytes] = []
 
     def flush(self) -> None:
@@ -66,7 +66,7 @@ def ends() -> Iterator[tuple[ControlConnection, Server]]:
     rank.take_in(ours.recv(1 << 16))
     members = [Member("host", "127.0.0.1", each, f"place {each}") for each in range(3)]
     with others:
-        connection = ControlConnection(_Messages(ours, rank, place), members, "nonce")
+        connection = ControlConnection(Messages(ours, rank, place), members, "nonce")
         yield connection, server
         connection.close()
 

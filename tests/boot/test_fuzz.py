@@ -118,12 +118,12 @@ def test_what_is_no_json(text: str) -> None:
 
 def _conversation() -> tuple[ServerEnd, bytes, bytes]:
     """Return a server's end that has not heard anything, the answer that it waits for, and messages that follow."""
-    server, rank = ServerEnd(SECRET, "j", SIZE), RankEnd(SECRET, "j", SIZE, 1)
+    server, rank = ServerEnd(SECRET, "j"), RankEnd(SECRET, "j", SIZE, 1)
     rank.take_in(bytes(server.outgoing))
     answer = bytes(rank.outgoing)
     rank.outgoing.clear()
     server.outgoing.clear()
-    twin = ServerEnd(SECRET, "j", SIZE)
+    twin = ServerEnd(SECRET, "j")
     twin._greeting = server._greeting  # to let the rank go on, and the server be still new
     twin.outgoing.clear()
     twin.take_in(answer)
@@ -140,7 +140,7 @@ def test_changed_bytes_are_never_believed() -> None:
     assert server.take_in(whole) == [json.dumps(message).encode() for message in TRUE[:4]]
     num_refused = 0
     for _ in range(NUM_MESSAGES // 5):
-        new = ServerEnd(SECRET, "j", SIZE)
+        new = ServerEnd(SECRET, "j")
         new._greeting = server._greeting
         data = bytearray(whole)
         for _ in range(draw.randrange(1, 4)):

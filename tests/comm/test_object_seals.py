@@ -31,10 +31,11 @@ def sealer(**changed: Any) -> Sealer:
         (sealer(communicator=6), 1, 2),
         (sealer(number=3), 1, 2),
         (sealer(tag=4), 1, 2),
+        (sealer(backend="gloo"), 1, 2),
         (sealer(), 0, 2),
         (sealer(), 1, 0),
     ],
-    ids=["job", "communicator", "number", "tag", "sender", "receiver"],
+    ids=["job", "communicator", "number", "tag", "library", "sender", "receiver"],
 )
 def test_a_seal_is_for_one_object(other: Sealer, sender: int, receiver: int) -> None:
     sealed = sealer().seal(b"data", 1, 2)
@@ -49,13 +50,21 @@ def test_what_has_no_seal(data: bytes) -> None:
         sealer().open(memoryview(data), 1, 2)
 
 
-def test_numbers_are_those_of_the_pair_and_the_tag() -> None:
+def test_an_object_and_why_there_is_none_have_different_seals() -> None:
+    for is_object in (True, False):
+        sealed = memoryview(sealer().seal(b"data", 1, 2, is_object=is_object))
+        assert bytes(sealer().open(sealed, 1, 2, is_object=is_object)) == b"data"
+        with pytest.raises(AuthenticationError):
+            sealer().open(sealed, 1, 2, is_object=not is_object)
+
+
+def test_numbers_are_those_of_the_library_the_pair_and_the_tag() -> None:
     sender, receiver = ObjectSeals(KEY, 5), ObjectSeals(KEY, 5)
-    for tag, text in ((0, b"a"), (7, b"b"), (0, b"c")):
-        sealed = sender.for_sending(True, 1, tag).seal(text, 0, 1)
-        assert bytes(receiver.for_receiving(True, 0, tag).open(memoryview(sealed), 0, 1)) == text
+    for backend, tag, text in (("gloo", 0, b"a"), ("mpi", 0, b"b"), ("gloo", 7, b"c"), ("gloo", 0, b"d")):
+        sealed = sender.for_sending(True, backend, 1, tag).seal(text, 0, 1)
+        assert bytes(receiver.for_receiving(True, backend, 0, tag).open(memoryview(sealed), 0, 1)) == text
     with pytest.raises(AuthenticationError):  # the last one again
-        receiver.for_receiving(True, 0, 0).open(memoryview(sealed), 0, 1)
+        receiver.for_receiving(True, "gloo", 0, 0).open(memoryview(sealed), 0, 1)
 
 
 class _Harm:

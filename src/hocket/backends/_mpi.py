@@ -9,6 +9,7 @@ names of functions.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import importlib.util
 import os
@@ -243,7 +244,20 @@ def _connect_pmi(job: Job) -> dict[str, str]:
         name = job.from_rank_zero(lambda: start_local_server(job.size))
         connection = job.all_or_none(lambda: connect_locally(name, job.rank))
     fd = connection.detach()  # the library closes it
+    _close_in_children(fd)
     return {"PMI_FD": str(fd), "PMI_RANK": str(job.rank), "PMI_SIZE": str(job.size), "MPIR_CVAR_PMI_VERSION": "1"}
+
+
+def _close_in_children(fd: int) -> None:
+    """Forked children must not hold a socket open, by which its other end learns of the end of this rank."""
+    inode = os.fstat(fd).st_ino
+
+    def close() -> None:
+        with contextlib.suppress(OSError):
+            if os.fstat(fd).st_ino == inode:  # else the library has closed it, and the number is another file's
+                os.close(fd)
+
+    os.register_at_fork(after_in_child=close)
 
 
 def _is_under_mpi_launcher() -> bool:

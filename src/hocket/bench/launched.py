@@ -10,7 +10,7 @@ import numpy as np
 from hocket.backends import quickest
 from hocket.bench.measuring import Measured, OnResults, Request, measure_points
 from hocket.bench.rank import contenders_of, look, open_drivers, open_world, prepare_all, raise_wrong
-from hocket.boot.control import host_identity
+from hocket.boot.joining import host_identity
 from hocket.comm import Communicator, Policy
 from hocket.errors import InvalidArgument
 from hocket.measure import Key, Team

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hocket.boot.sealed import ProtocolError, RankEnd, Role
 from hocket.boot.secret import Secret
-from hocket.boot.sockets import keep_alive
+from hocket.boot.sockets import Interface, keep_alive
 
 _CONNECT_S = 2.0
 _GREETING_S = 3.0  # a server speaks at once; if it is still starting, the next try finds it
@@ -36,8 +36,16 @@ class Place:
     certificate: str | None = None
 
 
-def connect_once(address: str, port: int, place: Place) -> tuple[socket.socket, RankEnd]:
+def connect_once(
+    interface: Interface, port: int, place: Place, deadline_s: float = float("inf")
+) -> tuple[socket.socket, RankEnd]:
     """Connect, and exchange proofs.
+
+    Args:
+        interface: where the server may listen.
+        port: at which.
+        place: what this process says of itself.
+        deadline_s: of all of it, by `time.monotonic`.
 
     Returns:
         The connection, blocking, and this end of what is said over it.
@@ -51,14 +59,16 @@ def connect_once(address: str, port: int, place: Place) -> tuple[socket.socket, 
         from hocket.boot.tls import TlsFiles  # the module is large, and few ask for it
 
         tls = TlsFiles(place.certificate, None).rank_side()
-    connection = socket.create_connection((address, port), timeout=_CONNECT_S)
+    connection = socket.socket(interface.family, socket.SOCK_STREAM)
     try:
+        connection.settimeout(max(0.001, min(_CONNECT_S, deadline_s - time.monotonic())))
+        connection.connect(interface.at(port))
         keep_alive(connection)
         end = RankEnd(place.secret, place.job, place.size, place.rank, place.role, tls)
-        deadline = time.monotonic() + _PROOF_S
-        greeting_deadline = time.monotonic() + _GREETING_S
+        proof_deadline_s = min(deadline_s, time.monotonic() + _PROOF_S)
+        greeting_deadline_s = min(deadline_s, time.monotonic() + _GREETING_S)
         while not end.is_proven:
-            left_s = (deadline if end.is_greeted else greeting_deadline) - time.monotonic()
+            left_s = (proof_deadline_s if end.is_greeted else greeting_deadline_s) - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError("it did not prove itself in time")
             connection.settimeout(left_s)

@@ -17,30 +17,33 @@ import selectors
 import socket
 import sys
 import time
+from collections import Counter
 from typing import Any
 
 from hocket.boot.helper import ServerTask
 from hocket.boot.job_state import JobState
-from hocket.boot.messages import FROM_RANK, decode, encode
+from hocket.boot.messages import FROM_RANK, MOST_TEXT, decode, encode
 from hocket.boot.pmi import PmiServer
 from hocket.boot.sealed import ProtocolError, Role, ServerEnd
 from hocket.boot.secret import Secret
 from hocket.boot.sockets import keep_alive
 
 _PROOF_S = 10.0  # in which a connection has to prove that it has the secret
-_LEAST_UNPROVEN = 64  # that may be open at once; more in a job of more ranks
+_LEAST_UNPROVEN = 256  # that may be open at once; more in a job of more ranks
 _ACCEPTED_AT_ONCE = 64  # then those that have proven themselves are served
 _WITHOUT_DESCRIPTORS_S = 0.1
 _MOST_UNSENT = 64 << 20  # bytes for a rank that does not read
 _UNREAD_S = 5.0
+_MOST_UNREAD = 64  # reads of a connection that is refused
 
 
 class _Connection:
     """One connection, of a rank or a stranger."""
 
-    def __init__(self, connection: socket.socket, end: ServerEnd) -> None:
+    def __init__(self, connection: socket.socket, end: ServerEnd, host: str) -> None:
         self.socket = connection
         self.end = end
+        self.host = host
         self.since_s = time.monotonic()
         self.sent_s = self.since_s  # when something went out last, or there was nothing to send
         self.is_welcome = False  # it said hello, and was taken in
@@ -73,37 +76,47 @@ class ControlServer:
     Args:
         task: what to serve.
         listeners: where ranks connect.
+        asker: descriptor of a pipe from the process that wants this server; when it is closed before rank 0 has come,
+            nobody is waited for any more.
     """
 
-    def __init__(self, task: ServerTask, listeners: list[socket.socket]) -> None:
+    def __init__(self, task: ServerTask, listeners: list[socket.socket], asker: int) -> None:
         self._task = task
         self._secret = Secret(bytes.fromhex(task.secret), "")
-        self._tls = _tls_files(task.tls)
+        self._tls = _tls_server(task.tls)
         self._most_unproven = max(_LEAST_UNPROVEN, 2 * task.size)
         self._listeners = listeners
         self._selector = selectors.DefaultSelector()
         self._unproven: dict[_Connection, None] = {}  # the oldest first
+        self._num_unproven: Counter[str] = Counter()  # by host
         self._ranks: dict[int, _Connection] = {}
         self._pmi: PmiServer | None = None
         self._pmi_connections: dict[int, _Connection] = {}
         self._job = JobState(task.size, task.timeout_s, self._send_to_rank)
         self._listens_again_s: float | None = None  # when descriptors may be there again
+        self._asker = asker
 
     def serve(self) -> None:
         """Serve until every rank that came has gone, or not all of them came in time."""
         for listener in self._listeners:
             listener.setblocking(False)
             self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(self._asker, selectors.EVENT_READ)
         while not self._job.is_over or self._pmi_connections:  # MPI may be finalized after hocket
             # Those that have proven themselves first: strangers must not keep them waiting.
             ready = sorted(self._selector.select(self._patience_s()), key=lambda event: self._order(event[0]))
             for key, events in ready:
-                if key.data is None:
+                if key.fd == self._asker:
+                    self._selector.unregister(self._asker)
+                    self._job.give_up()
+                elif key.data is None:
                     self._accept(key.fileobj)  # type: ignore[arg-type]
                 else:
                     self._attend(key.data, events)
             self._job.look_at_clock()
             self._look_at_clock()
+            if self._job.is_closed and self._listeners:
+                self._close_listeners()
         for connection in list(self._ranks.values()):  # the last words of a job that did not come together
             with contextlib.suppress(OSError):
                 connection.socket.settimeout(_UNREAD_S)
@@ -135,8 +148,20 @@ class ControlServer:
             for listener in self._listeners:
                 self._selector.register(listener, selectors.EVENT_READ)
 
+    def _close_listeners(self) -> None:
+        """Give the port back: this server may live longer than the job, for MPI, or for a rank that computes on."""
+        for listener in self._listeners:
+            if self._listens_again_s is None:
+                self._selector.unregister(listener)
+            listener.close()
+        self._listeners, self._listens_again_s = [], None
+        for connection in list(self._unproven):
+            self._close(connection)
+
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
+            if self._listens_again_s is not None:
+                return
             try:
                 connection, _ = listener.accept()
             except BlockingIOError:
@@ -146,23 +171,38 @@ class ControlServer:
                     self._make_room()
                 return  # others: it has gone again
             try:
+                host = str(connection.getpeername()[0])
                 keep_alive(connection)
                 connection.setblocking(False)
-                tls = None if self._tls is None else self._tls.server_side()
-                new = _Connection(connection, ServerEnd(self._secret, self._task.job, self._task.size, tls))
+                tls = None if self._tls is None else self._tls.begin()
+                end = ServerEnd(self._secret, self._task.job, tls, is_complete=self._job.is_complete)
+                new = _Connection(connection, end, host)
                 self._selector.register(connection, selectors.EVENT_READ, new)
-            except OSError:
+            except Exception:  # it has gone again; whatever it is, others are served
                 connection.close()
                 continue
             self._unproven[new] = None
+            self._num_unproven[host] += 1
             if len(self._unproven) > self._most_unproven:
-                self._close(next(iter(self._unproven)))
+                self._close(self._superfluous())
             self._flush(new)
+
+    def _superfluous(self) -> _Connection:
+        """Return which connection goes where there are too many: of the host that has most of them, the oldest."""
+        most = max(self._num_unproven, key=lambda host: self._num_unproven[host])
+        return next(each for each in self._unproven if each.host == most)
+
+    def _forget_unproven(self, connection: _Connection) -> None:
+        if connection in self._unproven:
+            del self._unproven[connection]
+            self._num_unproven[connection.host] -= 1
+            if not self._num_unproven[connection.host]:
+                del self._num_unproven[connection.host]
 
     def _make_room(self) -> None:
         """Close the oldest connection that has proven nothing, or wait for descriptors."""
         if self._unproven:
-            self._close(next(iter(self._unproven)))
+            self._close(self._superfluous())
             return
         self._listens_again_s = time.monotonic() + _WITHOUT_DESCRIPTORS_S
         for listener in self._listeners:
@@ -182,16 +222,33 @@ class ControlServer:
                     if connection.is_closed:
                         return
                 if connection.end.is_proven:
-                    self._unproven.pop(connection, None)
+                    self._forget_unproven(connection)
             except BlockingIOError:
                 return
-            except Exception:  # gone, or says what none says; even a mistake of ours ends this connection alone
+            except OSError:  # it has gone
+                self._close(connection)
+                return
+            except Exception as error:  # it says what none says; even a mistake of ours ends this connection alone
+                self._refuse(connection, f"{type(error).__name__}: {error}")
                 self._close(connection)
                 return
         self._flush(connection)
 
+    def _refuse(self, connection: _Connection, reason: str) -> None:
+        """Tell a rank why its connection ends; a stranger is told nothing."""
+        if connection.end.is_proven and connection.end.role == Role.CONTROL:
+            with contextlib.suppress(OSError):
+                connection.send(encode("refused", reason[:MOST_TEXT]))
+                connection.flush()
+                connection.socket.shutdown(socket.SHUT_WR)
+                for _ in range(_MOST_UNREAD):  # what is closed with something unread loses what it has sent
+                    if not connection.socket.recv(1 << 16):
+                        break
+
     def _take_in(self, connection: _Connection, message: bytes) -> None:
         rank = connection.end.rank
+        if rank >= self._task.size:
+            raise ProtocolError(f"rank {rank} is none of this job, which has {self._task.size} ranks on rank 0's host")
         if connection.end.role == Role.PMI:
             self._take_in_pmi(connection, message)
             return
@@ -252,7 +309,7 @@ class ControlServer:
         if connection.is_closed:
             return
         connection.is_closed = True
-        self._unproven.pop(connection, None)
+        self._forget_unproven(connection)
         self._selector.unregister(connection.socket)
         connection.socket.close()
         rank = connection.end.rank
@@ -265,13 +322,13 @@ class ControlServer:
                 self._job.note_end(rank)
 
 
-def _tls_files(paths: list[str | None] | None) -> Any:
+def _tls_server(paths: list[str | None] | None) -> Any:
     if paths is None:
         return None
     from hocket.boot.tls import TlsFiles  # the module is large, and few ask for it
 
     certificate, key = paths
-    return TlsFiles(str(certificate), key)
+    return TlsFiles(str(certificate), key).server_side()
 
 
 def _address(name: tuple[Any, ...]) -> str:
@@ -279,11 +336,11 @@ def _address(name: tuple[Any, ...]) -> str:
 
 
 def main() -> None:
-    task = ServerTask(**json.loads(sys.stdin.read()))
+    task = ServerTask(**json.loads(sys.stdin.readline()))
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    ControlServer(task, [socket.socket(fileno=fd) for fd in task.fds]).serve()
+    ControlServer(task, [socket.socket(fileno=fd) for fd in task.fds], sys.stdin.fileno()).serve()
 
 
 if __name__ == "__main__":

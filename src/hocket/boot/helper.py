@@ -9,8 +9,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import IO
 
 from hocket.errors import ResourceExhausted
 
@@ -34,7 +35,7 @@ class ServerTask:
     size: int
     job: str
     timeout_s: float
-    secret: str
+    secret: str = field(repr=False)
     tls: list[str | None] | None = None
 
 
@@ -44,19 +45,20 @@ class RelayTask:
 
     Args:
         fds: its end of the rank's socket pair.
-        address, port: of the server of control connections.
+        family, place, port: of the server of control connections, as of `hocket.boot.sockets.Interface`.
         job, size, rank: as the rank's own control connection has them.
         secret: key of the user's secret, in hexadecimal digits.
         tls: path of the certificate, where TLS is asked for.
     """
 
     fds: list[int]
-    address: str
+    family: int
+    place: list[str | int]
     port: int
     job: str
     size: int
     rank: int
-    secret: str
+    secret: str = field(repr=False)
     tls: str | None
 
 
@@ -66,8 +68,11 @@ def helper_command(module: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", program]
 
 
-def start_helper(module: str, task: ServerTask | RelayTask) -> None:
+def start_helper(module: str, task: ServerTask | RelayTask) -> IO[bytes]:
     """Start a process that outlives this one.
+
+    Returns:
+        The pipe through which it was told its task, in one line: it hears when that is closed, or this process ends.
 
     Raises:
         ResourceExhausted: there can be no further process, or no further descriptor.
@@ -75,8 +80,13 @@ def start_helper(module: str, task: ServerTask | RelayTask) -> None:
     try:
         helper = _popen(helper_command(module), task.fds, stdin=subprocess.PIPE)
         assert helper.stdin is not None
-        with helper.stdin:
-            helper.stdin.write(json.dumps(asdict(task)).encode())
+        try:
+            helper.stdin.write(json.dumps(asdict(task)).encode() + b"\n")
+            helper.stdin.flush()
+        except BaseException:
+            helper.stdin.close()
+            raise
+        return helper.stdin
     except OSError as error:
         raise ResourceExhausted(f"no helper process could be started for the job: {error}") from error
 

@@ -1,8 +1,8 @@
 """What the server of a job's control connections knows, and whom it tells what: without sockets.
 
-From a rank: hello, exchange, gather, aborted, left, stalled, issued, report, traced, bye. To a rank: refused, missing,
-welcome, exchange, gathered, gone, aborted, left, tell, trace, verdict (`hocket.boot.messages`). A connection that ends
-without bye is a death.
+From a rank: hello, exchange, gather, aborted, left, stalled, issued, report, traced, failed, bye. To a rank: refused,
+missing, welcome, exchange, gathered, gone, failed, aborted, left, tell, trace, verdict (`hocket.boot.messages`). A
+connection that ends without bye is a death; "failed" says why a rank that lives does not take part.
 """
 
 from __future__ import annotations
@@ -81,8 +81,12 @@ class JobState:
         self._send = send
         self._start_deadline_s = time.monotonic() + timeout_s
         self._ranks: dict[int, _Rank] = {}
-        self._has_begun = False  # a rank of this job has come
-        self._is_complete = False
+        self._has_begun = False  # rank 0 has come, for which all others look
+        self._is_given_up = False
+        self.is_complete = False
+        """Whether all ranks have come."""
+        self.is_closed = False
+        """Whether nobody comes any more: all have, and one has left already."""
         self._gathers: dict[int, dict[int, str]] = {}  # by key and rank
         self._questions: dict[tuple[int, int], _Question] = {}
         self._aborted: dict[int, None] = {}
@@ -92,19 +96,25 @@ class JobState:
     @property
     def is_over(self) -> bool:
         """Whether nobody is left, or nobody came in time."""
-        is_late = not self._is_complete and time.monotonic() > self._start_deadline_s
-        return is_late or (self._has_begun and not self._ranks)
+        is_late = not self.is_complete and time.monotonic() > self._start_deadline_s
+        return is_late or self._is_given_up or (self._has_begun and not self._ranks)
+
+    def give_up(self) -> None:
+        """Note that rank 0, which wanted this server, has ended or failed before it came."""
+        if not self._has_begun:
+            self._is_given_up = True
+            self._send_all("gone", 0)
 
     def patience_s(self) -> float | None:
         """Return in how many seconds `look_at_clock` has something to do."""
         deadlines = [each.deadline_s for each in self._questions.values()]
-        if not self._is_complete:
+        if not self.is_complete:
             deadlines.append(self._start_deadline_s)
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def look_at_clock(self) -> None:
         """Do what is due."""
-        if not self._is_complete and time.monotonic() > self._start_deadline_s:
+        if not self.is_complete and time.monotonic() > self._start_deadline_s:
             self._send_all("missing", [rank for rank in range(self._size) if rank not in self._ranks])
         now = time.monotonic()
         for place, question in list(self._questions.items()):
@@ -124,7 +134,7 @@ class JobState:
             hello: what it says of itself.
             address, own_address: of both ends of its connection.
         """
-        if self._is_complete:
+        if self.is_complete:
             return f"rank {rank} comes too late: all {self._size} ranks of this job had arrived before"
         reason = None
         if hello["size"] != self._size:
@@ -141,10 +151,10 @@ class JobState:
         if reason is not None:
             self._send_all("refused", reason)
             return reason
-        self._has_begun = True
+        self._has_begun |= rank == 0
         self._ranks[rank] = _Rank(hello, address, own_address)
         if len(self._ranks) == self._size:
-            self._is_complete = True
+            self.is_complete = True
             addresses = self._addresses()
             facts = [{**each.hello, "address": addresses[number]} for number, each in sorted(self._ranks.items())]
             self._send_all("welcome", {"nonce": os.urandom(16).hex(), "members": facts})
@@ -232,12 +242,17 @@ class JobState:
         if question is not None and rank in question.members:
             question.reports[rank] = report
 
+    def _on_failed(self, rank: int, text: str) -> None:
+        self._ranks[rank].has_left = True
+        self._send_to([each for each in self._ranks if each != rank], "failed", {"rank": rank, "text": text})
+
     def _on_bye(self, rank: int, _content: object) -> None:
         self._ranks[rank].has_left = True
 
     def note_end(self, rank: int) -> None:
         """Note that the connection of a rank that was welcomed has ended."""
         gone = self._ranks.pop(rank)
+        self.is_closed |= self.is_complete
         if not gone.has_left:
             self._send_all("gone", rank)
 

@@ -118,6 +118,7 @@ FROM_RANK: Mapping[str, _Check] = {
     "issued": _fields(**_NOTICE),
     "report": _fields(key=_is_number, seq=_is_number, last=_is_number, fingerprint=_is_number, text=_is_text),
     "traced": _fields(key=_is_number, seq=_is_number, histories=_are_numbers),
+    "failed": _is_text,
     "bye": _is_nothing,
 }
 TO_RANK: Mapping[str, _Check] = {
@@ -127,6 +128,7 @@ TO_RANK: Mapping[str, _Check] = {
     "exchange": _are_texts,
     "gathered": _fields(key=_is_number, texts=_are_some_texts),
     "gone": _is_rank,
+    "failed": _fields(rank=_is_rank, text=_is_text),
     "aborted": _fields(key=_is_number, code=_is_code, text=_is_text, ranks=_are_ranks),
     "left": _fields(key=_is_number, seq=_is_number, history=_is_number, rank=_is_rank),
     "tell": _fields(key=_is_number, seq=_is_number),

@@ -17,6 +17,7 @@ from hocket.boot.helper import RelayTask
 from hocket.boot.pmi import remove_remains
 from hocket.boot.sealed import ProtocolError, RankEnd, Role
 from hocket.boot.secret import Secret
+from hocket.boot.sockets import Interface
 
 _NAME = re.compile(rb"cmd=my_kvsname kvsname=(hocket_[0-9a-f]{16})\n")
 _PIECE = 1 << 15
@@ -25,7 +26,7 @@ _PIECE = 1 << 15
 def relay(task: RelayTask, local: socket.socket) -> None:
     """Hand on what comes from either side, until one has gone."""
     place = Place(Secret(bytes.fromhex(task.secret), ""), task.job, task.size, task.rank, Role.PMI, task.tls)
-    connection, end = connect_once(task.address, task.port, place)
+    connection, end = connect_once(Interface(task.family, tuple(task.place)), task.port, place)
     name = b""
     with connection, selectors.DefaultSelector() as selector:
         for each in (local, connection):
@@ -55,7 +56,7 @@ def _flush(connection: socket.socket, end: RankEnd) -> None:
 
 
 def main() -> None:
-    task = RelayTask(**json.loads(sys.stdin.read()))
+    task = RelayTask(**json.loads(sys.stdin.readline()))
     # The rank's library sees the end of its socket, and fails.
     with socket.socket(fileno=task.fds[0]) as local, contextlib.suppress(OSError, ProtocolError):
         relay(task, local)

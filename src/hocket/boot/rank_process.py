@@ -128,7 +128,7 @@ def job_environment(
         "LOCAL_WORLD_SIZE": str(num_ranks),
         "MASTER_ADDR": nodes.master_addr,
         "MASTER_PORT": str(nodes.master_port or _free_port()),
-        # What all launchers of the job know alike; two jobs cannot have one port at the same time.
+        # What all launchers of the job know alike. An earlier job at that port may not be over: `hocket.boot.joining`.
         "HOCKET_JOB": job if nodes.num_nodes == 1 else f"{nodes.master_addr}:{nodes.master_port}",
         "HOCKET_REPORT_DIR": str(report_folder),
     }

@@ -2,7 +2,8 @@
 
 Nothing that a stranger sends is parsed but for numbers of a fixed length at fixed places. The server speaks first:
 
-    server   magic 6, version 2 | id of its key 16 | digest of its job 16 | nonce 32 | 1 if TLS follows, else 0
+    server   magic 6, version 2 | id of its key 16 | digest of its job 16 | nonce 32 | 1 if TLS follows, plus 2 if all
+             ranks of the job have come
     rank     nonce 32 | role 1 | rank 4 | proof 32
     server   proof 32
     both     length 4 | seal 32 | message
@@ -34,8 +35,9 @@ MOST_NBYTES = 1 << 20
 REMEDY = "~/.config/hocket/secret from the host of rank 0, or set HOCKET_SECRET to one text on all hosts"
 
 _MAGIC = b"hocket"
-_VERSION = 2
+_VERSION = 3
 _GREETING = struct.Struct(">6sH16s16s32sB")
+_TLS_FOLLOWS, _IS_COMPLETE = 1, 2
 _ANSWER = struct.Struct(">32sBI")
 _PROOF_NBYTES = 32
 _HEADER = struct.Struct(">I32s")
@@ -43,6 +45,10 @@ _HEADER = struct.Struct(">I32s")
 
 class ProtocolError(Exception):
     """The other side says what no process of this job says."""
+
+
+class TlsFailure(ProtocolError):
+    """The other side does not speak TLS, or not with the certificate that it should have."""
 
 
 class WrongServer(ProtocolError):
@@ -81,18 +87,20 @@ class Greeting:
     job: bytes
     nonce: bytes
     has_tls: bool
+    is_complete: bool = False
 
     def pack(self) -> bytes:
-        return _GREETING.pack(_MAGIC, _VERSION, self.key_id, self.job, self.nonce, self.has_tls)
+        flags = _TLS_FOLLOWS * self.has_tls | _IS_COMPLETE * self.is_complete
+        return _GREETING.pack(_MAGIC, _VERSION, self.key_id, self.job, self.nonce, flags)
 
     @classmethod
     def unpack(cls, data: bytes) -> Greeting:
-        magic, version, key_id, job, nonce, has_tls = _GREETING.unpack(data)
-        if magic != _MAGIC or has_tls > 1:
+        magic, version, key_id, job, nonce, flags = _GREETING.unpack(data)
+        if magic != _MAGIC or flags > (_TLS_FOLLOWS | _IS_COMPLETE):
             raise ProtocolError("no server of hocket's listens there")
         if version != _VERSION:
             raise WrongServer(f"it speaks version {version} of hocket's control protocol, and this rank {_VERSION}")
-        return cls(key_id, job, nonce, bool(has_tls))
+        return cls(key_id, job, nonce, bool(flags & _TLS_FOLLOWS), bool(flags & _IS_COMPLETE))
 
 
 class _Sealed:
@@ -222,16 +230,16 @@ class ServerEnd(End):
     Args:
         secret: of the user.
         job: name of the job, with how many times it was restarted.
-        size: ranks of the job.
         tls: of this connection, where it is asked for.
+        is_complete: whether all ranks of the job have come: who looks for a server of that name looks for another one.
     """
 
-    def __init__(self, secret: Secret, job: str, size: int, tls: Tls | None = None) -> None:
+    def __init__(self, secret: Secret, job: str, tls: Tls | None = None, *, is_complete: bool = False) -> None:
         super().__init__(secret, job, tls)
         self.role = Role.CONTROL
         self.rank = -1  # until it is proven
-        self._size = size
-        self._greeting = Greeting(secret.key_id, job_digest(job), os.urandom(32), tls is not None)
+        digest = job_digest(job)
+        self._greeting = Greeting(secret.key_id(digest), digest, os.urandom(32), tls is not None, is_complete)
         self._put(self._greeting.pack())
         self._greets_first = tls is not None
 
@@ -247,8 +255,8 @@ class ServerEnd(End):
         session = self._session(self._greeting, nonce)
         if not hmac.compare_digest(proof, self._proof(session, b"rank", self._greeting, place)):
             raise ProtocolError("a proof is wrong")
-        if role not in tuple(Role) or rank >= self._size:
-            raise ProtocolError(f"rank {rank} with role {role} is none of this job of {self._size} ranks")
+        if role not in tuple(Role):
+            raise ProtocolError(f"there are no connections of role {role}")
         self.role, self.rank = Role(role), rank
         self._put(self._proof(session, b"server", self._greeting, place))
         self._sealed = _Sealed(session, is_server=True, most_nbytes=MOST_NBYTES)
@@ -281,6 +289,12 @@ class RankEnd(End):
         """Whether it is a server of this job, by what it says."""
         return self._greeting is not None
 
+    def _take_in(self, data: bytes) -> list[bytes]:
+        try:
+            return super()._take_in(data)
+        except TlsFailure as error:
+            raise WrongServer(f"{error}; it must be the same on all hosts (HOCKET_TLS_CERT)", is_of_job=True) from error
+
     def _continue(self) -> bool:
         if self._greeting is None:
             return self._answer()
@@ -301,8 +315,9 @@ class RankEnd(End):
         greeting = Greeting.unpack(packed)
         if greeting.job != job_digest(self._job):
             raise WrongServer("it is the server of another job")
-        if greeting.key_id != self._secret.key_id:
-            ids = greeting.key_id[:4].hex(), self._secret.key_id[:4].hex()
+        own_id = self._secret.key_id(greeting.job)
+        if greeting.key_id != own_id:
+            ids = greeting.key_id[:4].hex(), own_id[:4].hex()
             raise WrongServer(
                 f"rank 0 has another secret (key id {ids[0]}) than this host has in {self._secret.origin} (key id "
                 f"{ids[1]}): copy {REMEDY}",
@@ -312,6 +327,11 @@ class RankEnd(End):
             has, lacks = ("rank 0", "this rank") if greeting.has_tls else ("this rank", "rank 0")
             raise WrongServer(
                 f"{has} has HOCKET_TLS_CERT, and {lacks} has not: set it on all hosts, or on none", is_of_job=True
+            )
+        if greeting.is_complete and self._place[32] == Role.CONTROL:
+            raise WrongServer(
+                "all ranks of the job that it serves have come: it may be an earlier one of the same MASTER_ADDR and "
+                "MASTER_PORT that is not over"
             )
         self._greeting = greeting
         if self._tls is not None:

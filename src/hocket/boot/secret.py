@@ -22,6 +22,7 @@ _NBYTES = 32
 _MOST_NBYTES = 4096
 _WRITING_S = 1.0
 _LEAST_TEXT = 16  # characters of HOCKET_SECRET
+_STRETCHING = 30_000  # times that it is hashed
 _OPEN_TO_ALL = b"HOCKET_INSECURE"
 _WAY_OUT = "set HOCKET_SECRET to one text of 16 or more characters on all hosts"
 
@@ -38,10 +39,9 @@ class Secret:
     key: bytes = field(repr=False)
     origin: str
 
-    @property
-    def key_id(self) -> bytes:
-        """16 bytes that name the key and tell nothing about it."""
-        return hmac.digest(self.key, b"hocket key id", "sha256")[:16]
+    def key_id(self, job: bytes) -> bytes:
+        """Return 16 bytes that name the key among those of a job: another job's tell nothing about them."""
+        return self.derive(b"hocket key id", job)[:16]
 
     def derive(self, purpose: bytes, *parts: bytes) -> bytes:
         """Return a key of 32 bytes for one purpose (HMAC-SHA256, RFC 2104).
@@ -71,7 +71,7 @@ def find_secret() -> Secret:
         warnings.warn(
             "hocket: HOCKET_INSECURE=1: whoever reaches the control port of this job can join it, read what its ranks "
             "tell each other, and run code as this user",
-            stacklevel=2,
+            stacklevel=1,  # so it is said once, whoever asks
         )
         return Secret(_OPEN_TO_ALL, "HOCKET_INSECURE=1")
     if told is not None:
@@ -79,7 +79,7 @@ def find_secret() -> Secret:
             raise BootstrapMismatch(
                 f"HOCKET_SECRET has {len(told)} characters, it must have between {_LEAST_TEXT} and {_MOST_NBYTES}"
             )
-        return Secret(hashlib.sha256(told.encode("utf-8", "surrogateescape")).digest(), "HOCKET_SECRET")
+        return Secret(_stretched(told.encode("utf-8", "surrogateescape")), "HOCKET_SECRET")
     try:
         path = secret_path()
         found = _read(path)
@@ -89,6 +89,14 @@ def find_secret() -> Secret:
             f"this job spans hosts, and there is no secret by which its ranks know each other: {error}; {_WAY_OUT}, or "
             "HOCKET_INSECURE=1 to do without"
         ) from error
+
+
+def _stretched(text: bytes) -> bytes:
+    """Make a key of a text that may be one a person made up: PBKDF2 (RFC 8018), about 10 ms of a processor.
+
+    Anyone may hear the id of a job's key, and try texts until one has it; each try takes him as long.
+    """
+    return hashlib.pbkdf2_hmac("sha256", text, b"hocket secret", _STRETCHING)
 
 
 def secret_path() -> Path:

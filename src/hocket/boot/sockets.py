@@ -4,23 +4,82 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import queue
 import socket
+import threading
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from hocket.errors import BootstrapMismatch
 
 _BACKLOG = 1024
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
-_EVERYWHERE = (socket.AF_UNSPEC, "")
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+_RESOLVING_S = 30.0
+_RETRY_S = 0.02
 
 
-def listen(address: str, ports: Sequence[int]) -> list[socket.socket]:
+@dataclass(frozen=True)
+class Interface:
+    """An address of an interface; the unspecified family stands for all of them.
+
+    Args:
+        family: of the address.
+        place: what a socket is bound to but for the port: address, and for IPv6 flow and scope.
+    """
+
+    family: int
+    place: tuple[Any, ...]
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.family != socket.AF_UNSPEC and _is_loopback(self.place[0])
+
+    def at(self, port: int) -> tuple[Any, ...]:
+        """Return the address with a port."""
+        return (self.place[0], port, *self.place[1:])
+
+
+_EVERYWHERE = Interface(socket.AF_UNSPEC, ("",))
+
+
+def resolve(address: str, patience_s: float) -> list[Interface]:
+    """Return what a name or an address stands for.
+
+    Raises:
+        OSError: nothing, or the name's servers did not answer in time, as resolvers have times of their own.
+    """
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:  # a UnicodeError of labels that are too long
+            answers.put(error)
+
+    if _is_number(address):
+        ask()
+    else:
+        threading.Thread(target=ask, name="hocket name", daemon=True).start()
+    try:
+        answer = answers.get(timeout=max(0.0, patience_s))
+    except queue.Empty:
+        raise TimeoutError(f"the name {address!r} was not resolved within {patience_s:.3g} s") from None
+    if isinstance(answer, Exception):
+        raise OSError(f"the name {address!r} cannot be resolved: {answer}")
+    return list(dict.fromkeys(Interface(int(each[0]), (each[4][0], *each[4][2:])) for each in answer))
+
+
+def listen(address: str, ports: Sequence[int], patience_s: float = 0.0) -> list[socket.socket]:
     """Listen at the first port that is free.
 
     Args:
         address: name or address by which the ranks reach this host. On many hosts the own name is an address of the
             loopback, and in containers it may be that of a gateway: then all interfaces are meant.
         ports: to try, in order; 0 stands for any.
+        patience_s: seconds that a port may still be taken, as by a job that is just ending.
 
     Returns:
         One socket for each address that the name stands for, all with one port.
@@ -28,35 +87,34 @@ def listen(address: str, ports: Sequence[int]) -> list[socket.socket]:
     Raises:
         BootstrapMismatch: none is free, or none can be had.
     """
-    for port in ports:
-        try:
-            return _listen_at(_interfaces(address), port)
-        except OSError as error:
-            if error.errno == errno.EADDRNOTAVAIL:  # the address of a gateway that leads here
-                try:
-                    return _listen_at([_EVERYWHERE], port)
-                except OSError as another:
-                    error = another
-            if error.errno not in _TAKEN:
-                raise BootstrapMismatch(f"rank 0 cannot listen at port {port} of {address}: {error}") from error
+    deadline = time.monotonic() + patience_s
+    interfaces = _interfaces(address)
+    while True:
+        for port in ports:
+            try:
+                return _listen_at(interfaces, port)
+            except OSError as error:
+                if error.errno not in _TAKEN:
+                    raise BootstrapMismatch(f"rank 0 cannot listen at port {port} of {address}: {error}") from error
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_RETRY_S)
     raise BootstrapMismatch(
         f"none of the ports {ports[0]} to {ports[-1]} is free at the host of rank 0 ({address}); "
         "set HOCKET_CONTROL to HOST:PORT, equal on all ranks"
     )
 
 
-def _interfaces(address: str) -> list[tuple[int, str]]:
-    """Return families and addresses to listen at."""
+def _interfaces(address: str) -> list[Interface]:
+    """Return where to listen."""
     try:
-        resolved = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
+        found = resolve(address, _RESOLVING_S)
     except OSError:
         return [_EVERYWHERE]
-    found: list[tuple[int, str]] = list(dict.fromkeys((int(each[0]), str(each[4][0])) for each in resolved))
-    if all(_is_loopback(each) for _, each in found):
-        if address == "localhost" or _is_number(address):
-            return found  # whoever is told that is on this host
-        return [_EVERYWHERE]
-    return [each for each in found if not _is_loopback(each[1])]
+    if all(each.is_loopback for each in found):
+        # Whoever is told a number of the loopback, or its own name, is on this host.
+        return found if address == "localhost" or _is_number(address) else [_EVERYWHERE]
+    return [each for each in found if not each.is_loopback]
 
 
 def keep_alive(connection: socket.socket) -> None:
@@ -68,21 +126,42 @@ def keep_alive(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _listen_at(places: Sequence[tuple[int, str]], port: int) -> list[socket.socket]:
+def _listen_at(interfaces: Sequence[Interface], port: int) -> list[socket.socket]:
+    """Listen at those of the interfaces that this host has, at one port; everywhere if it has none of them."""
     listeners: list[socket.socket] = []
+    absent: OSError | None = None
     try:
-        for family, host in places:
-            listeners.append(_listener(family, host, port if not listeners else listeners[0].getsockname()[1]))
+        for interface in interfaces:
+            try:
+                listeners.append(_listener(interface, listeners[0].getsockname()[1] if listeners else port))
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    raise
+                absent = error
     except BaseException:
         for each in listeners:
             each.close()
         raise
+    if absent is not None and not listeners:
+        if all(each.is_loopback for each in interfaces):
+            raise absent
+        return [_listener(_EVERYWHERE, port)]  # the address of a gateway that leads here
     return listeners
 
 
-def _listener(family: int, host: str, port: int) -> socket.socket:
-    if family != socket.AF_UNSPEC:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+def _listener(interface: Interface, port: int) -> socket.socket:
+    if interface.family != socket.AF_UNSPEC:
+        listener = socket.socket(interface.family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if interface.family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind(interface.at(port))
+            listener.listen(_BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG)
     return socket.create_server(("", port), backlog=_BACKLOG)

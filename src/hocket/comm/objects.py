@@ -219,8 +219,9 @@ class ObjectOperations(_native.Communicator):
         data, size = _pickle(obj, Sealer(b"", 0, 0), self.rank)
         if size < 0:
             raise InvalidType(data.decode())
-        data = self._object_seals.for_sending(is_sealed, dst, tag).seal(data, self.rank, dst)
         backend = how["backend"]
+        carrier = backend or self._choose("send", "int64", None, _SIZE_NBYTES)[0]
+        data = self._object_seals.for_sending(is_sealed, carrier, dst, tag).seal(data, self.rank, dst)
         header = self.isend(_int64s(1, [len(data)]), dst, tag, backend=backend, timeout=timeout)
         return ObjectOnItsWay((header, self.isend(data, dst, tag, backend=backend, timeout=timeout)))
 
@@ -234,7 +235,8 @@ class ObjectOperations(_native.Communicator):
         backend = how["backend"]
         sizes = _int64s(1)
         self.irecv(sizes, src, tag, backend=backend, timeout=timeout).wait()
-        sealer = self._object_seals.for_receiving(is_sealed, src, tag)
+        carrier = backend or self._choose("recv", "int64", None, _SIZE_NBYTES)[0]
+        sealer = self._object_seals.for_receiving(is_sealed, carrier, src, tag)
         received = _room(sizes)
         self.irecv(received, src, tag, backend=backend, timeout=timeout).wait()
         return _unpickle(received, sizes, sealer, sender=src, receiver=self.rank)[0]
@@ -259,7 +261,7 @@ def _pickle(obj: Any, sealer: Sealer, sender: int, receiver: int = EVERYONE) -> 
         data = sealer.seal(pickle.dumps(obj, protocol=5), sender, receiver)
     except Exception as error:  # whatever a class of the user's raises
         why = f"{type(obj).__name__} cannot be pickled: {type(error).__name__}: {error}"
-        reason = sealer.seal(why.encode(errors="replace"), sender, receiver)
+        reason = sealer.seal(why.encode(errors="replace"), sender, receiver, is_object=False)
         return reason, -len(reason)
     return data, len(data)
 
@@ -289,7 +291,10 @@ def _unpickle(
         receiver: for whom they are sealed.
     """
     senders = range(len(sizes)) if sender is None else [sender] * len(sizes)
-    opened = [sealer.open(part, each, receiver) for part, each in zip(_parts(data, sizes), senders, strict=True)]
+    opened = [
+        sealer.open(part, each, receiver, is_object=size >= 0)
+        for part, each, size in zip(_parts(data, sizes), senders, sizes, strict=True)
+    ]
     _raise_reason(opened, sizes, senders)
     return [pickle.loads(each) for each in opened]
 
@@ -298,8 +303,8 @@ def _raise_refused(
     data: bytearray, sizes: Sequence[int], sealer: Sealer, sender: int, receivers: Sequence[int]
 ) -> NoReturn:
     """Raise why the root has no objects for all."""
-    parts = zip(_parts(data, sizes), receivers, strict=True)
-    opened = [sealer.open(part, sender, receiver) for part, receiver in parts]
+    parts = zip(_parts(data, sizes), receivers, sizes, strict=True)
+    opened = [sealer.open(part, sender, receiver, is_object=size >= 0) for part, receiver, size in parts]
     _raise_reason(opened, sizes, [sender] * len(sizes))
     raise AssertionError("no size is negative")
 

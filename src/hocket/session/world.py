@@ -16,8 +16,9 @@ from typing import Literal
 
 from hocket import _native
 from hocket.backends import Backend, Job, backends_among
-from hocket.boot.control import ControlConnection, connect, connect_to
+from hocket.boot.control import ControlConnection
 from hocket.boot.environment import World, meeting_name, read_world
+from hocket.boot.joining import connect, connect_to
 from hocket.boot.topology import find_domain
 from hocket.comm import Communicator, Fabric, Layout, Policy
 from hocket.comm.communicator import derive_key
@@ -125,9 +126,9 @@ def connect_ranks(
     Args:
         name: of the meeting, equal on all ranks and used once; names the folder of failure records, too.
         rank: number of this process.
-        hosts: identity of each rank's host (`hocket.boot.control.host_identity`), by rank.
+        hosts: identity of each rank's host (`hocket.boot.joining.host_identity`), by rank.
         timeout: seconds, for this call and as default of the operations.
-        server: where `hocket.boot.control.start_server` was started with this name; None on one host.
+        server: where `hocket.boot.joining.start_server` was called with this name; None on one host.
         backends, policy: as of `init`.
     """
     wanted = _read_backends(backends)
@@ -204,9 +205,8 @@ def _meet(world: World, wanted: Sequence[str] | None, timeout: float) -> _Meetin
     if wanted == ["shm"]:
         raise BackendUnavailable(_too_far(world.local_size, world.size))
     control = connect(world, generation, timeout, version("hocket"))
-    meeting = _meet_on_hosts(control, world, timeout)
-    _session.generation += 1
-    return meeting
+    _session.generation += 1  # all ranks have come so far, whatever becomes of it
+    return _meet_on_hosts(control, world, timeout)
 
 
 def check_reach(backends: str | Sequence[str] | None, hosts: Sequence[str]) -> None:
@@ -228,8 +228,8 @@ def _meet_on_hosts(control: ControlConnection, world: World, timeout: float) -> 
     try:
         own_host = control.members[world.rank].host
         host = _connect(control.meeting_name(own_host), world.local_rank, world.local_size, timeout)
-    except BaseException:
-        control.close()
+    except BaseException as error:
+        control.close(error)
         raise
     numbers = {each: number for number, each in enumerate(dict.fromkeys(member.host for member in control.members))}
     layout = Layout(
@@ -255,8 +255,8 @@ def _bring_up(
                 reasons = "; ".join(f"{name}: {reason}" for name, reason in libraries.left_out.items())
                 raise BackendUnavailable(f"this job spans several hosts, and no library connects them: {reasons}")
             return libraries, job.exchange(find_domain()), control.object_key
-        except BaseException:
-            control.close()
+        except BaseException as error:
+            control.close(error)
             raise
     if wanted == ["shm"]:
         left_out = dict.fromkeys(backends_among(wanted), "not among the backends asked for")

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import Store
 
-from hocket.boot.control import host_identity, start_server
+from hocket.boot.joining import StartedServer, host_identity, start_server
 from hocket.errors import BootstrapMismatch, CommTimeout
 
 _POLL_S = 0.002
@@ -25,11 +25,13 @@ class Meeting:
         name: used once.
         hosts: identity of each rank's host, by rank.
         server: address and port of the control server where there are several hosts, else None.
+        started: that server, where it is this rank's: to be held until this rank has come to it.
     """
 
     name: str
     hosts: list[str]
     server: tuple[str, int] | None
+    started: StartedServer | None = None
 
 
 def arrange_meeting(
@@ -55,12 +57,13 @@ def arrange_meeting(
         hosts = [host_identity(), *(_tell(store, name, peer, timeout_s) for peer in range(1, size))]
         try:
             check(hosts)
-            server = start_server(size, name, timeout_s, is_at_master) if len(set(hosts)) > 1 else None
+            started = start_server(size, name, timeout_s, is_at_master) if len(set(hosts)) > 1 else None
         except Exception as error:
             store.set(f"hocket/meeting/{name}", json.dumps({"error": str(error)}))
             raise
+        server = None if started is None else (started.address, started.port)
         store.set(f"hocket/meeting/{name}", json.dumps({"hosts": hosts, "server": server}))
-        return Meeting(name, hosts, server)
+        return Meeting(name, hosts, server, started)
     patience = timedelta(seconds=timeout_s)
     store.set(f"hocket/host/{rank}", f"{word} {host_identity()}")
     _wait_for(store, f"hocket/name/{word}", patience, rank, 0, timeout_s)

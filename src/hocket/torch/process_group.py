@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -430,13 +431,14 @@ def create_process_group(options: Any, backend_options: Any) -> HocketProcessGro
     )
     # Told nothing, the library that every torch has does between hosts what shared memory cannot.
     chosen = told or Options("shm" if meeting.server is None else ("shm", "gloo"))
-    communicator = connect_ranks(
-        *(meeting.name, options.group_rank, meeting.hosts),
-        timeout=timeout_s,
-        server=meeting.server,
-        backends=chosen.backends,
-        policy=chosen.policy,
-    )
+    with meeting.started or nullcontext():
+        communicator = connect_ranks(
+            *(meeting.name, options.group_rank, meeting.hosts),
+            timeout=timeout_s,
+            server=meeting.server,
+            backends=chosen.backends,
+            policy=chosen.policy,
+        )
     return HocketProcessGroup(communicator)
 
 

@@ -1,0 +1,268 @@
+"""How the ranks of a job on several hosts come together.
+
+Rank 0 starts the server (`hocket.boot.control_server`) next to itself; everyone finds it at MASTER_ADDR, at the first
+port behind MASTER_PORT that was free (MASTER_PORT itself is torch's), or at $HOCKET_CONTROL.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from hocket import _native
+from hocket.boot.connecting import Place, connect_once
+from hocket.boot.control import ControlConnection, Member, Messages
+from hocket.boot.environment import World
+from hocket.boot.helper import ServerTask, start_helper
+from hocket.boot.sealed import ProtocolError, WrongServer
+from hocket.boot.secret import find_secret
+from hocket.boot.sockets import Interface, listen, resolve
+from hocket.errors import BootstrapMismatch, CommTimeout, PeerFailure
+
+_NUM_PORTS = 8
+_RETRY_S = 0.05
+_PORT_TAKEN_S = 2.0  # by the server of a job that has just ended
+_OTHER_KEY_S = 5.0  # that a server of this job with another secret is looked at before that is an error
+_GRACE_S = 2.0  # the server has the same deadline, and knows who is missing
+
+
+def connect(world: World, generation: int, timeout: float, version: str) -> ControlConnection:
+    """Meet all ranks of a job that spans hosts, at the place that the launcher's variables name.
+
+    Args:
+        world: this process's place.
+        generation: how many times this process was connected before.
+        timeout: seconds.
+        version: of hocket, equal on all ranks.
+
+    Raises:
+        BootstrapMismatch: the variables, or the ranks, contradict each other; or no port is free.
+        CommTimeout: some rank never arrived; the error names it.
+        PeerFailure: a rank died meanwhile.
+    """
+    deadline = time.monotonic() + timeout
+    address, ports = _find_address()
+    job = f"{world.job_of_all_hosts}/{generation}"
+    if world.rank != 0:
+        return connect_to(address, ports, job, world, timeout, version)
+    with _start_server(address, ports, world.size, job, timeout) as server:
+        # A server of an earlier job of that name may listen at another of these ports.
+        return connect_to(address, [server.port], job, world, max(0.0, deadline - time.monotonic()), version)
+
+
+@dataclass(frozen=True)
+class StartedServer(AbstractContextManager["StartedServer"]):
+    """A server that this process has started, and that waits for the ranks as long as it is held.
+
+    It is held until rank 0 has come to it, or has failed to: then nobody else needs to wait.
+
+    Args:
+        address, port: where it listens, for `connect_to`.
+        held: is closed.
+    """
+
+    address: str
+    port: int
+    held: IO[bytes]
+
+    def __exit__(self, *_: object) -> None:
+        self.held.close()
+
+
+def start_server(size: int, job: str, timeout: float, is_at_master: bool) -> StartedServer:
+    """Start a server next to this process, where the ranks are told of it in another way than by the launcher.
+
+    It listens at $HOCKET_CONTROL, or at any free port if that one is taken or the variable is not set.
+
+    Args:
+        size, job, timeout: of those who will come.
+        is_at_master: whether this process is on the host that MASTER_ADDR and HOCKET_CONTROL name.
+
+    Raises:
+        BootstrapMismatch: HOCKET_CONTROL is malformed.
+    """
+    address, ports = socket.gethostname(), [0]
+    if is_at_master and "HOCKET_CONTROL" in os.environ:
+        address, named = _find_address()
+        ports = [*named, 0]
+    elif is_at_master:
+        address = os.environ.get("MASTER_ADDR") or address
+    return _start_server(address, ports, size, job, timeout)
+
+
+def connect_to(
+    address: str, ports: Sequence[int], job: str, world: World, timeout: float, version: str
+) -> ControlConnection:
+    """Meet all ranks of a job at the server that rank 0 has started, or is about to; the rest is as for `connect`."""
+    deadline = time.monotonic() + timeout
+    certificate = os.environ.get("HOCKET_TLS_CERT") or None
+    place = Place(find_secret(), job, world.size, world.rank, certificate=certificate)
+    connection = _find_server(address, ports, place, deadline)
+    try:
+        hello = {
+            "size": world.size,
+            "version": version,
+            "local_rank": world.local_rank,
+            "local_size": world.local_size,
+            "host": host_identity(),
+            "place": f"{socket.gethostname()}, pid {os.getpid()}",
+        }
+        connection.send("hello", hello)
+        welcome = _await_welcome(connection, deadline, timeout)
+        _check_hosts(welcome["members"])
+    except BaseException:
+        connection.socket.close()
+        raise
+    members = [Member(each["host"], each["address"], each["local_rank"], each["place"]) for each in welcome["members"]]
+    return ControlConnection(connection, members, welcome["nonce"])
+
+
+def host_identity() -> str:
+    """Name what has to be equal for two processes to share memory: machine, boot, namespaces and user."""
+    named = os.environ.get("HOCKET_HOST")
+    if named:
+        if not named.isprintable():  # which bytes that are no UTF-8 are not
+            raise BootstrapMismatch(f"HOCKET_HOST={named!r} must be printable text")
+        return named
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return " ".join([boot, os.readlink("/proc/self/ns/net"), os.readlink("/proc/self/ns/pid"), str(os.getuid())])
+
+
+def _find_address() -> tuple[str, Sequence[int]]:
+    named = os.environ.get("HOCKET_CONTROL")
+    if named is not None:
+        host, _, port = named.rpartition(":")
+        if not host or not port.isdigit():
+            raise BootstrapMismatch(f"HOCKET_CONTROL={named!r} must be HOST:PORT, as in node0:29600")
+        return host.strip("[]"), [int(port)]
+    host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    if not host or not port.isdigit():
+        raise BootstrapMismatch(
+            "this job spans several hosts: set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port, equal "
+            "on all ranks (mpirun takes -x MASTER_ADDR -x MASTER_PORT), or HOCKET_CONTROL to HOST:PORT"
+        )
+    return host, range(int(port) + 1, int(port) + 1 + _NUM_PORTS)
+
+
+def _start_server(address: str, ports: Sequence[int], size: int, job: str, timeout: float) -> StartedServer:
+    secret, files = find_secret(), _tls_files()
+    listeners = listen(address, ports, min(timeout, _PORT_TAKEN_S))
+    try:
+        fds = [listener.fileno() for listener in listeners]
+        task = ServerTask(fds, size, job, timeout, secret.key.hex(), files)
+        held = start_helper("hocket.boot.control_server", task)
+        return StartedServer(address, listeners[0].getsockname()[1], held)
+    finally:
+        for listener in listeners:
+            listener.close()
+
+
+def _tls_files() -> list[str | None] | None:
+    """Return the paths of certificate and key, where TLS is asked for; BootstrapMismatch where they cannot be used."""
+    certificate, key = os.environ.get("HOCKET_TLS_CERT"), os.environ.get("HOCKET_TLS_KEY")
+    if not certificate:
+        return None
+    from hocket.boot.tls import TlsFiles  # the module is large, and few ask for it
+
+    TlsFiles(certificate, key).server_side()
+    return [os.path.abspath(certificate), key and os.path.abspath(key)]
+
+
+def _find_server(address: str, ports: Sequence[int], place: Place, deadline: float) -> Messages:
+    """Return a connection to the server of this job, which may not be there yet."""
+    first_refused_s: float | None = None  # by a server of this job
+    interfaces: list[Interface] = []
+    while True:
+        telling: Exception | None = None  # of what went wrong in this round, what tells most
+        refusal: WrongServer | None = None
+        try:
+            interfaces = interfaces or resolve(address, deadline - time.monotonic())
+        except OSError as error:
+            telling = error
+        for interface, port in itertools.product(interfaces, ports):
+            try:
+                connection, end = connect_once(interface, port, place, deadline)
+            except (OSError, ProtocolError) as error:
+                if telling is None or _tells_more(error, telling):
+                    telling = error
+                if isinstance(error, WrongServer) and error.is_of_job:
+                    refusal = error
+            else:
+                return Messages(connection, end, place)
+            _native.progress()
+            if time.monotonic() > deadline:
+                break
+        now = time.monotonic()
+        first_refused_s = None if refusal is None else now if first_refused_s is None else first_refused_s
+        if first_refused_s is not None and (now - first_refused_s > _OTHER_KEY_S or now > deadline):
+            raise BootstrapMismatch(f"rank {place.rank} cannot join the job at {address}: {refusal}")
+        if now > deadline:
+            raise CommTimeout(
+                f"rank {place.rank}: rank 0 never arrived: found no server for this job at {address}, ports "
+                f"{ports[0]} to {ports[-1]} ({telling}); MASTER_ADDR and MASTER_PORT must be those of rank 0's host",
+                (0,),
+            )
+        time.sleep(_RETRY_S)
+
+
+def _tells_more(error: Exception, other: Exception) -> bool:
+    """Whether a user is helped more by this error of a connection: that nobody listens somewhere says least."""
+    return _weight(error) > _weight(other)
+
+
+def _weight(error: Exception) -> int:
+    return next(
+        at for at, kind in enumerate((ConnectionRefusedError, OSError, ProtocolError)) if isinstance(error, kind)
+    )
+
+
+def _await_welcome(connection: Messages, deadline: float, timeout: float) -> Mapping[str, Any]:
+    """Wait until all ranks have come."""
+    connection.socket.settimeout(_RETRY_S)
+    while True:
+        try:
+            kind, content = connection.receive_one()
+        except TimeoutError:
+            _native.progress()
+            if time.monotonic() > deadline + _GRACE_S:
+                raise CommTimeout(f"not all ranks arrived within {timeout:g} s") from None
+            continue
+        except (OSError, ProtocolError) as error:
+            raise PeerFailure(f"rank 0 is gone, the control connection to it has ended: {error}", (0,)) from None
+        match kind:
+            case "welcome":
+                connection.socket.settimeout(None)
+                welcome: Mapping[str, Any] = content
+                return welcome
+            case "refused":
+                raise BootstrapMismatch(content)
+            case "missing":
+                names = f"rank{'s' if len(content) > 1 else ''} {', '.join(map(str, content))}"
+                raise CommTimeout(f"{names} never arrived within {timeout:g} s", tuple(content))
+            case "gone":
+                raise PeerFailure(f"rank {content} died while the job was starting", (content,))
+
+
+def _check_hosts(members: Sequence[Mapping[str, Any]]) -> None:
+    """Check that the launcher's local ranks are those that share a host."""
+    hosts: dict[str, list[int]] = {}
+    for rank, member in enumerate(members):
+        hosts.setdefault(member["host"], []).append(rank)
+    for ranks in hosts.values():
+        sizes = {members[rank]["local_size"] for rank in ranks}
+        if sizes != {len(ranks)}:
+            raise BootstrapMismatch(
+                f"ranks {ranks} are on one host ({members[ranks[0]]['place']}), but their launchers say that there are "
+                f"{' or '.join(map(str, sorted(sizes)))} of them (LOCAL_WORLD_SIZE)"
+            )
+        if sorted(members[rank]["local_rank"] for rank in ranks) != list(range(len(ranks))):
+            raise BootstrapMismatch(
+                f"the local ranks of ranks {ranks}, on one host, are not 0 to {len(ranks) - 1}: LOCAL_RANK is wrong"
+            )
