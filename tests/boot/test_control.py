@@ -241,7 +241,9 @@ def test_ranks_that_there_are_not_are_told(serve: Callable[..., Any], rank: int)
     other.hello()
     assert_names(other.read()["refused"], f"rank {rank}", "2 ranks")
     assert other.is_over()
-    meet(port)
+    first = Peer(port)  # which comes later
+    first.hello()
+    assert_names(first.read()["refused"], f"rank {rank}", "2 ranks")
 
 
 def test_why_a_rank_cannot_start_is_told_to_the_others(serve: Callable[..., Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
@@ -15,7 +16,7 @@ from hocket.boot.connecting import Place
 from hocket.boot.control import ControlConnection, Member, Messages
 from hocket.boot.sealed import RankEnd, ServerEnd
 from hocket.boot.secret import Secret
-from hocket.errors import HocketError, InvalidArgument, PeerFailure, ResourceExhausted
+from hocket.errors import CommTimeout, HocketError, InvalidArgument, PeerFailure, ResourceExhausted
 
 from ..naming import raises
 
@@ -35,7 +36,8 @@ class Server:
         self._came: list[bytes] = []
 
     def flush(self) -> None:
-        self.connection.sendall(self.end.outgoing)
+        if self.end.outgoing:  # the other end may have left
+            self.connection.sendall(self.end.outgoing)
         self.end.outgoing.clear()
 
     def take_in(self) -> None:
@@ -52,8 +54,8 @@ class Server:
         return json.loads(self._came.pop(0))
 
 
-@pytest.fixture
-def ends() -> Iterator[tuple[ControlConnection, Server]]:
+@contextlib.contextmanager
+def connected(*with_welcome: bytes) -> Iterator[tuple[ControlConnection, Server]]:
     ours, others = socket.socketpair()
     others.settimeout(DEADLINE_S)
     server, place = Server(others), Place(SECRET, "j", 3, 1)
@@ -65,10 +67,22 @@ def ends() -> Iterator[tuple[ControlConnection, Server]]:
     server.take_in()
     rank.take_in(ours.recv(1 << 16))
     members = [Member("host", "127.0.0.1", each, f"place {each}") for each in range(3)]
+    messages = Messages(ours, rank, place)
+    if with_welcome:
+        for message in (b'{"missing": []}', *with_welcome):
+            server.end.send(message)
+        server.flush()
+        messages.receive_one()
     with others:
-        connection = ControlConnection(Messages(ours, rank, place), members, "nonce")
+        connection = ControlConnection(messages, members, "nonce")
         yield connection, server
         connection.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[ControlConnection, Server]]:
+    with connected() as both:
+        yield both
 
 
 NEVER_SAID: dict[str, Any] = {
@@ -105,6 +119,42 @@ def test_what_no_server_says_ends_the_connection(ends: tuple[ControlConnection, 
         connection.exchange("text", DEADLINE_S)
     connection._thread.join(DEADLINE_S)
     assert not connection._thread.is_alive()
+
+
+def test_what_came_with_the_welcome_is_heard() -> None:
+    """A death that is told in the same packet."""
+    with connected(b'{"gone": 2}') as (connection, _), raises(PeerFailure, names=("rank 2", "place 2")) as caught:
+        connection.exchange("text", DEADLINE_S)
+    assert caught.value.ranks == (2,)
+
+
+def test_why_another_rank_cannot_start_is_heard(ends: tuple[ControlConnection, Server]) -> None:
+    connection, server = ends
+    server.send(b'{"failed": {"rank": 2, "text": "memory"}}')
+    with raises(PeerFailure, names=("rank 2", "place 2", "memory")) as caught:
+        connection.exchange("text", DEADLINE_S)
+    assert caught.value.ranks == (2,)
+
+
+@pytest.mark.parametrize("failure", [None, OSError("no memory \udcff"), PeerFailure("rank 2 died", (2,))])
+def test_who_leaves_says_why_it_cannot_start(
+    ends: tuple[ControlConnection, Server], failure: BaseException | None
+) -> None:
+    connection, server = ends
+    connection.close(failure)
+    if isinstance(failure, OSError):  # of a death the others hear by themselves
+        assert "no memory" in server.read()["failed"]
+    assert server.read() == {"bye": None}
+
+
+def test_texts_are_bounded_as_they_are_sent(ends: tuple[ControlConnection, Server]) -> None:
+    connection, server = ends
+    for text in ("a" * 131_073, "\0" * 30_000, "\U0001f41f" * 20_000):
+        with pytest.raises(ResourceExhausted):
+            connection.exchange(text, DEADLINE_S)
+    with pytest.raises(CommTimeout):
+        connection.exchange("half a character \ud800", 0.01)
+    assert "half a character" in server.read()["exchange"]
 
 
 @pytest.mark.parametrize("seq", [0, 1, 255, 256, 1 << 32, (1 << 64) - 1])

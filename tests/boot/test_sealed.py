@@ -247,6 +247,27 @@ def test_another_certificate_is_refused(certificate: TlsFiles, tmp_path: Path) -
     assert not rank.is_proven and not server.is_proven
 
 
+def test_a_certificate_that_ours_has_signed_is_not_ours(certificate: TlsFiles, tmp_path: Path) -> None:
+    key, request, signed = (str(tmp_path / name) for name in ("key.pem", "request.pem", "signed.pem"))
+    new = ["openssl", "req", "-newkey", "ed25519", "-nodes", "-subj", "/CN=other", "-keyout", key, "-out", request]
+    subprocess.run(new, check=True, capture_output=True)
+    sign = ["openssl", "x509", "-req", "-in", request, "-CA", certificate.certificate, "-CAkey", str(certificate.key)]
+    subprocess.run([*sign, "-CAcreateserial", "-out", signed], check=True, capture_output=True, cwd=tmp_path)
+    server = ServerEnd(SECRET, JOB, TlsFiles(signed, key).server_side().begin())
+    rank = RankEnd(SECRET, JOB, 4, 2, tls=TlsFiles(certificate.certificate, None).rank_side())
+    with raises(WrongServer, names=("HOCKET_TLS_CERT",)) as caught:
+        proven(server, rank)
+    assert caught.value.is_of_job and not server.is_proven
+
+
+def test_nobody_is_asked_for_a_pass_phrase(certificate: TlsFiles, tmp_path: Path) -> None:
+    encrypted = str(tmp_path / "encrypted.pem")
+    command = ["openssl", "pkey", "-in", str(certificate.key), "-aes256", "-passout", "pass:secret", "-out", encrypted]
+    subprocess.run(command, check=True, capture_output=True)
+    with raises(BootstrapMismatch, names=("HOCKET_TLS_KEY", encrypted)):
+        TlsFiles(certificate.certificate, encrypted).server_side()
+
+
 @pytest.mark.parametrize("who", ["server", "rank"])
 def test_one_side_alone_has_a_certificate(certificate: TlsFiles, who: str) -> None:
     server = ServerEnd(SECRET, JOB, certificate.server_side().begin() if who == "server" else None)

@@ -136,7 +136,7 @@ class ControlConnection:
             return
         self._leaves = True
         self._send_notices()
-        if failure is not None:
+        if failure is not None and not isinstance(failure, PeerFailure):  # of which the others hear from its source
             self._send("failed", _sendable(f"{type(failure).__name__}: {failure}")[:MOST_TEXT])
         self._send("bye", None)
         self._connection.socket.close()

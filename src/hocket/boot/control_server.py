@@ -229,7 +229,7 @@ class ControlServer:
                 self._close(connection)
                 return
             except Exception as error:  # it says what none says; even a mistake of ours ends this connection alone
-                self._refuse(connection, f"{type(error).__name__}: {error}")
+                self._refuse(connection, str(error) if isinstance(error, ProtocolError) else repr(error))
                 self._close(connection)
                 return
         self._flush(connection)
@@ -248,7 +248,9 @@ class ControlServer:
     def _take_in(self, connection: _Connection, message: bytes) -> None:
         rank = connection.end.rank
         if rank >= self._task.size:
-            raise ProtocolError(f"rank {rank} is none of this job, which has {self._task.size} ranks on rank 0's host")
+            contradiction = f"rank {rank} is none of this job, of which rank 0 says that it has {self._task.size} ranks"
+            self._job.refuse(contradiction)
+            raise ProtocolError(contradiction)
         if connection.end.role == Role.PMI:
             self._take_in_pmi(connection, message)
             return

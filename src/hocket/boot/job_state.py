@@ -83,6 +83,7 @@ class JobState:
         self._ranks: dict[int, _Rank] = {}
         self._has_begun = False  # rank 0 has come, for which all others look
         self._is_given_up = False
+        self._refusal: str | None = None  # why the job cannot start
         self.is_complete = False
         """Whether all ranks have come."""
         self.is_closed = False
@@ -136,20 +137,9 @@ class JobState:
         """
         if self.is_complete:
             return f"rank {rank} comes too late: all {self._size} ranks of this job had arrived before"
-        reason = None
-        if hello["size"] != self._size:
-            reason = f"rank {rank} says that the job has {hello['size']} ranks, rank 0 says {self._size}"
-        elif rank in self._ranks:
-            reason = f"two processes say that they are rank {rank}"
-        elif self._ranks:
-            number, first = next(iter(self._ranks.items()))
-            if hello["version"] != first.hello["version"]:
-                reason = (
-                    f"rank {number} has hocket {first.hello['version']}, rank {rank} has {hello['version']}: install "
-                    "one version on all hosts"
-                )
+        reason = self._refusal or self._contradiction(rank, hello)
         if reason is not None:
-            self._send_all("refused", reason)
+            self.refuse(reason)
             return reason
         self._has_begun |= rank == 0
         self._ranks[rank] = _Rank(hello, address, own_address)
@@ -159,6 +149,25 @@ class JobState:
             facts = [{**each.hello, "address": addresses[number]} for number, each in sorted(self._ranks.items())]
             self._send_all("welcome", {"nonce": os.urandom(16).hex(), "members": facts})
         return None
+
+    def _contradiction(self, rank: int, hello: Mapping[str, Any]) -> str | None:
+        if hello["size"] != self._size:
+            return f"rank {rank} says that the job has {hello['size']} ranks, rank 0 says {self._size}"
+        if rank in self._ranks:
+            return f"two processes say that they are rank {rank}"
+        for number, other in self._ranks.items():
+            if hello["version"] != other.hello["version"]:
+                return (
+                    f"rank {number} has hocket {other.hello['version']}, rank {rank} has {hello['version']}: install "
+                    "one version on all hosts"
+                )
+        return None
+
+    def refuse(self, reason: str) -> None:
+        """Tell all that have come or will come that the job cannot start, unless it has."""
+        if not self.is_complete:
+            self._refusal = reason
+            self._send_all("refused", reason)
 
     def _addresses(self) -> dict[int, str]:
         """At which each rank can be reached: as its connection shows, or, on this host, as the others' ones show us."""

@@ -47,14 +47,13 @@ def connect(world: World, generation: int, timeout: float, version: str) -> Cont
         CommTimeout: some rank never arrived; the error names it.
         PeerFailure: a rank died meanwhile.
     """
-    deadline = time.monotonic() + timeout
     address, ports = _find_address()
     job = f"{world.job_of_all_hosts}/{generation}"
     if world.rank != 0:
         return connect_to(address, ports, job, world, timeout, version)
     with _start_server(address, ports, world.size, job, timeout) as server:
         # A server of an earlier job of that name may listen at another of these ports.
-        return connect_to(address, [server.port], job, world, max(0.0, deadline - time.monotonic()), version)
+        return connect_to(address, [server.port], job, world, timeout, version)
 
 
 @dataclass(frozen=True)
@@ -104,16 +103,16 @@ def connect_to(
     deadline = time.monotonic() + timeout
     certificate = os.environ.get("HOCKET_TLS_CERT") or None
     place = Place(find_secret(), job, world.size, world.rank, certificate=certificate)
+    hello = {
+        "size": world.size,
+        "version": version,
+        "local_rank": world.local_rank,
+        "local_size": world.local_size,
+        "host": host_identity(),
+        "place": f"{socket.gethostname()}, pid {os.getpid()}",
+    }
     connection = _find_server(address, ports, place, deadline)
     try:
-        hello = {
-            "size": world.size,
-            "version": version,
-            "local_rank": world.local_rank,
-            "local_size": world.local_size,
-            "host": host_identity(),
-            "place": f"{socket.gethostname()}, pid {os.getpid()}",
-        }
         connection.send("hello", hello)
         welcome = _await_welcome(connection, deadline, timeout)
         _check_hosts(welcome["members"])
