@@ -82,8 +82,11 @@ class WrongResult(HocketError, RuntimeError):
     """An operation gave something else than it has to; names the place, what was there, and what had to be."""
 
 
-class CommTimeout(HocketError, TimeoutError):
-    """An operation did not complete in its time; the message and `ranks` name who is missing."""
+class CommTimeout(HocketError, TimeoutError, RuntimeError):
+    """An operation did not complete in its time; the message and `ranks` name who is missing.
+
+    A RuntimeError as well: that is what torch.distributed raises over gloo, and programs catch.
+    """
 
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(message)

@@ -61,24 +61,31 @@ def init_process_group(
 
 
 def monitored_barrier(
-    group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False, *, backend: str | None = None
+    group: Any = None,
+    timeout: timedelta | float | None = None,
+    wait_all_ranks: bool = False,
+    *,
+    backend: str | None = None,
 ) -> None:
     """Wait for all ranks; every rank that waited in vain learns which others did not come.
 
     torch.distributed's own asks for gloo by name.
 
     Args:
-        group: a process group of backend "hocket"; None: the default one.
-        timeout: None: that of the group.
+        group: a process group of backend "hocket"; None: the default one. Who is not in it returns at once.
+        timeout: a number is one of seconds; None: that of the group.
         wait_all_ranks: whatever it says, the error names all ranks that are missing.
         backend: the library that carries it.
 
     Raises:
         CommTimeout: naming them.
     """
+    if torch.distributed.distributed_c10d._rank_not_in_group(group):
+        return
     _check(backend, [group])
+    limit = timedelta(seconds=timeout) if isinstance(timeout, (int, float)) else timeout
     with on_backend(backend):
-        process_group_of(group).monitored_barrier(timeout, wait_all_ranks)
+        process_group_of(group).monitored_barrier(limit, wait_all_ranks)
 
 
 class P2POp(torch.distributed.P2POp):

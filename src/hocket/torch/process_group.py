@@ -25,7 +25,7 @@ from torch._C._distributed_c10d import (
 
 from hocket import _native
 from hocket.comm import Communicator
-from hocket.errors import InvalidArgument, UnsupportedDtype
+from hocket.errors import CommTimeout, InvalidArgument, UnsupportedDtype
 from hocket.session import check_reach, connect_ranks
 from hocket.torch.backward import BackwardDrain, in_backward
 from hocket.torch.meeting import arrange_meeting
@@ -37,6 +37,7 @@ from hocket.torch.timeouts import take_part_in_set_pg_timeout
 from hocket.torch.untraced import untraced
 from hocket.torch.work import AnySourceWork, HocketWork, JoinedWork
 
+_LEAST_LIMIT_S = 0.001  # a limit of zero seconds is that of one look
 _REDUCTIONS = {
     dist.ReduceOp.SUM: "sum",
     dist.ReduceOp.PRODUCT: "prod",
@@ -123,9 +124,25 @@ class HocketProcessGroup(dist.ProcessGroup):
         """Wait for all ranks; every rank that waited in vain learns which others did not come.
 
         Raises:
-            CommTimeout: naming them; whatever `wait_all_ranks` says, all of them.
+            CommTimeout: naming them, in gloo's words and in ours; whatever `wait_all_ranks` says, all of them.
         """
-        self.communicator.barrier(timeout=timeout.total_seconds() if timeout else None, backend=wanted_backend())
+        limit_s = self._timeout_s if timeout is None else max(timeout.total_seconds(), _LEAST_LIMIT_S)
+        try:
+            self.communicator.barrier(timeout=limit_s, backend=wanted_backend())
+        except CommTimeout as error:
+            raise CommTimeout(f"{self._as_gloo_says(error, limit_s)}: {error}", error.ranks) from error
+
+    def _as_gloo_says(self, error: CommTimeout, limit_s: float | None) -> str:
+        """What programs look for; gloo's rank 0 asks the others, one by one."""
+        if self.rank() != 0:
+            return (
+                f"Rank {self.rank()} successfully reached monitoredBarrier, but received errors while waiting for "
+                "send/recv from rank 0"
+            )
+        if limit_s == _LEAST_LIMIT_S:
+            return "Rank 0 timed out in monitoredBarrier"
+        ranks = ", ".join(map(str, error.ranks))
+        return f"Rank{'s' if len(error.ranks) > 1 else ''} {ranks} failed to pass monitoredBarrier"
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HocketWork:
         return self._issue(
