@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import BuiltinCommHookType
 from torch.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
 from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as local_sgd
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
@@ -221,6 +222,13 @@ def compressed(model: DistributedDataParallel, optimizer: torch.optim.Optimizer)
     model.register_comm_hook(state, power_sgd.powerSGD_hook)
 
 
+def builtin_hook(name: str) -> Callable[[DistributedDataParallel, torch.optim.Optimizer], None]:
+    def prepare(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
+        model._register_builtin_comm_hook(getattr(BuiltinCommHookType, name))
+
+    return prepare
+
+
 def own_hook(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
     """A part of the sums, then all of them, and a callback of the last future."""
 
@@ -358,6 +366,7 @@ MODES = {
     **{f"{options}-{step.__name__}": Mode(given, step=step)
        for options, given in (("small", _SMALL), ("static", _STATIC)) for step in _STEPS},
     **{f"two-reentrant-{step.__name__}": Mode(_SMALL, recomputed="two", reentrant=True, step=step) for step in _STEPS},
+    **{f"hook-built-in-{name}": Mode(_SMALL, prepare=builtin_hook(name)) for name in BuiltinCommHookType.__members__},
     **{f"hook-{kind.name}": Mode(_SMALL, prepare=comm_hook(kind)) for kind in DDPCommHookType},
     **{f"{hook.__name__}{suffix}": Mode(options, **recomputed, prepare=hook) for hook in _OWN_HOOKS
        for suffix, options, recomputed in (("", _SMALL, {}), ("-static", _STATIC, {}),

@@ -73,6 +73,11 @@ def reductions(rank: int, size: int) -> Iterator[Result]:
             tensors = [torch.arange(5).to(dtype) + rank, torch.full((2, 2), 3 + rank, dtype=dtype)]
             dist.all_reduce_coalesced(tensors, op)
             yield f"all_reduce_coalesced {op} {dtype}", tensors
+    for op in ("SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"):
+        x, out = torch.tensor([True, False, rank == 0, rank == 1]), torch.zeros(2, dtype=torch.bool)
+        dist.reduce_scatter_single(out, x.repeat(size)[: 2 * size], getattr(dist.ReduceOp, op))
+        dist.all_reduce(x, getattr(dist.ReduceOp, op))
+        yield f"bool {op}", [x, out]
     x = torch.sparse_coo_tensor([[0, rank, 3], [1, 0, rank]], torch.tensor([1.0, 2.0, 3.0 + rank]), (5, 4))
     dist.all_reduce(x)
     yield "sparse", [x.to_dense()]

@@ -118,6 +118,18 @@ def test_every_form_gives_what_gloo_gives(tmp_path: Path, num_ranks: int) -> Non
 
 
 @pytest.mark.timeout(200)
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_types_that_are_carried_as_others_and_lists_of_a_wrong_length(num_ranks: int) -> None:
+    assert run(num_ranks, "carried_types.py").count("done") == num_ranks
+
+
+@full
+@pytest.mark.timeout(200)
+def test_types_and_lists_on_two_hosts() -> None:
+    assert run_on_two_hosts(1, "carried_types.py").count("done") == 2
+
+
+@pytest.mark.timeout(200)
 def test_two_hosts(tmp_path: Path) -> None:
     """Between hosts gloo carries what shared memory cannot: its own results, bit by bit."""
     assert run(2, "forms.py", "gloo", str(tmp_path)).count("done") == 2

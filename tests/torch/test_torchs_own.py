@@ -19,7 +19,6 @@ SAMPLE = (
     "test_monitored_barrier_gloo",
     "test_monitored_barrier_gloo_rank_0_timeout",
     "test_monitored_barrier_gloo_subgroup",
-    "test_new_subgroups_by_enumeration",
     "test_scatter_object_list",
     "test_send_recv_any_source_autograd_profiler",
     "test_send_recv_with_tag_torch_profiler",

@@ -48,6 +48,6 @@ def communicator(group: Any = None) -> Communicator:
 
 def _create_process_group(options: Any, backend_options: Any) -> Any:
     # Imported at first use: `import torch` must stay as fast as it was.
-    from hocket.torch.process_group import create_process_group
+    from hocket.torch.creation import create_process_group
 
     return create_process_group(options, backend_options)

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -25,15 +24,13 @@ from torch._C._distributed_c10d import (
 
 from hocket import _native
 from hocket.comm import Communicator
-from hocket.errors import CommTimeout, InvalidArgument, UnsupportedDtype
-from hocket.session import check_reach, connect_ranks
+from hocket.errors import CommTimeout, HocketError, InvalidArgument, UnsupportedDtype
 from hocket.torch.backward import BackwardDrain, in_backward
-from hocket.torch.meeting import arrange_meeting
-from hocket.torch.options import Options, wanted_backend
+from hocket.torch.carried import bring_back, movable, reducible, reduction_of
+from hocket.torch.options import wanted_backend
 from hocket.torch.profile import profiled
 from hocket.torch.sparse import reduce_sparse
 from hocket.torch.tensors import items_of_splits, pack, unpack
-from hocket.torch.timeouts import take_part_in_set_pg_timeout
 from hocket.torch.untraced import untraced
 from hocket.torch.work import AnySourceWork, HocketWork, JoinedWork
 
@@ -97,25 +94,27 @@ class HocketProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None, *args: Any) -> HocketWork:
         opts, x = opts or AllreduceOptions(), _one(tensors)
         if x.is_sparse:
-            call = partial(reduce_sparse, self.communicator, x, _reduction(opts))  # blocks
+            call = partial(reduce_sparse, self.communicator, x, _reduction(opts, x))  # blocks
             return self._issue("sparse_all_reduce", opts, [x], [x], call)
-        return self._issue("all_reduce", opts, [x], [x], partial(self.communicator.all_reduce, x, _reduction(opts)))
+        carried = reducible([x])
+        call = partial(self.communicator.all_reduce, carried[0], _reduction(opts, x))
+        return self._issue("all_reduce", opts, [x], [x], call, finish=bring_back([x], carried))
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> HocketWork:
         opts, xs = opts or AllreduceCoalescedOptions(), list(tensors)
-        return self._issue(
-            "all_reduce_coalesced", opts, xs, xs, partial(self.communicator.all_reduce_coalesced, xs, _reduction(opts))
-        )
+        carried = reducible(xs)
+        call = partial(self.communicator.all_reduce_coalesced, carried, _reduction(opts, xs[0]) if xs else "sum")
+        return self._issue("all_reduce_coalesced", opts, xs, xs, call, finish=bring_back(xs, carried))
 
     def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any) -> HocketWork:
         x = _one(tensors)
-        return self._issue("broadcast", opts, [x], [x], partial(self.communicator.broadcast, x, opts.rootRank))
+        return self._issue("broadcast", opts, [x], [x], partial(self.communicator.broadcast, movable(x), opts.rootRank))
 
     def reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> HocketWork:
         x = _one(tensors)
-        return self._issue(
-            "reduce", opts, [x], [x], partial(self.communicator.reduce, x, opts.rootRank, _reduction(opts))
-        )
+        carried = reducible([x])
+        call = partial(self.communicator.reduce, carried[0], opts.rootRank, _reduction(opts, x))
+        return self._issue("reduce", opts, [x], [x], call, finish=bring_back([x], carried))
 
     def barrier(self, opts: Any = None) -> HocketWork:
         return self._issue("barrier", opts or BarrierOptions(), [], [], self.communicator.barrier)
@@ -150,7 +149,7 @@ class HocketProcessGroup(dist.ProcessGroup):
             opts or AllgatherOptions(),
             [input],
             [output],
-            partial(self.communicator.all_gather, output, input),
+            partial(self.communicator.all_gather, movable(output), movable(input)),
         )
 
     all_gather_single = _allgather_base
@@ -158,14 +157,14 @@ class HocketProcessGroup(dist.ProcessGroup):
     def allgather(
         self, output_lists: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> HocketWork:
-        outputs, x = list(_one(output_lists)), _one(inputs)
+        outputs, x = self._one_per_rank(_one(output_lists), "all_gather", "outputs"), _one(inputs)
         counts = [output.numel() for output in outputs]
-        flat = x.new_empty(sum(counts))
+        flat = movable(x).new_empty(sum(counts))
         # Every rank has the same list of shapes, so all take the same of the two.
         if len(set(counts)) == 1:
-            call = partial(self.communicator.all_gather, flat, x)
+            call = partial(self.communicator.all_gather, flat, movable(x))
         else:
-            call = partial(self.communicator.all_gatherv, flat, x, counts)
+            call = partial(self.communicator.all_gatherv, flat, movable(x), counts)
         return self._issue(
             "all_gather",
             opts or AllgatherOptions(),
@@ -180,7 +179,7 @@ class HocketProcessGroup(dist.ProcessGroup):
     ) -> HocketWork:
         """Gather several tensors; `output_lists` has for each rank a list of as many."""
         xs, opts = list(inputs), opts or AllgatherOptions()
-        flats = [x.new_empty(self.size() * x.numel()) for x in xs]
+        flats = [movable(x).new_empty(self.size() * x.numel()) for x in xs]
         by_input = list(zip(*output_lists, strict=True))
 
         def finish() -> None:
@@ -192,7 +191,7 @@ class HocketProcessGroup(dist.ProcessGroup):
             opts,
             xs,
             [output for outputs in output_lists for output in outputs],
-            [partial(self.communicator.all_gather, flat, x) for flat, x in zip(flats, xs, strict=True)],
+            [partial(self.communicator.all_gather, flat, movable(x)) for flat, x in zip(flats, xs, strict=True)],
             finish=finish,
         )
 
@@ -204,7 +203,10 @@ class HocketProcessGroup(dist.ProcessGroup):
             opts or AllgatherOptions(),
             list(inputs),
             list(outputs),
-            [partial(self.communicator.all_gather, out, x) for out, x in zip(outputs, inputs, strict=True)],
+            [
+                partial(self.communicator.all_gather, movable(out), movable(x))
+                for out, x in zip(outputs, inputs, strict=True)
+            ],
         )
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
@@ -213,14 +215,14 @@ class HocketProcessGroup(dist.ProcessGroup):
         self, output_lists: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any
     ) -> HocketWork:
         x, is_root = _one(inputs), opts.rootRank == self.rank()
-        outputs = list(_one(output_lists)) if is_root else []
-        flat = x.new_empty(sum(output.numel() for output in outputs)) if is_root else None
+        outputs = self._one_per_rank(_one(output_lists), "gather", "outputs") if is_root else []
+        flat = movable(x).new_empty(sum(output.numel() for output in outputs)) if is_root else None
         return self._issue(
             "gather",
             opts,
             [x],
             outputs,
-            partial(self.communicator.gather, flat, x, opts.rootRank),
+            partial(self.communicator.gather, flat, movable(x), opts.rootRank),
             finish=lambda: unpack(outputs, flat) if flat is not None else None,
         )
 
@@ -228,56 +230,53 @@ class HocketProcessGroup(dist.ProcessGroup):
         self, outputs: Sequence[torch.Tensor], input_lists: Sequence[Sequence[torch.Tensor]], opts: Any
     ) -> HocketWork:
         out = _one(outputs)
-        inputs = list(_one(input_lists)) if opts.rootRank == self.rank() else []
+        is_root = opts.rootRank == self.rank()
+        inputs = self._one_per_rank(_one(input_lists), "scatter", "inputs") if is_root else []
         packed = pack(inputs) if inputs else None
         return self._issue(
             "scatter",
             opts,
             inputs,
             [out],
-            partial(self.communicator.scatter, out, packed, opts.rootRank),
+            partial(self.communicator.scatter, movable(out), packed, opts.rootRank),
         )
 
     def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HocketWork:
         opts = opts or ReduceScatterOptions()
-        return self._issue(
-            "reduce_scatter",
-            opts,
-            [input],
-            [output],
-            partial(self.communicator.reduce_scatter, output, input, _reduction(opts)),
-        )
+        out, x = reducible([output, input])
+        call = partial(self.communicator.reduce_scatter, out, x, _reduction(opts, input))
+        return self._issue("reduce_scatter", opts, [input], [output], call, finish=bring_back([output], [out]))
 
     reduce_scatter_single = _reduce_scatter_base
 
     def reduce_scatter(
         self, outputs: Sequence[torch.Tensor], input_lists: Sequence[Sequence[torch.Tensor]], opts: Any = None
     ) -> HocketWork:
-        out, inputs, opts = _one(outputs), _one(input_lists), opts or ReduceScatterOptions()
-        counts, packed = [x.numel() for x in inputs], pack(inputs)
+        output, opts = _one(outputs), opts or ReduceScatterOptions()
+        inputs = self._one_per_rank(_one(input_lists), "reduce_scatter", "inputs")
+        (out,), packed = reducible([output]), pack(reducible(inputs))
+        counts, reduction = [x.numel() for x in inputs], _reduction(opts, inputs[0])
         if len(set(counts)) == 1:
-            return self._reduce_scatter_base(out, packed, opts)
-        return self._issue(
-            "reduce_scatter",
-            opts,
-            list(inputs),
-            [out],
-            partial(self.communicator.reduce_scatterv, out, packed, counts, _reduction(opts)),
-        )
+            call = partial(self.communicator.reduce_scatter, out, packed, reduction)
+        else:
+            call = partial(self.communicator.reduce_scatterv, out, packed, counts, reduction)
+        return self._issue("reduce_scatter", opts, inputs, [output], call, finish=bring_back([output], [out]))
 
     def reduce_scatter_tensor_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> HocketWork:
         opts = opts or ReduceScatterOptions()
+        carried = reducible(outputs)
         return self._issue_all(
             "reduce_scatter_coalesced",
             opts,
             list(inputs),
             list(outputs),
             [
-                partial(self.communicator.reduce_scatter, out, x, _reduction(opts))
-                for out, x in zip(outputs, inputs, strict=True)
+                partial(self.communicator.reduce_scatter, out, x, _reduction(opts, x))
+                for out, x in zip(carried, reducible(inputs), strict=True)
             ],
+            finish=bring_back(outputs, carried),
         )
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
@@ -299,13 +298,15 @@ class HocketProcessGroup(dist.ProcessGroup):
             opts,
             [input],
             [output],
-            partial(self.communicator.all_to_allv, output, input, out_counts, in_counts),
+            partial(self.communicator.all_to_allv, movable(output), movable(input), out_counts, in_counts),
         )
 
     all_to_all_single = alltoall_base
 
     def alltoall(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None) -> HocketWork:
         # Always with counts: whether this rank's tensors have one shape says nothing of the others'.
+        outputs = self._one_per_rank(outputs, "all_to_all", "outputs")
+        inputs = self._one_per_rank(inputs, "all_to_all", "inputs")
         out_counts, in_counts = [x.numel() for x in outputs], [x.numel() for x in inputs]
         packed = pack(inputs)
         flat = packed.new_empty(sum(out_counts))
@@ -320,12 +321,12 @@ class HocketProcessGroup(dist.ProcessGroup):
 
     def send(self, tensors: Sequence[torch.Tensor], dst: int, tag: int = 0) -> HocketWork:
         with profiled("send", tensors) as event:
-            native = self.communicator.isend(_one(tensors), dst, tag, backend=wanted_backend())
+            native = self.communicator.isend(movable(_one(tensors)), dst, tag, backend=wanted_backend())
         return HocketWork(native, list(tensors), event=event)
 
     def recv(self, tensors: Sequence[torch.Tensor], src: int, tag: int = 0) -> HocketWork:
         with profiled("recv", tensors) as event:
-            native = self.communicator.irecv(_one(tensors), src, tag, backend=wanted_backend())
+            native = self.communicator.irecv(movable(_one(tensors)), src, tag, backend=wanted_backend())
         return HocketWork(native, list(tensors), source=src, event=event)
 
     def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> AnySourceWork:
@@ -337,7 +338,7 @@ class HocketProcessGroup(dist.ProcessGroup):
                 "name the source, or give backend='shm' at both ends (hocket.torch.dist)"
             )
         with profiled("recvAnySource", tensors) as event:  # gloo's name of it
-            return AnySourceWork(self.communicator, x, tag, event)
+            return AnySourceWork(self.communicator, movable(x), tag, event)
 
     recv_any_source = recv_anysource
 
@@ -408,6 +409,19 @@ class HocketProcessGroup(dist.ProcessGroup):
             work.wait()
         return work
 
+    def _one_per_rank(self, tensors: Sequence[torch.Tensor], name: str, what: str) -> list[torch.Tensor]:
+        """Return a list that has to have a tensor for each rank.
+
+        Where it has not, the others, who cannot know, are told by something that does not fit to what they issue.
+        """
+        if len(tensors) != self.size():
+            with suppress(HocketError):
+                self.communicator.barrier(timeout=self._timeout_s)
+            raise InvalidArgument(
+                f"{name} takes as {what} one tensor for each of {self.size()} ranks, not {len(tensors)}"
+            )
+        return list(tensors)
+
     def _limit_s(self, opts: Any) -> float | None:
         return _seconds(opts) or self._timeout_s
 
@@ -417,46 +431,6 @@ class HocketProcessGroup(dist.ProcessGroup):
         if backward:
             self._drain.add(work)
         return work
-
-
-def create_process_group(options: Any, backend_options: Any) -> HocketProcessGroup:
-    """Make the process group that ``init_process_group("hocket")`` and ``new_group`` ask for.
-
-    Args:
-        options: torch's _DistributedBackendOptions: store, group_rank, group_size, timeout, group_id,
-            global_ranks_in_group.
-        backend_options: `Options`, of the first group, or None.
-    """
-    take_part_in_set_pg_timeout(HocketProcessGroup)
-    if backend_options is not None and not isinstance(backend_options, Options):
-        raise InvalidArgument(f"pg_options of the hocket backend must be hocket.torch.Options, not {backend_options!r}")
-    world = dist.group.WORLD
-    if isinstance(world, HocketProcessGroup) and not world.communicator._closed:
-        if backend_options is not None:
-            raise InvalidArgument("a group made from another one has its libraries; pg_options belong to the first one")
-        group = HocketProcessGroup(world.communicator.group(options.global_ranks_in_group))
-        group.set_timeout(options.timeout)
-        return group
-    timeout_s = options.timeout.total_seconds()
-    told = backend_options or (Options(None) if os.environ.get("HOCKET_BACKENDS") else None)
-    # An agreement of a part of the ranks is led by one that need not be where MASTER_ADDR is.
-    leader = (options.global_ranks_in_group or [0])[0]
-    meeting = arrange_meeting(
-        *(options.store, options.group_rank, options.group_size, timeout_s),
-        is_at_master=leader == 0,
-        check=lambda hosts: check_reach(None if told is None else told.backends, hosts),
-    )
-    # Told nothing, the library that every torch has does between hosts what shared memory cannot.
-    chosen = told or Options("shm" if meeting.server is None else ("shm", "gloo"))
-    with meeting.started or nullcontext():
-        communicator = connect_ranks(
-            *(meeting.name, options.group_rank, meeting.hosts),
-            timeout=timeout_s,
-            server=meeting.server,
-            backends=chosen.backends,
-            policy=chosen.policy,
-        )
-    return HocketProcessGroup(communicator)
 
 
 def process_group_of(group: Any = None) -> HocketProcessGroup:
@@ -478,11 +452,11 @@ def _one(items: Sequence[Any]) -> Any:
     return items[0]
 
 
-def _reduction(opts: Any) -> Any:
+def _reduction(opts: Any, x: torch.Tensor) -> Any:
     name = _REDUCTIONS.get(opts.reduceOp.op if hasattr(opts.reduceOp, "op") else opts.reduceOp)
     if name is None:
         raise UnsupportedDtype(f"{opts.reduceOp} is not supported; supported are {', '.join(_REDUCTIONS.values())}")
-    return name
+    return reduction_of(name, x.dtype)
 
 
 def _seconds(opts: Any) -> float | None:

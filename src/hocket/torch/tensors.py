@@ -7,20 +7,21 @@ from collections.abc import Sequence
 import torch
 
 from hocket.errors import InvalidArgument
+from hocket.torch.carried import movable
 
 
 def pack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the items of all tensors, one behind the other."""
     if len({tensor.dtype for tensor in tensors}) > 1:
         raise InvalidArgument(f"all tensors must have one type, not {[str(tensor.dtype) for tensor in tensors]}")
-    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+    return torch.cat([movable(tensor).detach().reshape(-1) for tensor in tensors])
 
 
 def unpack(tensors: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
     """Copy what `pack` made into tensors of the same sizes."""
     parts = torch.split(flat, [tensor.numel() for tensor in tensors])
     for tensor, part in zip(tensors, parts, strict=True):
-        tensor.copy_(part.view(tensor.shape))
+        movable(tensor).copy_(part.view(tensor.shape))
 
 
 def items_of_splits(tensor: torch.Tensor, splits: Sequence[int], size: int) -> list[int]:

@@ -1,0 +1,58 @@
+"""How torch makes a process group of hocket's."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from typing import Any
+
+import torch.distributed as dist
+
+from hocket.errors import InvalidArgument
+from hocket.session import check_reach, connect_ranks
+from hocket.torch.builtin_hooks import take_part_in_builtin_hooks
+from hocket.torch.meeting import arrange_meeting
+from hocket.torch.options import Options
+from hocket.torch.process_group import HocketProcessGroup
+from hocket.torch.timeouts import take_part_in_set_pg_timeout
+
+
+def create_process_group(options: Any, backend_options: Any) -> HocketProcessGroup:
+    """Make the process group that ``init_process_group("hocket")`` and ``new_group`` ask for.
+
+    Args:
+        options: torch's _DistributedBackendOptions: store, group_rank, group_size, timeout, group_id,
+            global_ranks_in_group.
+        backend_options: `Options`, of the first group, or None.
+    """
+    take_part_in_set_pg_timeout(HocketProcessGroup)
+    take_part_in_builtin_hooks(HocketProcessGroup)
+    if backend_options is not None and not isinstance(backend_options, Options):
+        raise InvalidArgument(f"pg_options of the hocket backend must be hocket.torch.Options, not {backend_options!r}")
+    world = dist.group.WORLD
+    if isinstance(world, HocketProcessGroup) and not world.communicator._closed:
+        if backend_options is not None:
+            raise InvalidArgument("a group made from another one has its libraries; pg_options belong to the first one")
+        group = HocketProcessGroup(world.communicator.group(options.global_ranks_in_group))
+        group.set_timeout(options.timeout)
+        return group
+    timeout_s = options.timeout.total_seconds()
+    told = backend_options or (Options(None) if os.environ.get("HOCKET_BACKENDS") else None)
+    # An agreement of a part of the ranks is led by one that need not be where MASTER_ADDR is.
+    leader = (options.global_ranks_in_group or [0])[0]
+    meeting = arrange_meeting(
+        *(options.store, options.group_rank, options.group_size, timeout_s),
+        is_at_master=leader == 0,
+        check=lambda hosts: check_reach(None if told is None else told.backends, hosts),
+    )
+    # Told nothing, the library that every torch has does between hosts what shared memory cannot.
+    chosen = told or Options("shm" if meeting.server is None else ("shm", "gloo"))
+    with meeting.started or nullcontext():
+        communicator = connect_ranks(
+            *(meeting.name, options.group_rank, meeting.hosts),
+            timeout=timeout_s,
+            server=meeting.server,
+            backends=chosen.backends,
+            policy=chosen.policy,
+        )
+    return HocketProcessGroup(communicator)
