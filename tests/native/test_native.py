@@ -57,7 +57,14 @@ def checked(command: list[str], deadline_s: float, environment: dict[str, str] |
 @cache
 def build(flavour: str) -> Path:
     folder = ROOT / "build" / f"native-{flavour}"
-    options = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}", "-DHOCKET_PYTHON=OFF", "-DHOCKET_TESTS=ON"]
+    options = [
+        "-G",
+        "Ninja",
+        f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
+        "-DHOCKET_PYTHON=OFF",
+        "-DHOCKET_TESTS=ON",
+        "-DHOCKET_STRICT=ON",
+    ]
     checked([tool("cmake"), "-S", str(ROOT), "-B", str(folder), *options, *FLAVOURS[flavour]], BUILD_DEADLINE_S)
     checked([tool("cmake"), "--build", str(folder)], BUILD_DEADLINE_S)
     return folder
