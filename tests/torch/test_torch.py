@@ -66,6 +66,23 @@ def test_state_dicts_and_checkpoints_are_those_of_gloo() -> None:
 
 
 @pytest.mark.timeout(200)
+def test_other_devices_have_backends_of_their_own() -> None:
+    assert run(2, "other_devices.py").count("done") == 2
+
+
+def test_every_operation_of_a_group_is_dispatched_by_device() -> None:
+    """A new one in the class is either one of tensors, or named here."""
+    others = {
+        "abort", "allocate_tensor", "getBackendName", "getGroupDesc", "getGroupName", "monitored_barrier",
+        "setGroupDesc", "setGroupName", "set_timeout", "shutdown", "supports_time_estimate", "_get_backend",
+        "_get_sequence_number_for_group", "_set_default_timeout", "_set_sequence_number_for_group",
+    }  # fmt: skip
+    own = {name for name in vars(HocketProcessGroup) if hasattr(torch.distributed.ProcessGroup, name)}
+    own |= {name for name in vars(HocketProcessGroup) if not name.startswith("_")}
+    assert {name for name in own if not name.startswith("__")} - others == set(_OPERATIONS)
+
+
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("backend", ["hocket", "gloo"])
 def test_timeout_that_is_set_later(backend: str) -> None:
     assert run(2, "set_timeout.py", backend) == "over in time\n"

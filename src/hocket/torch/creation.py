@@ -11,6 +11,7 @@ import torch.distributed as dist
 from hocket.errors import InvalidArgument
 from hocket.session import check_reach, connect_ranks
 from hocket.torch.builtin_hooks import take_part_in_builtin_hooks
+from hocket.torch.devices import make_backends, wanted_elsewhere
 from hocket.torch.meeting import arrange_meeting
 from hocket.torch.options import Options
 from hocket.torch.process_group import HocketProcessGroup
@@ -23,20 +24,23 @@ def create_process_group(options: Any, backend_options: Any) -> HocketProcessGro
     Args:
         options: torch's _DistributedBackendOptions: store, group_rank, group_size, timeout, group_id,
             global_ranks_in_group.
-        backend_options: `Options`, of the first group, or None.
+        backend_options: `Options`, of the first group, or those of NCCL where it has another device, or None.
     """
     take_part_in_set_pg_timeout(HocketProcessGroup)
     take_part_in_builtin_hooks(HocketProcessGroup)
-    if backend_options is not None and not isinstance(backend_options, Options):
-        raise InvalidArgument(f"pg_options of the hocket backend must be hocket.torch.Options, not {backend_options!r}")
+    timeout_s = options.timeout.total_seconds()
+    elsewhere = wanted_elsewhere()
+    of_others = None if isinstance(backend_options, Options) else backend_options
+    if of_others is not None:
+        if "nccl" not in elsewhere.values():
+            raise InvalidArgument(f"pg_options of the hocket backend must be hocket.torch.Options, not {of_others!r}")
+        backend_options = None
     world = dist.group.WORLD
     if isinstance(world, HocketProcessGroup) and not world.communicator._closed:
         if backend_options is not None:
             raise InvalidArgument("a group made from another one has its libraries; pg_options belong to the first one")
-        group = HocketProcessGroup(world.communicator.group(options.global_ranks_in_group))
-        group.set_timeout(options.timeout)
-        return group
-    timeout_s = options.timeout.total_seconds()
+        backends = make_backends(elsewhere, options, of_others)
+        return HocketProcessGroup(world.communicator.group(options.global_ranks_in_group), backends, timeout_s)
     told = backend_options or (Options(None) if os.environ.get("HOCKET_BACKENDS") else None)
     # An agreement of a part of the ranks is led by one that need not be where MASTER_ADDR is.
     leader = (options.global_ranks_in_group or [0])[0]
@@ -55,4 +59,4 @@ def create_process_group(options: Any, backend_options: Any) -> HocketProcessGro
             backends=chosen.backends,
             policy=chosen.policy,
         )
-    return HocketProcessGroup(communicator)
+    return HocketProcessGroup(communicator, make_backends(elsewhere, options, of_others))

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -18,6 +18,7 @@ from torch._C._distributed_c10d import (
     AllreduceCoalescedOptions,
     AllreduceOptions,
     AllToAllOptions,
+    Backend,
     BarrierOptions,
     ReduceScatterOptions,
 )
@@ -27,6 +28,7 @@ from hocket.comm import Communicator
 from hocket.errors import CommTimeout, HocketError, InvalidArgument, UnsupportedDtype
 from hocket.torch.backward import BackwardDrain, in_backward
 from hocket.torch.carried import bring_back, movable, reducible, reduction_of
+from hocket.torch.devices import dispatched_by_device
 from hocket.torch.options import wanted_backend
 from hocket.torch.profile import profiled
 from hocket.torch.sparse import reduce_sparse
@@ -47,19 +49,36 @@ _REDUCTIONS = {
 }
 
 
+@dispatched_by_device
 @untraced
 class HocketProcessGroup(dist.ProcessGroup):
-    """The "hocket" backend. Operations are asynchronous unless torch asked for a blocking one."""
+    """The "hocket" backend. Operations are asynchronous unless torch asked for a blocking one.
 
-    def __init__(self, communicator: Communicator) -> None:
+    Args:
+        communicator: of the ranks of the group.
+        elsewhere: backends for what is on other devices, by device.
+        timeout_s: of operations whose call names none; None: that of the communicator.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        elsewhere: Mapping[str, Backend] | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
         super().__init__(communicator.rank, communicator.size)  # type: ignore[call-arg]  # the form without a store
         # torch asks a group which devices it is for (`_device_types`), as when checkpoints are loaded or saved.
-        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, None)
+        kinds = dist.ProcessGroup.BackendType
+        self._register_backend(torch.device("cpu"), kinds.CUSTOM, None)
+        self._elsewhere = dict(elsewhere or {})
+        for device, backend in self._elsewhere.items():
+            kind = kinds.NCCL if backend.name() == "nccl" else kinds.CUSTOM
+            self._register_backend(torch.device(device), kind, backend)
         communicator._check_grad = False  # torch.distributed writes into leaves that require grad, as gloo does
         self.communicator = communicator
         self._drain = BackwardDrain()
         self._group_name = self._group_desc = "undefined"
-        self._timeout_s: float | None = None  # None: that of the communicator
+        self._timeout_s = timeout_s
         self._coalescing: list[HocketWork] | None = None
 
     def getBackendName(self) -> str:
@@ -353,6 +372,8 @@ class HocketProcessGroup(dist.ProcessGroup):
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the time that operations have whose call names none."""
         self._timeout_s = timeout.total_seconds()
+        for backend in self._elsewhere.values():
+            backend.set_timeout(timeout)
 
     _set_default_timeout = set_timeout
 
@@ -365,9 +386,13 @@ class HocketProcessGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """Wait for operations in flight and leave; called by ``dist.destroy_process_group()``."""
+        for backend in self._elsewhere.values():
+            backend.shutdown()
         self.communicator.finalize()
 
     def abort(self) -> None:
+        for backend in self._elsewhere.values():
+            backend.abort()
         self.communicator.abort("the process group was aborted")
         self.communicator._leave(0.0)
 
