@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from hocket.torch.devices import _OPERATIONS
+from hocket.torch.process_group import HocketProcessGroup
+
 from ..naming import assert_names
 from ..program import run_python, start_python
 from ..tier import full, sample

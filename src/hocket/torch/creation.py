@@ -11,7 +11,7 @@ import torch.distributed as dist
 from hocket.errors import InvalidArgument
 from hocket.session import check_reach, connect_ranks
 from hocket.torch.builtin_hooks import take_part_in_builtin_hooks
-from hocket.torch.devices import make_backends, wanted_elsewhere
+from hocket.torch.devices import make_groups, wanted_elsewhere
 from hocket.torch.meeting import arrange_meeting
 from hocket.torch.options import Options
 from hocket.torch.process_group import HocketProcessGroup
@@ -39,8 +39,8 @@ def create_process_group(options: Any, backend_options: Any) -> HocketProcessGro
     if isinstance(world, HocketProcessGroup) and not world.communicator._closed:
         if backend_options is not None:
             raise InvalidArgument("a group made from another one has its libraries; pg_options belong to the first one")
-        backends = make_backends(elsewhere, options, of_others)
-        return HocketProcessGroup(world.communicator.group(options.global_ranks_in_group), backends, timeout_s)
+        groups = make_groups(elsewhere, options, of_others)
+        return HocketProcessGroup(world.communicator.group(options.global_ranks_in_group), groups, timeout_s)
     told = backend_options or (Options(None) if os.environ.get("HOCKET_BACKENDS") else None)
     # An agreement of a part of the ranks is led by one that need not be where MASTER_ADDR is.
     leader = (options.global_ranks_in_group or [0])[0]
@@ -59,4 +59,4 @@ def create_process_group(options: Any, backend_options: Any) -> HocketProcessGro
             backends=chosen.backends,
             policy=chosen.policy,
         )
-    return HocketProcessGroup(communicator, make_backends(elsewhere, options, of_others))
+    return HocketProcessGroup(communicator, make_groups(elsewhere, options, of_others))

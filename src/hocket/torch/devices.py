@@ -43,8 +43,8 @@ def wanted_elsewhere() -> dict[str, str]:
     return {}
 
 
-def make_backends(wanted: Mapping[str, str], options: Any, backend_options: Any) -> dict[str, Backend]:
-    """Make them, as torch would.
+def make_groups(wanted: Mapping[str, str], options: Any, backend_options: Any) -> dict[str, dist.ProcessGroup]:
+    """Make a group of torch's own for each device, with its backend.
 
     Args:
         wanted: names by device.
@@ -55,7 +55,19 @@ def make_backends(wanted: Mapping[str, str], options: Any, backend_options: Any)
         InvalidArgument: one of torch's own that is not for another device than "cpu".
         BackendUnavailable: NCCL is no part of this torch.
     """
-    return {device: _make(device, name, options, backend_options) for device, name in wanted.items()}
+    groups = {}
+    for device, name in wanted.items():
+        backend = _make(device, name, options, backend_options)
+        kind = getattr(dist.ProcessGroup.BackendType, name.upper(), dist.ProcessGroup.BackendType.CUSTOM)
+        group = dist.ProcessGroup(
+            PrefixStore(f"hocket {device}/", options.store), options.group_rank, options.group_size
+        )
+        group._set_default_backend(kind)
+        group._register_backend(torch.device(device), kind, backend)
+        group._set_group_name(options.group_id)
+        group._set_group_desc(f"{device} of a hocket group")
+        groups[device] = group
+    return groups
 
 
 def _make(device: str, name: str, options: Any, backend_options: Any) -> Backend:

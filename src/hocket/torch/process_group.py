@@ -18,7 +18,6 @@ from torch._C._distributed_c10d import (
     AllreduceCoalescedOptions,
     AllreduceOptions,
     AllToAllOptions,
-    Backend,
     BarrierOptions,
     ReduceScatterOptions,
 )
@@ -56,14 +55,14 @@ class HocketProcessGroup(dist.ProcessGroup):
 
     Args:
         communicator: of the ranks of the group.
-        elsewhere: backends for what is on other devices, by device.
+        elsewhere: groups of torch's own for what is on other devices, by device.
         timeout_s: of operations whose call names none; None: that of the communicator.
     """
 
     def __init__(
         self,
         communicator: Communicator,
-        elsewhere: Mapping[str, Backend] | None = None,
+        elsewhere: Mapping[str, dist.ProcessGroup] | None = None,
         timeout_s: float | None = None,
     ) -> None:
         super().__init__(communicator.rank, communicator.size)  # type: ignore[call-arg]  # the form without a store
@@ -71,7 +70,10 @@ class HocketProcessGroup(dist.ProcessGroup):
         kinds = dist.ProcessGroup.BackendType
         self._register_backend(torch.device("cpu"), kinds.CUSTOM, None)
         self._elsewhere = dict(elsewhere or {})
-        for device, backend in self._elsewhere.items():
+        self._backends_elsewhere = [
+            group._get_backend(torch.device(device)) for device, group in self._elsewhere.items()
+        ]
+        for device, backend in zip(self._elsewhere, self._backends_elsewhere, strict=True):
             kind = kinds.NCCL if backend.name() == "nccl" else kinds.CUSTOM
             self._register_backend(torch.device(device), kind, backend)
         communicator._check_grad = False  # torch.distributed writes into leaves that require grad, as gloo does
@@ -372,7 +374,7 @@ class HocketProcessGroup(dist.ProcessGroup):
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the time that operations have whose call names none."""
         self._timeout_s = timeout.total_seconds()
-        for backend in self._elsewhere.values():
+        for backend in self._backends_elsewhere:
             backend.set_timeout(timeout)
 
     _set_default_timeout = set_timeout
@@ -386,12 +388,12 @@ class HocketProcessGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """Wait for operations in flight and leave; called by ``dist.destroy_process_group()``."""
-        for backend in self._elsewhere.values():
+        for backend in self._backends_elsewhere:
             backend.shutdown()
         self.communicator.finalize()
 
     def abort(self) -> None:
-        for backend in self._elsewhere.values():
+        for backend in self._backends_elsewhere:
             backend.abort()
         self.communicator.abort("the process group was aborted")
         self.communicator._leave(0.0)
