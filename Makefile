@@ -76,6 +76,7 @@ format: install
 bench: install
 	$(BIN)/python benchmarks/allreduce_cpu.py
 	$(BIN)/python benchmarks/bcast.py
+	$(BIN)/python benchmarks/busy.py
 	$(BIN)/python benchmarks/collectives_cpu.py
 	$(BIN)/python benchmarks/ddp_step.py
 	$(BIN)/python benchmarks/dispatch.py

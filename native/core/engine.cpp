@@ -8,12 +8,14 @@
 #include "core/bell.hpp"
 #include "core/clock.hpp"
 #include "core/process.hpp"
+#include "core/run_delay.hpp"
 
 namespace hocket {
 
 namespace {
 
 constexpr int64_t kSpinNs = 20'000;
+constexpr int64_t kSpinBesideOthersNs = 5'000;
 constexpr int64_t kYieldNs = 100'000;
 constexpr int64_t kYieldOversubscribedNs = 2'000'000;
 constexpr int64_t kLongYieldNs = 500'000;  // nobody who only waits keeps a processor for that long
@@ -42,8 +44,9 @@ void pause_after(int64_t idle_ns, Polling polling) {
 //
 // Yielding is the fastest way to wait for a rank that shares our processor, and the worst one next to a foreign program
 // that computes: each yield gives that one a whole time slice, and the ranks that wait for each other on two processors
-// hardly ever run at the same time. A yield that takes long tells, and from then on, for a while, waits sleep at once:
-// who is woken runs at once, as it has used less than its share.
+// hardly ever run at the same time. That the kernel kept this thread waiting for a processor tells, or a yield that
+// takes long, and from then on, for a while, waits sleep almost at once: who is woken runs at once, as it has used less
+// than its share.
 class Backoff {
  public:
   Backoff(bool oversubscribed, std::atomic<int64_t>& sleep_until_ns)
@@ -54,6 +57,7 @@ class Backoff {
     idle_since_ns_ = 0;
     spins_ = 0;
     rests_ = false;
+    has_looked_ = false;
   }
   // Sleep at once until the next reset: who ends the wait is a thread that needs the processor.
   void rest() { rests_ = true; }
@@ -81,23 +85,35 @@ class Backoff {
       return Next::look;
     }
     const int64_t idle = now - idle_since_ns_;
-    if (!oversubscribed_ && idle < kSpinNs) return Next::again;
-    if (now < sleep_until_ns_.load(std::memory_order_relaxed)) return Next::sleep;
+    const bool is_beside_others = now < sleep_until_ns_.load(std::memory_order_relaxed);
+    if (!oversubscribed_ && idle < (is_beside_others ? kSpinBesideOthersNs : kSpinNs)) return Next::again;
+    if (!oversubscribed_ && !has_looked_) {
+      has_looked_ = true;
+      if (RunDelay::mine().is_there(now)) {
+        note_others(now);
+        return Next::sleep;
+      }
+    }
+    if (is_beside_others) return Next::sleep;
     if (idle < (oversubscribed_ ? kYieldOversubscribedNs : kYieldNs)) {
       sched_yield();
       const int64_t back = now_ns();
-      if (back - now > kLongYieldNs) sleep_until_ns_.store(back + kSleepPeriodNs, std::memory_order_relaxed);
+      if (back - now > kLongYieldNs) note_others(back);
       return Next::again;
     }
     return Next::sleep;
   }
 
  private:
+  // Others' programs take the processors.
+  void note_others(int64_t now) { sleep_until_ns_.store(now + kSleepPeriodNs, std::memory_order_relaxed); }
+
   bool oversubscribed_;
   std::atomic<int64_t>& sleep_until_ns_;
   int64_t idle_since_ns_ = 0;
   uint32_t spins_ = 0;
   bool rests_ = false;
+  bool has_looked_ = false;  // at what others take, in this wait
 };
 
 struct WaiterCount {

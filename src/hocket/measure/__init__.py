@@ -17,7 +17,7 @@ from hocket.measure.rounds import Measurement, Round, Settings, calibrate, measu
 from hocket.measure.runner import Runner
 from hocket.measure.script import finish, run_script, script_parser, settings_of
 from hocket.measure.series import Series, SeriesMeasurement, StopRule, measure_series
-from hocket.measure.statistics import Ratio, median_interval, ratio
+from hocket.measure.statistics import Ratio, mean_ratio, median_interval, ratio
 from hocket.measure.team import Team
 from hocket.measure.worker import serve
 
@@ -45,6 +45,7 @@ __all__ = [
     "finish",
     "foreign_busy",
     "judge",
+    "mean_ratio",
     "measure",
     "measure_series",
     "median_interval",

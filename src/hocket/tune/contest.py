@@ -30,7 +30,8 @@ _NUM_SEGMENTS = (1, 4, 16)  # of hierarchies, whose levels overlap in segments
 
 Key = tuple[str, str, int]  # operation, class of types, bytes
 Measure = Callable[[Sequence[tuple[Key, str]], int], Mapping[tuple[Key, str], Sequence[float]]]
-"""(what to measure, rounds) -> seconds of every round; a cell and a carrier as in `Range.ranking` are measured."""
+"""(what to measure, rounds) -> seconds of every round; a cell and a carrier as in `Range.ranking` are measured. What
+cannot be carried, or takes too long, is left out."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class Contest:
                 for (key, carrier), seconds in times.items()
                 if split_carrier(carrier)[0] == backend
             ]
+            if not points:  # there was no time for any
+                continue
             alpha_s, beta_s, misfit = fit_line(points)
             fits.append(Fit(backend, alpha_s, beta_s, self.gamma_s, misfit))
         return fits
@@ -96,7 +99,7 @@ class Contest:
         }
         first = self.measure(_pairs(contenders), 3)
         survivors = {}
-        for key, carriers in contenders.items():
+        for key, carriers in _measured(contenders, first).items():
             best = min(median(first[key, each]) for each in carriers)
             kept = [each for each in carriers[1:] if median(first[key, each]) <= _LEFT_BEHIND * best]
             if kept:
@@ -104,7 +107,7 @@ class Contest:
         second = self.measure(_pairs(survivors), self.rounds)
         found = {pair: self._row(pair, seconds) for pair, seconds in second.items()}
         winners = {key: row.carrier for key, row in cells.items()}
-        for key, carriers in survivors.items():
+        for key, carriers in _measured(survivors, second).items():
             winners[key] = _fastest(key, carriers, found)
         for _ in range(_MOST_HALVINGS):
             between = dict(_crossings(winners))
@@ -112,7 +115,7 @@ class Contest:
                 break
             measured = self.measure(_pairs(between), self.rounds)
             found |= {each: self._row(each, seconds) for each, seconds in measured.items()}
-            for key, pair in between.items():
+            for key, pair in _measured(between, measured).items():
                 winners[key] = _fastest(key, pair, found)
         yield from found.values()
 
@@ -199,6 +202,11 @@ def _parameters_worth_a_try(algorithm: Algorithm, group: Group) -> Iterator[dict
         return
     for num_segments in _NUM_SEGMENTS if "num_segments" in algorithm.parameters else (1,):
         yield levels if num_segments == 1 else {**levels, "num_segments": num_segments}
+
+
+def _measured(wanted: Mapping[Key, Sequence[str]], times: Mapping[tuple[Key, str], object]) -> dict[Key, Sequence[str]]:
+    """Return what can be compared: cells of which everything was measured."""
+    return {key: carriers for key, carriers in wanted.items() if all((key, each) in times for each in carriers)}
 
 
 def _fastest(key: Key, carriers: Sequence[str], found: Mapping[tuple[Key, str], Row]) -> str:

@@ -79,7 +79,7 @@ def policies(table: Table, backends: Sequence[str]) -> dict[str, Policy]:
     return singles | {FINE: TablePolicy(table), COARSE: CoarsePolicy(table)}
 
 
-def sweep_of(traffics: Sequence[Traffic], *, rounds: int = 7, time_limit_s: float = 200.0) -> Sweep:
+def sweep_of(traffics: Sequence[Traffic], *, rounds: int = 7, time_limit_s: float = 300.0) -> Sweep:
     """Return a sweep over the operations of some traffic, at its own sizes besides the usual ones up to those."""
     steps = [step for traffic in traffics for step in traffic.steps]
     own = {max(4, step.nbytes // 4 * 4) for step in steps}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -13,11 +15,12 @@ from hocket import _native
 from hocket.backends import declarations, quickest
 from hocket.comm import Communicator
 from hocket.comm.choosing import OWN
-from hocket.comm.policy import Policy, split_carrier
+from hocket.comm.policy import Policy, format_nbytes, split_carrier
 from hocket.errors import InvalidArgument, UnsupportedDtype
-from hocket.measure import Contender, Key, Settings, Team, measure
+from hocket.measure import Contender, Settings, Team, measure
 from hocket.measure.rounds import OnRound
 from hocket.measure.settling import SettlingBarrier
+from hocket.tune.budget import SET_UP_ROUNDS, Budget
 from hocket.tune.contest import LEAST_NBYTES, Contest
 from hocket.tune.contest import Key as CellKey
 from hocket.tune.fit import Fit, measure_gamma_s
@@ -30,6 +33,7 @@ OPS = (
     "scatter", "send",
 )  # fmt: skip
 _WITH_BLOCKS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+_CLASSES = ("full", "half", "moved")
 REDUCTIONS = tuple(op for op in OPS if op in _native.REDUCING_OPS)
 SIZES = (16, 256, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 BUSY_SIZES = (4 << 10, 256 << 10, 4 << 20)
@@ -37,6 +41,9 @@ _BACKGROUND_NBYTES = 256 << 10
 # From here on an operation is measured once alone and then twice at once, as buckets of gradients travel: MPICH over
 # TCP needs twice the time for an all_reduce that meets another one.
 _IN_PAIRS_FROM = 1 << 20
+_SHARE_OF_LIBRARIES = 0.5  # of the time limit; the rest is for schedules and for two libraries at once
+_SHARE_OF_A_STAGE = 0.5  # of what is left then
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ class Sweep:
         busy_sizes: of those, the ones that are measured next to a busy second backend, too.
         rounds: of measuring everything; 6 are the least that give an interval.
         min_sample_s: seconds that a sample lasts at least.
-        time_limit_s: seconds after which no further round starts; of each stage.
+        time_limit_s: seconds that all of it may take. What does not fit is left out, the largest sizes first.
         schedules: whether schedules are measured beside the libraries' own ways.
     """
 
@@ -58,7 +65,7 @@ class Sweep:
     busy_sizes: Sequence[int] = BUSY_SIZES
     rounds: int = 7
     min_sample_s: float = 0.003
-    time_limit_s: float = 120.0
+    time_limit_s: float = 600.0
     schedules: bool = True
 
     def __post_init__(self) -> None:
@@ -82,9 +89,9 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
     arrays = _Arrays()
     stage = Stage(comm, sweep, on_round, arrays)
     alone = [name for name in comm.backends if "+" not in name]
-    cells = dict(_cells(comm, arrays, sweep, alone))
-    rows = {row.place: row for row in stage.rows(list(cells.values()), sweep.rounds)}
-    rows |= {row.place: row for row in _split_rows(comm, sweep, stage, arrays, rows)}
+    cells = stage.cells(sweep, alone, _SHARE_OF_LIBRARIES)
+    rows = {row.place: row for row in stage.rows(cells, sweep.rounds)}
+    rows |= {row.place: row for row in _split_rows(comm, sweep, stage, rows)}
     fits: list[Fit] = []
     if sweep.schedules and comm.size > 1:
         contest = Contest(
@@ -96,6 +103,12 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
         fits = contest.fit_links([nbytes for nbytes in sweep.sizes if nbytes >= LEAST_NBYTES] or sweep.sizes)
         rows |= {row.place: row for row in contest.run(list(rows.values()), fits)}
     stage.close()
+    if stage.budget.left_out and comm.rank == 0:
+        few = ", ".join(stage.budget.left_out[:_MOST_NAMED])
+        more = (
+            f" and {len(stage.budget.left_out) - _MOST_NAMED} more" if len(stage.budget.left_out) > _MOST_NAMED else ""
+        )
+        warnings.warn(f"hocket tune: not measured within {sweep.time_limit_s:g} s: {few}{more}", stacklevel=2)
     return Table(this_machine(comm.backends, comm.num_hosts), tuple(rows.values()), fits=tuple(fits))
 
 
@@ -118,6 +131,7 @@ class Stage:
         self._arrays = arrays or _Arrays()
         self._control = comm.dup()  # what the measurement itself says must not go over what is measured
         self._control.policy = Policy.fixed({"*": quickest(comm.backends, comm.num_hosts)})
+        self.budget = Budget(sweep.time_limit_s, lambda value: max(row[0] for row in self.gather([value])))
 
     def close(self) -> None:
         """Give back what was made for it; called by all ranks."""
@@ -133,6 +147,7 @@ class Stage:
         """Return the seconds of an operation in every round, of every cell; equal on all ranks."""
         if not cells:
             return []
+        left_s = self.budget.left_s()
         barrier = SettlingBarrier(self._control.barrier, self.gather)
         team = Team([cell.contender for cell in cells], self.comm.rank, barrier, self.gather)
         settings = Settings(
@@ -140,11 +155,48 @@ class Stage:
             min_sample_s=self._sweep.min_sample_s,
             core_rounds=0,
             again=False,
-            time_limit_s=self._sweep.time_limit_s,
+            time_limit_s=left_s,
         )
         measured = measure(team, settings, on_round=self._on_round)
         return [
             [each.seconds[cell.contender.key] / cell.ops_per_iteration for each in measured.rounds] for cell in cells
+        ]
+
+    def cells(self, sweep: Sweep, backends: Sequence[str], share: float) -> list[_Cell]:
+        """Set up what is to be measured of some libraries, size by size, as long as it fits in a share of the budget.
+
+        What the next size takes is foreseen from what this one takes, by the bytes: it is left out with all larger ones
+        where setting it up and measuring it would take too long.
+        """
+        allowed_s, spent_s = share * self.budget.left_s(), 0.0
+        found: list[_Cell] = []
+        sizes = sorted({0, *sweep.sizes})
+        for number, nbytes in enumerate(sizes):
+            level = self._level(sweep, backends, nbytes)
+            found += level
+            level_s = sum(self._round_s(level))
+            spent_s += (sweep.rounds + SET_UP_ROUNDS) * level_s
+            following = sizes[number + 1 :]
+            if (
+                nbytes
+                and following
+                and spent_s + level_s * (sweep.rounds + SET_UP_ROUNDS) * following[0] / nbytes > allowed_s
+            ):
+                self.budget.left_out += [f"operations of {format_nbytes(each)}" for each in following]
+                break
+        return sorted(found, key=lambda cell: (sweep.ops.index(cell.op), _CLASSES.index(cell.dtypes)))
+
+    def _level(self, sweep: Sweep, backends: Sequence[str], nbytes: int) -> list[_Cell]:
+        return list(_cells(self.comm, self._arrays, sweep, backends, nbytes))
+
+    def _round_s(self, cells: Sequence[_Cell]) -> list[float]:
+        """Return the seconds of one sample of each cell, as its first calls foretell; equal on all ranks."""
+        if not cells:
+            return []
+        first = map(max, zip(*self.gather([cell.first_s for cell in cells]), strict=True))
+        return [
+            max(self._sweep.min_sample_s, seconds * cell.ops_per_iteration)
+            for seconds, cell in zip(first, cells, strict=True)
         ]
 
     def rows(self, cells: Sequence[_Cell], rounds: int) -> list[Row]:
@@ -159,11 +211,26 @@ class Stage:
     def measure_carriers(
         self, pairs: Sequence[tuple[CellKey, str]], rounds: int
     ) -> dict[tuple[CellKey, str], list[float]]:
-        """Return the seconds of every round, of those (cell, carrier) that can be carried."""
-        cells = [_cell(self.comm, self._arrays, *key, carrier, False) for key, carrier in pairs]
-        known = [(pair, cell) for pair, cell in zip(pairs, cells, strict=True) if cell is not None]
-        times = self.seconds([cell for _, cell in known], rounds)
-        return {pair: seconds for (pair, _), seconds in zip(known, times, strict=True)}
+        """Return the seconds of every round, of those that can be carried and that there is time for."""
+        known: list[tuple[tuple[CellKey, str], _Cell]] = []
+        for nbytes in sorted({key[2] for key, _ in pairs}):
+            level = [pair for pair in pairs if pair[0][2] == nbytes]
+            if self.budget.left_s() == 0.0:
+                self.budget.left_out += map(_described, level)
+                continue
+            cells = [_cell(self.comm, self._arrays, *key, carrier, False) for key, carrier in level]
+            known += [(pair, cell) for pair, cell in zip(level, cells, strict=True) if cell is not None]
+        round_s = dict(zip((pair for pair, _ in known), self._round_s([cell for _, cell in known]), strict=True))
+        kept = self.budget.affordable(
+            known, lambda each: round_s[each[0]], rounds, _SHARE_OF_A_STAGE, lambda each: _described(each[0])
+        )
+        times = self.seconds([cell for _, cell in kept], rounds)
+        return {pair: seconds for (pair, _), seconds in zip(kept, times, strict=True)}
+
+
+def _described(pair: tuple[CellKey, str]) -> str:
+    (op, _, nbytes), carrier = pair
+    return f"{op} of {format_nbytes(nbytes)} by {carrier}"
 
 
 @dataclass(frozen=True)
@@ -176,6 +243,7 @@ class _Cell:
     contender: Contender
     ops_per_iteration: int
     algorithm: str
+    first_s: float  # of an operation, when it was set up
 
 
 class _Arrays:
@@ -191,7 +259,7 @@ class _Arrays:
         return self._made[key]
 
 
-def _split_rows(comm: Communicator, sweep: Sweep, stage: Stage, arrays: _Arrays, rows: Mapping[Any, Row]) -> list[Row]:
+def _split_rows(comm: Communicator, sweep: Sweep, stage: Stage, rows: Mapping[Any, Row]) -> list[Row]:
     """Measure operations that two libraries carry parts of, divided by what each of them takes alone."""
     both = [name for name in comm.backends if "+" in name]
     if not both:
@@ -200,23 +268,25 @@ def _split_rows(comm: Communicator, sweep: Sweep, stage: Stage, arrays: _Arrays,
     comm.policy = TablePolicy(Table(this_machine(comm.backends, comm.num_hosts), tuple(rows.values())))
     splittable = replace(sweep, ops=[op for op in sweep.ops if op in SPLITTABLE and op != "send"], busy_sizes=())
     try:
-        return stage.rows([cell for _, cell in _cells(comm, arrays, splittable, both)], sweep.rounds)
+        return stage.rows(stage.cells(splittable, both, _SHARE_OF_A_STAGE), sweep.rounds)
     finally:
         comm.policy = given
 
 
-def _cells(comm: Communicator, arrays: _Arrays, sweep: Sweep, backends: Sequence[str]) -> Iterator[tuple[Key, _Cell]]:
+def _cells(comm: Communicator, arrays: _Arrays, sweep: Sweep, backends: Sequence[str], nbytes: int) -> Iterator[_Cell]:
+    """Set up all cells of one size; of size 0 there is the barrier."""
     for op in sweep.ops:
-        for dtypes in ("full", "half") if op in REDUCTIONS else ("moved",):
-            for nbytes in (0,) if op == "barrier" else sweep.sizes:
-                for busy in (False, True) if nbytes in sweep.busy_sizes and dtypes != "half" else (False,):
-                    for backend in backends:
-                        carrier = comm._carrier_over(backend, op, nbytes)
-                        if carrier != backend and dtypes == "half":  # schedules round to 16 bits at every step
-                            continue
-                        cell = _cell(comm, arrays, op, dtypes, nbytes, carrier, busy)
-                        if cell is not None:
-                            yield cell.contender.key, cell
+        if (op == "barrier") is (nbytes != 0):
+            continue
+        for dtypes in _CLASSES[:2] if op in REDUCTIONS else _CLASSES[2:]:
+            for busy in (False, True) if nbytes in sweep.busy_sizes and dtypes != "half" else (False,):
+                for backend in backends:
+                    carrier = comm._carrier_over(backend, op, nbytes)
+                    if carrier != backend and dtypes == "half":  # schedules round to 16 bits at every step
+                        continue
+                    cell = _cell(comm, arrays, op, dtypes, nbytes, carrier, busy)
+                    if cell is not None:
+                        yield cell
 
 
 def _cell(
@@ -229,6 +299,9 @@ def _cell(
         call()
     except UnsupportedDtype:
         return None
+    began_s = time.perf_counter()
+    call()  # the first one sets up what the library needs for it
+    first_s = time.perf_counter() - began_s
     run, ops_per_iteration = _alone(call), 1
     if nbytes >= _IN_PAIRS_FROM and op != "send":
         other = _call(comm, arrays, op, dtypes, nbytes, backend, algorithm, 1)
@@ -239,7 +312,9 @@ def _cell(
             return None
         run, ops_per_iteration = _next_to(call, comm, neighbour), 1
     case = f"{op} {dtypes} {nbytes}{' busy' if busy else ''}"
-    return _Cell(op, dtypes, nbytes, backend, busy, Contender(case, carrier, run), ops_per_iteration, algorithm)
+    return _Cell(
+        op, dtypes, nbytes, backend, busy, Contender(case, carrier, run), ops_per_iteration, algorithm, first_s
+    )
 
 
 def _call(

@@ -1,0 +1,48 @@
+// Whether others take a thread's processor: threads that never wait, on the same one.
+#include "core/run_delay.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <atomic>
+#include <cstdio>
+#include <thread>
+#include <vector>
+
+#include "core/clock.hpp"
+
+using hocket::now_ns;
+using hocket::RunDelay;
+
+static void stay_here(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+}
+
+int main() {
+  const int cpu = sched_getcpu();
+  stay_here(cpu);
+  RunDelay& delay = RunDelay::mine();
+  const int64_t begin = now_ns();
+  if (delay.is_there(begin)) return std::puts("the first look has nothing to compare with"), 1;
+  std::atomic<bool> over{false};
+  std::vector<std::thread> others;
+  for (int i = 0; i < 3; ++i)
+    others.emplace_back([&] {
+      stay_here(cpu);
+      while (!over.load(std::memory_order_relaxed)) {
+      }
+    });
+  while (now_ns() - begin < 300'000'000) {
+  }
+  const bool is_there = delay.is_there(now_ns());
+  const bool is_there_at_once = delay.is_there(now_ns());
+  over.store(true);
+  for (std::thread& other : others) other.join();
+  if (!is_there) return std::puts("three threads that never wait were not noticed"), 1;
+  if (is_there_at_once) return std::puts("a second look was taken at once"), 1;
+  std::puts("ok");
+  return 0;
+}
