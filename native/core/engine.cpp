@@ -40,13 +40,10 @@ void pause_after(int64_t idle_ns, Polling polling) {
   nanosleep(&time, nullptr);
 }
 
-// Spin, then yield, then sleep; the clock is read only every so many spins.
-//
-// Yielding is the fastest way to wait for a rank that shares our processor, and the worst one next to a foreign program
-// that computes: each yield gives that one a whole time slice, and the ranks that wait for each other on two processors
-// hardly ever run at the same time. That the kernel kept this thread waiting for a processor tells, or a yield that
-// takes long, and from then on, for a while, waits sleep almost at once: who is woken runs at once, as it has used less
-// than its share.
+// Spin, then yield, then sleep; the clock is read only every so many spins. Yielding is the fastest way to wait for a
+// rank that shares our processor, and the worst one next to a foreign program that computes: it gets a whole time
+// slice, and ranks that wait for each other hardly ever run at the same time. That the kernel kept this thread waiting
+// tells, or a long yield; then waits sleep almost at once, for a while.
 class Backoff {
  public:
   Backoff(bool oversubscribed, std::atomic<int64_t>& sleep_until_ns)

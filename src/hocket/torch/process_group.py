@@ -48,8 +48,8 @@ _REDUCTIONS = {
 }
 
 
-@dispatched_by_device
 @untraced
+@dispatched_by_device
 class HocketProcessGroup(dist.ProcessGroup):
     """The "hocket" backend. Operations are asynchronous unless torch asked for a blocking one.
 
