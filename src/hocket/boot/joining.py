@@ -258,8 +258,8 @@ def _check_hosts(members: Sequence[Mapping[str, Any]]) -> None:
         sizes = {members[rank]["local_size"] for rank in ranks}
         if sizes != {len(ranks)}:
             raise BootstrapMismatch(
-                f"ranks {ranks} are on one host ({members[ranks[0]]['place']}), but their launchers say that there are "
-                f"{' or '.join(map(str, sorted(sizes)))} of them (LOCAL_WORLD_SIZE)"
+                f"{len(ranks)} ranks share one host ({members[ranks[0]]['place']}): ranks {ranks}; their "
+                f"LOCAL_WORLD_SIZE is {' or '.join(map(str, sorted(sizes)))}"
             )
         if sorted(members[rank]["local_rank"] for rank in ranks) != list(range(len(ranks))):
             raise BootstrapMismatch(

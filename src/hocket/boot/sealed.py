@@ -256,7 +256,7 @@ class ServerEnd(End):
         if not hmac.compare_digest(proof, self._proof(session, b"rank", self._greeting, place)):
             raise ProtocolError("a proof is wrong")
         if role not in tuple(Role):
-            raise ProtocolError(f"there are no connections of role {role}")
+            raise ProtocolError(f"unknown connection role {role}")
         self.role, self.rank = Role(role), rank
         self._put(self._proof(session, b"server", self._greeting, place))
         self._sealed = _Sealed(session, is_server=True, most_nbytes=MOST_NBYTES)

@@ -1,8 +1,8 @@
 """Seals on the bytes of objects: libraries that carry them ask nobody who he is, and unpickling runs what is in them.
 
-A seal is an HMAC-SHA256 (RFC 2104), by a key that only the ranks of the job have, of the communicator, the operation's
-number, sender, receiver, whether they are an object or why there is none, the library, and all bytes. So what a rank of
-this job did not send as this object, or sent at another time, is never unpickled.
+A seal is an HMAC-SHA256 (RFC 2104) under a key that only the ranks of the job have. It covers the communicator, the
+operation's number, the sender, the receiver, the library, whether the bytes are a pickle or an error text, and the
+bytes themselves. Bytes are unpickled only if a rank of this job sent them as this very object.
 """
 
 from __future__ import annotations

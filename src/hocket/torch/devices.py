@@ -53,7 +53,7 @@ def make_groups(wanted: Mapping[str, str], options: Any, backend_options: Any) -
 
     Raises:
         InvalidArgument: one of torch's own that is not for another device than "cpu".
-        BackendUnavailable: NCCL is no part of this torch.
+        BackendUnavailable: this build of torch has no NCCL.
     """
     groups = {}
     for device, name in wanted.items():

@@ -211,7 +211,7 @@ class Stage:
     def measure_carriers(
         self, pairs: Sequence[tuple[CellKey, str]], rounds: int
     ) -> dict[tuple[CellKey, str], list[float]]:
-        """Return the seconds of every round, of those that can be carried and that there is time for."""
+        """Return the seconds of every round. Pairs that cannot be carried, or do not fit the budget, are left out."""
         known: list[tuple[tuple[CellKey, str], _Cell]] = []
         for nbytes in sorted({key[2] for key, _ in pairs}):
             level = [pair for pair in pairs if pair[0][2] == nbytes]
