@@ -70,10 +70,27 @@ def arrange_meeting(
     name = store.get(f"hocket/name/{word}").decode()
     store.set(f"hocket/heard/{name}/{rank}", "")
     _wait_for(store, f"hocket/meeting/{name}", patience, rank, 0, timeout_s)
-    told = json.loads(store.get(f"hocket/meeting/{name}"))
-    if "error" in told:
-        raise BootstrapMismatch(f"rank 0 could not arrange the start of the group: {told['error']}")
-    return Meeting(name, told["hosts"], told["server"] and tuple(told["server"]))
+    return _read_meeting(name, store.get(f"hocket/meeting/{name}"), size)
+
+
+def _read_meeting(name: str, data: bytes, size: int) -> Meeting:
+    """Return what rank 0 has written to the store, which anyone who reaches torch's store could have written."""
+    try:
+        told = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BootstrapMismatch(f"the store has no meeting of {size} ranks: {error}") from error
+    match told:
+        case {"error": str(why)}:
+            raise BootstrapMismatch(f"rank 0 could not arrange the start of the group: {why}")
+        case {"hosts": [*hosts], "server": None} if _are_hosts(hosts, size):
+            return Meeting(name, hosts, None)
+        case {"hosts": [*hosts], "server": [str(address), int(port)]} if _are_hosts(hosts, size) and 0 < port < 1 << 16:
+            return Meeting(name, hosts, (address, port))
+    raise BootstrapMismatch(f"the store has no meeting of {size} ranks, but {str(told)[:80]}")
+
+
+def _are_hosts(hosts: Sequence[object], size: int) -> bool:
+    return len(hosts) == size and all(isinstance(host, str) for host in hosts)
 
 
 def _tell(store: Store, name: str, peer: int, timeout_s: float) -> str:
