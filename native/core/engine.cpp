@@ -5,113 +5,20 @@
 
 #include <algorithm>
 
+#include "core/backoff.hpp"
 #include "core/bell.hpp"
 #include "core/clock.hpp"
 #include "core/process.hpp"
-#include "core/run_delay.hpp"
 
 namespace hocket {
 
 namespace {
 
-constexpr int64_t kSpinNs = 20'000;
-constexpr int64_t kSpinBesideOthersNs = 5'000;
-constexpr int64_t kYieldNs = 100'000;
-constexpr int64_t kYieldOversubscribedNs = 2'000'000;
-constexpr int64_t kLongYieldNs = 500'000;  // nobody who only waits keeps a processor for that long
-constexpr int64_t kSleepPeriodNs = 100'000'000;
 constexpr int64_t kSleepNs = 50'000'000;  // also the period of looking at signals, peers' lives and deadlines
 constexpr int64_t kTickNs = 50'000'000;
-// Where nobody rings: yield for that long, then look again after a pause that is a small part of the time waited. A
-// library that moves data only while it is asked (MPI) must not be left alone as long as it may be moving some: a link
-// of 1 Gbit/s empties the buffer of a socket in less than a millisecond.
-constexpr int64_t kYieldPollingNs = 50'000'000;
-constexpr int64_t kPausePart = 64;
-constexpr int64_t kShortestPauseNs = 50'000;
-constexpr int64_t kLongestEagerPauseNs = 100'000;
-constexpr int64_t kLongestPatientPauseNs = 1'000'000;
 // In a call that ends early only if its own operation is over: longer and longer, so that it costs next to nothing.
 constexpr int64_t kShortestBlockNs = 1'000'000;
 constexpr int64_t kLongestBlockNs = 4'000'000;
-
-void pause_after(int64_t idle_ns, Polling polling) {
-  const int64_t longest = polling == Polling::eager ? kLongestEagerPauseNs : kLongestPatientPauseNs;
-  const timespec time{0, std::clamp(idle_ns / kPausePart, kShortestPauseNs, longest)};
-  nanosleep(&time, nullptr);
-}
-
-// Spin, then yield, then sleep; the clock is read only every so many spins. Yielding is the fastest way to wait for a
-// rank that shares our processor, and the worst one next to a foreign program that computes: it gets a whole time
-// slice, and ranks that wait for each other hardly ever run at the same time. That the kernel kept this thread waiting
-// tells, or a long yield; then waits sleep almost at once, for a while.
-class Backoff {
- public:
-  Backoff(bool oversubscribed, std::atomic<int64_t>& sleep_until_ns)
-      : oversubscribed_(oversubscribed), sleep_until_ns_(sleep_until_ns) {
-    reset();
-  }
-  void reset() {
-    idle_since_ns_ = 0;
-    spins_ = 0;
-    rests_ = false;
-    has_looked_ = false;
-  }
-  // Sleep at once until the next reset: who ends the wait is a thread that needs the processor.
-  void rest() { rests_ = true; }
-  int64_t idle_ns() const { return now_ns() - idle_since_ns_; }
-  // Instead of a sleep, where the end of what is waited for has to be looked for.
-  void pause(Polling polling) const {
-    const int64_t now = now_ns();
-    const int64_t idle = now - idle_since_ns_;
-    if (polling == Polling::eager && idle < kYieldPollingNs && now >= sleep_until_ns_.load(std::memory_order_relaxed))
-      sched_yield();
-    else
-      pause_after(idle, polling);
-  }
-  // look: once after each reset, when it takes longer than a moment, at who is going to end the wait.
-  enum class Next { again, look, sleep };
-  Next step() {
-    if (rests_) return Next::sleep;
-    if (!oversubscribed_ && ++spins_ % 32 != 0) {
-      cpu_pause();
-      return Next::again;
-    }
-    const int64_t now = now_ns();
-    if (idle_since_ns_ == 0) {
-      idle_since_ns_ = now;
-      return Next::look;
-    }
-    const int64_t idle = now - idle_since_ns_;
-    const bool is_beside_others = now < sleep_until_ns_.load(std::memory_order_relaxed);
-    if (!oversubscribed_ && idle < (is_beside_others ? kSpinBesideOthersNs : kSpinNs)) return Next::again;
-    if (!oversubscribed_ && !has_looked_) {
-      has_looked_ = true;
-      if (RunDelay::mine().is_there(now)) {
-        note_others(now);
-        return Next::sleep;
-      }
-    }
-    if (is_beside_others) return Next::sleep;
-    if (idle < (oversubscribed_ ? kYieldOversubscribedNs : kYieldNs)) {
-      sched_yield();
-      const int64_t back = now_ns();
-      if (back - now > kLongYieldNs) note_others(back);
-      return Next::again;
-    }
-    return Next::sleep;
-  }
-
- private:
-  // Others' programs take the processors.
-  void note_others(int64_t now) { sleep_until_ns_.store(now + kSleepPeriodNs, std::memory_order_relaxed); }
-
-  bool oversubscribed_;
-  std::atomic<int64_t>& sleep_until_ns_;
-  int64_t idle_since_ns_ = 0;
-  uint32_t spins_ = 0;
-  bool rests_ = false;
-  bool has_looked_ = false;  // at what others take, in this wait
-};
 
 struct WaiterCount {
   explicit WaiterCount(Work& work) : work(work) { work.waiters.fetch_add(1, std::memory_order_relaxed); }
@@ -478,7 +385,7 @@ void Engine::run_thread() {
     if (in_flight.most != Polling::none) {
       // For the shortest time: what is issued meanwhile needs this thread, and does not end the call.
       if (!in_flight.is_to_block() || !block(0, until_look_ns(now)))
-        pause_after(now_ns() - idle_since_ns, in_flight.most);
+        Backoff::pause_after(now_ns() - idle_since_ns, in_flight.most);
       continue;
     }
     if (!word) {
@@ -488,7 +395,7 @@ void Engine::run_thread() {
     }
     // With nothing in flight only an issue, a callback or stop_thread() can bring work, and all of them ring.
     // Not less than that for a library: who else computes here needs the processor, and maybe the GIL.
-    const int64_t until_look = std::max(until_look_ns(now_ns()), kLongestPatientPauseNs);
+    const int64_t until_look = std::max(until_look_ns(now_ns()), Backoff::kLongestPatientPauseNs);
     bell.sleep(word, std::min(until_look, idle ? 20 * kSleepNs : kSleepNs));
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
     word = 0;
