@@ -66,11 +66,11 @@ def torch_ranks() -> None:
         group = dist.new_group(backend=backend)
 
         def reducer(x: np.ndarray, backend: str = backend, group: dist.ProcessGroup = group) -> Callable[[], object]:
-            tensor = torch.from_numpy(x)
             if backend == "gloo":
+                tensor = torch.from_numpy(x)
                 return lambda: dist.all_reduce(tensor, group=group)
             comm = hocket.torch.communicator(group)
-            return lambda: comm.all_reduce(tensor)
+            return lambda: comm.all_reduce(x)
 
         offered += contenders(backend, rank, reducer)
         torch.manual_seed(0)

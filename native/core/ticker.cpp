@@ -22,8 +22,9 @@ namespace {
 
 constexpr long kTickNs = 250'000;             // and 50'000 of the timer's slack
 constexpr int64_t kLookPeriodNs = 5'000'000;  // at how many threads want to run
-constexpr int64_t kPatienceNs = 100'000'000;  // without a crowd
-constexpr int64_t kMemoryNs = 1'000'000'000;  // of a delay that was noted
+constexpr int64_t kCrowdMemoryNs = 100'000'000;
+constexpr int64_t kDelayMemoryNs = 1'000'000'000;
+constexpr int64_t kWatchNs = 10'000'000'000;  // without ticking: work goes on, and the first delay is the longest
 constexpr int64_t kRestNs = 1'000'000'000;    // after one that found no crowd
 
 void pause(long ns) {
@@ -103,25 +104,26 @@ void Ticker::run(pid_t delayed) {
   prctl(PR_SET_NAME, "hocket ticker", 0, 0, 0);
   const int64_t num_processors = hocket::num_processors();
   RunDelay delay(delayed);
-  bool is_crowded = false;
+  bool was_crowded = false;
   int64_t looked_ns = 0;
   int64_t now = now_ns();
   int64_t crowd_ns = now;
   int64_t delay_ns = now;
-  while (now - crowd_ns < kPatienceNs && now - delay_ns < kMemoryNs) {
+  while (now - crowd_ns < kCrowdMemoryNs && now - delay_ns < kWatchNs) {
     if (now - looked_ns >= kLookPeriodNs) {
       looked_ns = now;
       if (delay.is_there(now)) delay_ns = now;
       if (num_runnable() - 1 > num_processors) {  // this thread runs as well
         crowd_ns = now;
-        is_crowded = true;
+        was_crowded = true;
       }
-      if (is_crowded) go_to(processor_of(delayed));
     }
-    pause(is_crowded ? kTickNs : kLookPeriodNs);
+    const bool ticks = was_crowded && now - delay_ns < kDelayMemoryNs;
+    if (ticks && looked_ns == now) go_to(processor_of(delayed));
+    pause(ticks ? kTickNs : kLookPeriodNs);
     now = now_ns();
   }
-  if (!is_crowded) next_start_ns_.store(now + kRestNs, std::memory_order_release);
+  if (!was_crowded) next_start_ns_.store(now + kRestNs, std::memory_order_release);
   runs_.store(false, std::memory_order_release);
 }
 

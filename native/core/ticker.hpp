@@ -22,8 +22,8 @@ class Ticker {
   explicit Ticker(bool allowed) : allowed_(allowed) {}
   bool is_running() const { return runs_.load(std::memory_order_acquire); }
 
-  // The kernel kept this thread waiting for a processor. Starts the ticking, which ends by itself a moment after the
-  // last such delay of the thread, or when no more threads want to run than there are processors.
+  // The kernel kept this thread waiting for a processor. Starts the ticking, which ends by itself a moment after
+  // the last such delay of the thread, or when no more threads want to run than there are processors.
   void note_delay(int64_t now_ns);
 
  private:
