@@ -8,6 +8,7 @@
 #include <atomic>
 
 #include "core/clock.hpp"
+#include "core/keep_apart.hpp"
 #include "core/lane.hpp"
 #include "core/run_delay.hpp"
 #include "core/ticker.hpp"
@@ -56,6 +57,12 @@ class Backoff {
       sched_yield();
     else
       pause_after(idle, polling);
+  }
+  // After a sleep.
+  void note_ring(int ringer_processor) const {
+    const int64_t now = now_ns();
+    if (!oversubscribed_ && now < sleep_until_ns_.load(std::memory_order_relaxed))
+      KeepApart::mine().note_ring(ringer_processor, now);
   }
   // look: once after each reset, when it takes longer than a moment, at who is going to end the wait.
   enum class Next { again, look, sleep };

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -13,7 +14,6 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "core/units.hpp"
 
 namespace hocket {
 
@@ -32,14 +32,14 @@ Bell::Bell() {
     if (fd_ >= 0) close(fd_);
     throw Failure(ErrorCode::resource_exhausted, "cannot create one page of shared memory: " + why);
   }
-  word_ = static_cast<BellWord*>(page);
+  page_ = static_cast<BellPage*>(page);
   has_membarrier_ = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
   if (!has_membarrier_) detail::ringers_fence.store(true, std::memory_order_relaxed);
 }
 
 uint32_t Bell::prepare_sleep() {
   // seq_cst: the locked instruction that the side without membarrier relies on.
-  const uint32_t word = word_->fetch_or(1, std::memory_order_seq_cst) | 1;
+  const uint32_t word = page_->word.fetch_or(1, std::memory_order_seq_cst) | 1;
   if (has_membarrier_) syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
   return word;
 }
@@ -47,27 +47,28 @@ uint32_t Bell::prepare_sleep() {
 bool Bell::sleep(uint32_t word, int64_t timeout_ns) {
   timespec timeout{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
   // Shared, not FUTEX_PRIVATE: ringers are other processes.
-  return syscall(SYS_futex, word_, FUTEX_WAIT, word, &timeout, nullptr, 0) == 0 || errno != EINTR;
+  return syscall(SYS_futex, &page_->word, FUTEX_WAIT, word, &timeout, nullptr, 0) == 0 || errno != EINTR;
 }
 
 namespace detail {
 
-void ring_slow(BellWord& word) {
+void ring_slow(BellPage& page) {
   // Several threads of the sleeper's process may wait: wake all; each looks for itself.
-  uint32_t seen = word.load(std::memory_order_relaxed);
+  uint32_t seen = page.word.load(std::memory_order_relaxed);
   while (seen & 1) {
-    if (!word.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) continue;
-    syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+    page.ringer_processor.store(sched_getcpu(), std::memory_order_relaxed);
+    if (!page.word.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) continue;
+    syscall(SYS_futex, &page.word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
     break;
   }
 }
 
-void fence_by_locked_instruction([[maybe_unused]] BellWord& word) {
+void fence_by_locked_instruction([[maybe_unused]] BellPage& page) {
 #if defined(__x86_64__)
   static std::atomic<uint32_t> dummy{0};
   dummy.fetch_add(1, std::memory_order_seq_cst);
 #else
-  word.fetch_add(0, std::memory_order_acq_rel);
+  page.word.fetch_add(0, std::memory_order_acq_rel);
 #endif
 }
 

@@ -16,9 +16,15 @@
 #include <atomic>
 #include <cstdint>
 
+#include "core/units.hpp"
+
 namespace hocket {
 
-using BellWord = std::atomic<uint32_t>;
+// What is in a bell's page.
+struct BellPage {
+  std::atomic<uint32_t> word;
+  alignas(kLineBytes) std::atomic<int32_t> ringer_processor;  // of who last woke a sleeper
+};
 
 class Bell {
  public:
@@ -27,7 +33,8 @@ class Bell {
   Bell& operator=(const Bell&) = delete;
 
   int fd() const { return fd_; }
-  BellWord& word() { return *word_; }
+  BellPage& page() { return *page_; }
+  int ringer_processor() const { return page_->ringer_processor.load(std::memory_order_relaxed); }
   bool has_membarrier() const { return has_membarrier_; }
 
   // The word is odd from now on, and is returned; look at everything once more before sleep().
@@ -39,24 +46,24 @@ class Bell {
  private:
   Bell();
   int fd_ = -1;
-  BellWord* word_ = nullptr;
+  BellPage* page_ = nullptr;
   bool has_membarrier_ = false;
 };
 
 namespace detail {
 // Set once a peer without membarrier was met (and then for good): ringers must then order store and load themselves.
 inline std::atomic<bool> ringers_fence{false};
-void ring_slow(BellWord& word);
-void fence_by_locked_instruction(BellWord& word);
+void ring_slow(BellPage& page);
+void fence_by_locked_instruction(BellPage& page);
 }  // namespace detail
 
 // Call after the release store of what was published.
-inline void ring(BellWord& word) {
+inline void ring(BellPage& page) {
   if (detail::ringers_fence.load(std::memory_order_relaxed)) [[unlikely]]
-    detail::fence_by_locked_instruction(word);
+    detail::fence_by_locked_instruction(page);
   std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler must not move the load above the store
-  if (word.load(std::memory_order_relaxed) & 1) [[unlikely]]
-    detail::ring_slow(word);
+  if (page.word.load(std::memory_order_relaxed) & 1) [[unlikely]]
+    detail::ring_slow(page);
 }
 
 }  // namespace hocket

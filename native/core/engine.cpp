@@ -199,6 +199,7 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
       } else if (!moved && !work.finished() && attention_.load(std::memory_order_seq_cst) == 0) {
         const int64_t now = now_ns();
         signalled = !bell.sleep(word, std::clamp<int64_t>(std::min(deadline - now, until_look_ns(now)), 1, kSleepNs));
+        backoff.note_ring(bell.ringer_processor());
         slept = true;
       }
       sleepers_.fetch_sub(1, std::memory_order_relaxed);
@@ -292,7 +293,7 @@ bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, Wait
 }
 
 void Engine::wake_own_process() {
-  if (sleepers_.load(std::memory_order_seq_cst) > 0) detail::ring_slow(Bell::mine().word());
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) detail::ring_slow(Bell::mine().page());
 }
 
 void Engine::note_finished(const Work&) { wake_own_process(); }
@@ -342,7 +343,7 @@ void Engine::stop_thread(bool for_good) {
   no_more_threads_ |= for_good;
   if (!thread_.joinable()) return;
   thread_stop_.store(true, std::memory_order_seq_cst);
-  detail::ring_slow(Bell::mine().word());
+  detail::ring_slow(Bell::mine().page());
   thread_.join();
   thread_running_.store(false);
 }

@@ -19,4 +19,7 @@ inline void check_not_forked() {
                   "spawn method");
 }
 
+// Whether waiting threads may take from others' programs what these take from them: HOCKET_COMPETE=0 says no.
+bool may_compete();
+
 }  // namespace hocket

@@ -7,13 +7,13 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <sstream>
 #include <string>
 #include <system_error>
 #include <thread>
 
 #include "core/clock.hpp"
+#include "core/process.hpp"
 #include "core/run_delay.hpp"
 
 namespace hocket {
@@ -79,10 +79,7 @@ int64_t num_processors() {
 }  // namespace
 
 Ticker& Ticker::instance() {
-  static auto* ticker = [] {
-    const char* told = std::getenv("HOCKET_TICKER");
-    return new Ticker(told == nullptr || std::strcmp(told, "0") != 0);  // NOLINT
-  }();
+  static auto* ticker = new Ticker(may_compete());  // NOLINT
   return *ticker;
 }
 

@@ -2,10 +2,10 @@
 //
 // Linux' scheduler (EEVDF, seen with 6.18) divides processors between sessions (autogroup of sched(7)), and looks at a
 // session's turn whenever one of its threads wakes up. A program whose one thread computes in long pieces waits for
-// whole time slices of others again and again; one with a second thread that wakes up every fraction of a millisecond
-// is served at each of these. gloo's ranks have such threads by the way; ours have none, and two ranks that wait for
-// each other would make a step of 1.2 ms in 16 to 20 beside eight busy processes, where it takes 3 to 4 with this one
-// (benchmarks/busy.py).
+// whole time slices of others again and again; one with a second thread that wakes up on the same processor every
+// fraction of a millisecond is served at each of these. gloo's ranks have such threads by the way; ours have none, and
+// two ranks that wait for each other would make a step of 1.2 ms in 16 to 20 beside eight busy processes, where it
+// takes 1.7 with this one and KeepApart (benchmarks/busy.py).
 #pragma once
 
 #include <sys/types.h>
@@ -17,7 +17,7 @@ namespace hocket {
 
 class Ticker {
  public:
-  // The process' own, never destroyed: its thread may be there until the process is gone. HOCKET_TICKER=0 forbids it.
+  // The process' own, never destroyed: its thread may be there until the process is gone. may_compete() is asked.
   static Ticker& instance();
   explicit Ticker(bool allowed) : allowed_(allowed) {}
   bool is_running() const { return runs_.load(std::memory_order_acquire); }

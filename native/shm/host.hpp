@@ -50,7 +50,7 @@ class Host {
   const int rank;
   const int size;
   int segment() const { return meeting_.segment.get(); }
-  BellWord& bell(int peer) const { return *reinterpret_cast<BellWord*>(meeting_.peers[peer].bell.data()); }
+  BellPage& bell(int peer) const { return *reinterpret_cast<BellPage*>(meeting_.peers[peer].bell.data()); }
   int num_cpus() const { return meeting_.num_cpus; }
   int pid(int peer) const { return meeting_.peers[peer].pid; }
 

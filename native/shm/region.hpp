@@ -188,7 +188,7 @@ class Region final : public Peers {
 
   std::shared_ptr<Host> host_;
   std::vector<int> members_;
-  std::vector<BellWord*> bells_;
+  std::vector<BellPage*> bells_;
   uint64_t key_;
   uint64_t offset_;
   uint64_t size_;  // as unsigned, for the index arithmetic above

@@ -74,18 +74,18 @@ struct Shared {
 };
 
 // The bell of another process, as the rendezvous hands it over.
-BellWord& map_bell(pid_t pid, int fd) {
+BellPage& map_bell(pid_t pid, int fd) {
   const int own = open(("/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd)).c_str(), O_RDWR);
   CHECK(own >= 0);
   void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, own, 0);
   CHECK(page != MAP_FAILED);
-  return *static_cast<BellWord*>(page);
+  return *static_cast<BellPage*>(page);
 }
 
 void play(Shared& shared, int side, pid_t peer_pid, uint64_t num_rounds) {
   shared.bell_fds[side].store(Bell::mine().fd());
   while (shared.bell_fds[1 - side].load() == 0) sched_yield();
-  BellWord& peer = map_bell(peer_pid, shared.bell_fds[1 - side].load());
+  BellPage& peer = map_bell(peer_pid, shared.bell_fds[1 - side].load());
   std::mt19937 random(static_cast<unsigned>(side));
   for (uint64_t round = 1; round <= num_rounds; ++round) {
     if (side == 1) wait_until(shared.flags[0], round, random);
@@ -132,7 +132,7 @@ void test_threads() {
         if (side == 1) wait_until(shared.flags[0], round, random);
         pause_a_while(random);
         shared.flags[side].store(round, std::memory_order_release);
-        ring(Bell::mine().word());
+        ring(Bell::mine().page());
         if (side == 0) wait_until(shared.flags[1], round, random);
       }
     });
@@ -154,7 +154,7 @@ void test_ends_of_a_sleep() {
   Bell& bell = Bell::mine();
   const uint32_t word = bell.prepare_sleep();
   CHECK(word & 1 && bell.prepare_sleep() == word);
-  ring(bell.word());
+  ring(bell.page());
   const uint32_t next = bell.prepare_sleep();
   CHECK(next == word + 2);
   const int64_t begin = now_ns();

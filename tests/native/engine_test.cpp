@@ -89,7 +89,7 @@ void test_progress_thread_expires() {
   const int64_t until = now_ns() + timeout_ns(0.2);
   while (now_ns() < until) sched_yield();
   open.store(true);
-  ring(Bell::mine().word());
+  ring(Bell::mine().page());
   waiter.join();
   engine().stop_thread();
 }
@@ -119,7 +119,7 @@ void test_many_waiters_of_one_work() {
       waiters.emplace_back([&] { CHECK(wait(work) == WaitResult::finished && is_done(work)); });
     while (work->waiters.load() < 4) sched_yield();
     open.store(true);
-    ring(Bell::mine().word());
+    ring(Bell::mine().page());
     for (std::thread& waiter : waiters) waiter.join();
     CHECK(work->waiters.load() == 0);
     engine().stop_thread();
@@ -163,7 +163,7 @@ void test_many_threads(bool with_progress_thread) {
     std::mt19937 random(99);
     while (num_running.load() > 0) {
       published[random() % kThreads].fetch_add(3, std::memory_order_release);
-      ring(Bell::mine().word());
+      ring(Bell::mine().page());
       for (unsigned i = random() % 2000; i > 0; --i) cpu_pause();
     }
   });
