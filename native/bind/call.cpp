@@ -163,7 +163,7 @@ void issue(PyObject* self, Communicator& core, const WorkPtr& work, const Commun
     throw PythonError();
   }
   engine.attend();
-  if (is_async && engine.has_thread()) engine.wake_own_process();
+  if (is_async && engine.has_thread()) engine.wake_thread();
   if (is_async && raise_interruption()) throw PythonError();  // otherwise a wait follows, which does
 }
 

@@ -15,6 +15,7 @@
 #include "bind/virtual_ranks.hpp"
 #include "core/choice.hpp"
 #include "core/process.hpp"
+#include "core/ticker.hpp"
 #include "reduce/reduce.hpp"
 #include "shm/peer_memory.hpp"
 
@@ -91,6 +92,7 @@ NB_MODULE(_native, module) {
     if (g_forked_child.load(std::memory_order_relaxed)) return;
     nb::gil_scoped_release released;  // a callback on that thread may be waiting for the GIL
     Engine::instance().stop_thread();
+    Ticker::instance().stop();
   });
   // Exit handlers run in reverse order: after this one, none of ours.
   nb::module_::import_("atexit").attr("register")(nb::cpp_function([] {

@@ -359,6 +359,10 @@ Polling PythonLane::polling() const {
   return in_flight ? adapter_->polling : Polling::none;
 }
 
+bool PythonLane::has_threads() const {
+  return adapter_->polling != Polling::eager && adapter_->num_in_flight.load(std::memory_order_relaxed) > 0;
+}
+
 void bind_python_lane(nb::module_& module) {
   const auto address = [](const std::byte* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
   nb::class_<LaneOperation>(module, "LaneOperation", "An operation as a backend written in Python gets it.")

@@ -37,6 +37,7 @@ class PythonLane final : public Lane {
   std::optional<std::string> refuses(const Operation& op) const override;
   bool takes_memory(const Operation& op) const override;
   Polling polling() const override;
+  bool has_threads() const override;
   bool keeps_arrays() const override { return true; }
 
  private:

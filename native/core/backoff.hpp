@@ -47,7 +47,10 @@ class Backoff {
     has_looked_ = false;
   }
   // Sleep at once until the next reset: who ends the wait is a thread that needs the processor.
-  void rest() { rests_ = true; }
+  void rest() {
+    rests_ = true;
+    if (idle_since_ns_ == 0) idle_since_ns_ = now_ns();
+  }
   int64_t idle_ns() const { return now_ns() - idle_since_ns_; }
   // Instead of a sleep, where the end of what is waited for has to be looked for.
   void pause(Polling polling) const {

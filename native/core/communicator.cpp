@@ -241,7 +241,7 @@ bool Communicator::idle_but_background() const {
 
 void Communicator::add_in_flight(InFlight& all) const {
   for (const LaneQueue& queue : queues_)
-    if (queue.num_posted > 0) all.add(queue.lane->polling());
+    if (queue.num_posted > 0) all.add(queue.lane->polling(), queue.lane->has_threads());
 }
 
 void Communicator::finish(Work& work) {

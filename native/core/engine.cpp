@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "core/backoff.hpp"
 #include "core/bell.hpp"
@@ -29,6 +30,28 @@ struct WaiterCount {
 thread_local bool t_is_progress_thread = false;
 
 }  // namespace
+
+// A wait, which drives all lanes. What is still in flight at its end is the progress thread's again.
+struct Engine::Driving {
+  explicit Driving(Engine& engine) : engine(engine) { engine.num_driving_.fetch_add(1, std::memory_order_seq_cst); }
+  ~Driving() {
+    if (engine.num_driving_.fetch_sub(1, std::memory_order_seq_cst) > 1 || !engine.has_thread()) return;
+    engine.lock_.lock();
+    const bool is_idle = engine.is_idle();
+    engine.lock_.unlock();
+    if (!is_idle) engine.wake_own_process();
+  }
+  Engine& engine;
+};
+
+InFlight Engine::in_flight_now() {
+  const std::lock_guard guard(lock_);
+  return in_flight();
+}
+
+bool Engine::is_idle() const {
+  return std::all_of(communicators_.begin(), communicators_.end(), [](const auto& c) { return c->idle(); });
+}
 
 void ProgressLock::lock() {
   for (int i = 0; !try_lock(); ++i) {
@@ -163,6 +186,7 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
   const int64_t begin = now_ns();
   const int64_t deadline = begin + timeout_ns(timeout_s);
   const WaiterCount count(work);
+  const Driving driving(*this);
   const double stall_s = std::min(stall_report_s_, timeout_s / 2);
   Backoff backoff(oversubscribed_.load(std::memory_order_relaxed), sleep_until_ns_);
   Communicator& communicator = *work.communicator;
@@ -178,11 +202,19 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
     bool slept = false;
     bool signalled = false;
     const Backoff::Next next = moved ? Backoff::Next::again : backoff.step();
-    if (next == Backoff::Next::look) {
-      const std::lock_guard guard(lock_);
-      if (in_flight().is_to_block()) backoff.rest();
+    // What a library was given takes it more than a moment, and its threads need the processor.
+    if (next == Backoff::Next::look || ((moved || pass == 1) && attention_.load(std::memory_order_relaxed) > 0)) {
+      const InFlight in_flight = in_flight_now();
+      if (in_flight.is_any && in_flight.has_threads) backoff.rest();
     }
-    if (next == Backoff::Next::sleep) {
+    const InFlight looked_at = next == Backoff::Next::sleep ? in_flight_now() : InFlight{};
+    if (looked_at.most != Polling::none) {
+      // Nobody rings, so the bell, which costs all ranks an interruption, is left alone.
+      const int64_t now = now_ns();
+      const int64_t longest = std::min(deadline - now, until_look_ns(now));
+      if (!looked_at.is_to_block() || !block(backoff.idle_ns(), longest)) backoff.pause(looked_at.most);
+      slept = true;
+    } else if (next == Backoff::Next::sleep) {
       Bell& bell = Bell::mine();
       sleepers_.fetch_add(1, std::memory_order_seq_cst);
       const uint32_t word = bell.prepare_sleep();
@@ -191,12 +223,8 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
       moved = progress();
       const InFlight in_flight = this->in_flight();
       lock_.unlock();
-      if (!moved && !work.finished() && in_flight.most != Polling::none) {
-        const int64_t now = now_ns();
-        const int64_t longest = std::min(deadline - now, until_look_ns(now));
-        if (!in_flight.is_to_block() || !block(backoff.idle_ns(), longest)) backoff.pause(in_flight.most);
-        slept = true;
-      } else if (!moved && !work.finished() && attention_.load(std::memory_order_seq_cst) == 0) {
+      if (!moved && !work.finished() && in_flight.most == Polling::none &&
+          attention_.load(std::memory_order_seq_cst) == 0) {
         const int64_t now = now_ns();
         signalled = !bell.sleep(word, std::clamp<int64_t>(std::min(deadline - now, until_look_ns(now)), 1, kSleepNs));
         backoff.note_ring(bell.ringer_processor());
@@ -294,6 +322,12 @@ bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, Wait
 
 void Engine::wake_own_process() {
   if (sleepers_.load(std::memory_order_seq_cst) > 0) detail::ring_slow(Bell::mine().page());
+  end_nap();
+}
+
+void Engine::wake_thread() {
+  is_thread_wanted_.store(true, std::memory_order_seq_cst);
+  wake_own_process();
 }
 
 void Engine::note_finished(const Work&) { wake_own_process(); }
@@ -301,6 +335,7 @@ void Engine::note_finished(const Work&) { wake_own_process(); }
 void Engine::on_finished(const WorkPtr& work, std::function<void()> callback) {
   lock_.lock();
   callbacks_.push_back({work, std::move(callback)});
+  has_callbacks_.store(true, std::memory_order_seq_cst);
   lock_.unlock();
   start_thread();
   wake_own_process();
@@ -344,8 +379,29 @@ void Engine::stop_thread(bool for_good) {
   if (!thread_.joinable()) return;
   thread_stop_.store(true, std::memory_order_seq_cst);
   detail::ring_slow(Bell::mine().page());
+  end_nap();
   thread_.join();
   thread_running_.store(false);
+}
+
+// While somebody else waits, and drives everything by that, this thread would only be in its way: rings wake both.
+void Engine::nap() {
+  if (!is_to_nap()) return;
+  std::unique_lock guard(nap_mutex_);
+  is_napping_.store(true, std::memory_order_seq_cst);
+  nap_end_.wait_for(guard, std::chrono::nanoseconds(kTickNs), [&] { return !is_to_nap(); });
+  is_napping_.store(false, std::memory_order_relaxed);
+}
+
+bool Engine::is_to_nap() const {
+  return num_driving_.load(std::memory_order_seq_cst) > 0 && !has_callbacks_.load(std::memory_order_seq_cst) &&
+         !is_thread_wanted_.load(std::memory_order_seq_cst) && !thread_stop_.load(std::memory_order_seq_cst);
+}
+
+void Engine::end_nap() {
+  if (!is_napping_.load(std::memory_order_seq_cst) || is_to_nap()) return;
+  const std::lock_guard guard(nap_mutex_);
+  nap_end_.notify_one();
 }
 
 void Engine::run_thread() {
@@ -356,14 +412,15 @@ void Engine::run_thread() {
   while (true) {
     // Before the pass: what was finished when the stop came has its callbacks run.
     const bool stop = thread_stop_.load(std::memory_order_seq_cst);
+    nap();
+    is_thread_wanted_.store(false, std::memory_order_seq_cst);
     lock_.lock();
     bool moved = progress();
     const int64_t now = now_ns();
     tend(now);
     look_at_libraries(now);
     const InFlight in_flight = this->in_flight();
-    const bool idle =
-        std::all_of(communicators_.begin(), communicators_.end(), [](const auto& c) { return c->idle(); });
+    const bool idle = is_idle();
     std::vector<std::function<void()>> calls;
     std::erase_if(callbacks_, [&](Callback& callback) {
       if (!callback.work->finished()) return false;
@@ -371,6 +428,7 @@ void Engine::run_thread() {
       called_.push_back(callback.work->communicator.get());
       return true;
     });
+    has_callbacks_.store(!callbacks_.empty(), std::memory_order_seq_cst);
     lock_.unlock();
     moved |= attend();
     for (const auto& call : calls) call();

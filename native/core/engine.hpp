@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -120,8 +121,9 @@ class Engine {
   // Until those of a communicator's finished works have been called, or the time is over. Without the lock.
   void wait_for_callbacks(const Communicator& communicator, double timeout_s);
   void note_finished(const Work& work);
-  // After an issue, if there is a progress thread.
   void wake_own_process();
+  // After an asynchronous issue, if there is a progress thread.
+  void wake_thread();
 
  private:
   Engine() = default;
@@ -133,10 +135,16 @@ class Engine {
   WaitResult wait_in_turn(Work& work, double timeout_s, Turns& turns);
   bool look_in_turn(Work& work, double begin_s, double timeout_s, Turns& turns);
   void run_thread();
+  void nap();
+  bool is_to_nap() const;
+  void end_nap();  // after a store that makes is_to_nap() false
+  struct Driving;
+  bool is_idle() const;  // nothing is in flight; under the lock
   void stop_thread(bool for_good);
   void tend(int64_t now);
   void check_health();
   InFlight in_flight() const;
+  InFlight in_flight_now();  // takes the lock
   bool block(int64_t idle_ns, int64_t longest_ns) const;
   bool is_look_due(int64_t now) const { return now >= next_look_ns_.load(std::memory_order_relaxed); }
   // How long to sleep at most before a library is due.
@@ -151,6 +159,12 @@ class Engine {
   uint32_t num_on_the_spot_ = 0;
   std::optional<Error> unseen_;
   std::vector<const Communicator*> called_;  // of the works whose callbacks the progress thread calls right now
+  std::atomic<int> num_driving_{0};          // threads that wait
+  std::mutex nap_mutex_;
+  std::condition_variable nap_end_;
+  std::atomic<bool> is_napping_{false};
+  std::atomic<bool> is_thread_wanted_{false};
+  std::atomic<bool> has_callbacks_{false};
   std::atomic<bool> oversubscribed_{false};
   std::atomic<int> sleepers_{0};
   std::atomic<Pump> pump_{nullptr};

@@ -24,8 +24,10 @@ struct InFlight {
   Polling most = Polling::none;
   bool is_alike = true;
   bool is_any = false;
+  bool has_threads = true;  // all of them are carried by threads of libraries, which need the processor
 
-  void add(Polling polling) {
+  void add(Polling polling, bool by_threads) {
+    has_threads = has_threads && by_threads;
     is_alike = is_alike && (!is_any || polling == most);
     most = is_any ? std::max(most, polling) : polling;
     is_any = true;
@@ -68,6 +70,8 @@ class Lane {
   // Of messages: a rank of which one with this tag has come that no receive waits for.
   virtual std::optional<int> find_sender(int) { return std::nullopt; }
   virtual Polling polling() const { return Polling::none; }
+  // The library has threads of its own, which carry what is in flight.
+  virtual bool has_threads() const { return false; }
   // The library may use the arrays of a cancelled operation as long as the process lives.
   virtual bool keeps_arrays() const { return false; }
 };

@@ -20,6 +20,7 @@ class LibraryLane : public Lane {
   bool takes_memory(const Operation& op) const override { return library_->takes_memory(op); }
   void note_issue(Operation& op) override { library_->note_issue(op); }
   Polling polling() const override { return library_->polling(); }
+  bool has_threads() const override { return library_->has_threads(); }
   bool keeps_arrays() const override { return library_->keeps_arrays(); }
 
  protected:

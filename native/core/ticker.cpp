@@ -25,7 +25,8 @@ constexpr int64_t kLookPeriodNs = 5'000'000;  // at how many threads want to run
 constexpr int64_t kCrowdMemoryNs = 100'000'000;
 constexpr int64_t kDelayMemoryNs = 1'000'000'000;
 constexpr int64_t kWatchNs = 10'000'000'000;  // without ticking: work goes on, and the first delay is the longest
-constexpr int64_t kRestNs = 1'000'000'000;    // after one that found no crowd
+constexpr int64_t kMostStopNs = 1'000'000'000;
+constexpr int64_t kRestNs = 1'000'000'000;  // after one that found no crowd
 
 void pause(long ns) {
   const timespec time{0, ns};
@@ -84,9 +85,9 @@ Ticker& Ticker::instance() {
 }
 
 void Ticker::note_delay(int64_t now_ns) {
-  if (!allowed_) return;
-  if (now_ns < next_start_ns_.load(std::memory_order_acquire) || runs_.exchange(true, std::memory_order_acq_rel))
-    return;
+  if (!allowed_ || now_ns < next_start_ns_.load(std::memory_order_acquire)) return;
+  if (runs_.exchange(true, std::memory_order_acq_rel)) return;
+  is_to_stop_.store(false, std::memory_order_relaxed);
   try {
     std::thread([this, delayed = gettid()] { run(delayed); }).detach();
   } catch (const std::system_error&) {  // no further thread is to be had: it goes on without
@@ -95,9 +96,21 @@ void Ticker::note_delay(int64_t now_ns) {
   }
 }
 
+void Ticker::stop() {
+  if (g_forked_child.load(std::memory_order_relaxed)) return;  // the thread is the parent's
+  is_to_stop_.store(true, std::memory_order_relaxed);
+  const int64_t deadline = now_ns() + kMostStopNs;
+  const auto is_there = [&] {
+    const pid_t thread = thread_.load(std::memory_order_relaxed);
+    return is_running() || (thread != 0 && access(("/proc/self/task/" + std::to_string(thread)).c_str(), F_OK) == 0);
+  };
+  while (is_there() && now_ns() < deadline) pause(kTickNs);
+}
+
 // Looks first whether there is a crowd: our own threads delay each other, too. The delay is looked at from here,
 // because a rank that is always the last one never waits for another, and would not notice it.
 void Ticker::run(pid_t delayed) {
+  thread_.store(gettid(), std::memory_order_relaxed);
   prctl(PR_SET_NAME, "hocket ticker", 0, 0, 0);
   const int64_t num_processors = hocket::num_processors();
   RunDelay delay(delayed);
@@ -106,7 +119,7 @@ void Ticker::run(pid_t delayed) {
   int64_t now = now_ns();
   int64_t crowd_ns = now;
   int64_t delay_ns = now;
-  while (now - crowd_ns < kCrowdMemoryNs && now - delay_ns < kWatchNs) {
+  while (!is_to_stop_.load(std::memory_order_relaxed) && now - crowd_ns < kCrowdMemoryNs && now - delay_ns < kWatchNs) {
     if (now - looked_ns >= kLookPeriodNs) {
       looked_ns = now;
       if (delay.is_there(now)) delay_ns = now;

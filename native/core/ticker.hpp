@@ -17,14 +17,17 @@ namespace hocket {
 
 class Ticker {
  public:
-  // The process' own, never destroyed: its thread may be there until the process is gone. may_compete() is asked.
-  static Ticker& instance();
+  static Ticker& instance();  // the process' own, never destroyed; may_compete() is asked
   explicit Ticker(bool allowed) : allowed_(allowed) {}
-  bool is_running() const { return runs_.load(std::memory_order_acquire); }
+  ~Ticker() { stop(); }  // of those that are not the process' own
+  Ticker(const Ticker&) = delete;
+  Ticker& operator=(const Ticker&) = delete;
 
-  // The kernel kept this thread waiting for a processor. Starts the ticking, which ends by itself a moment after
-  // the last such delay of the thread, or when no more threads want to run than there are processors.
+  // The kernel kept this thread waiting for a processor. Starts the ticking, which ends by itself a moment after the
+  // last such delay of the thread, or when no more threads want to run than there are processors.
   void note_delay(int64_t now_ns);
+  void stop();  // and wait until the thread is gone, which takes milliseconds
+  bool is_running() const { return runs_.load(std::memory_order_acquire); }
 
  private:
   void run(pid_t delayed);
@@ -32,6 +35,8 @@ class Ticker {
   const bool allowed_;
   std::atomic<int64_t> next_start_ns_{0};
   std::atomic<bool> runs_{false};
+  std::atomic<bool> is_to_stop_{false};
+  std::atomic<pid_t> thread_{0};  // the last one
 };
 
 }  // namespace hocket

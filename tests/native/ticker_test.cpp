@@ -58,6 +58,10 @@ int main() {
   ticker.note_delay(now_ns());
   compute(500'000'000);
   const long waits = num_waits("hocket ticker");
+  ticker.stop();
+  if (num_waits("hocket ticker") != -1) return std::puts("it was stopped, and is there"), 1;
+  ticker.note_delay(now_ns());
+  if (!ticker.is_running()) return std::puts("it does not start again"), 1;
   over.store(true);
   for (std::thread& other : others) other.join();
   if (waits < 200) return std::printf("it has woken up %ld times in half a second\n", waits), 1;
