@@ -360,7 +360,7 @@ Polling PythonLane::polling() const {
 }
 
 bool PythonLane::has_threads() const {
-  return adapter_->polling != Polling::eager && adapter_->num_in_flight.load(std::memory_order_relaxed) > 0;
+  return adapter_->polling <= Polling::blocking && adapter_->num_in_flight.load(std::memory_order_relaxed) > 0;
 }
 
 void bind_python_lane(nb::module_& module) {

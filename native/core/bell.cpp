@@ -56,11 +56,15 @@ void ring_slow(BellPage& page) {
   // Several threads of the sleeper's process may wait: wake all; each looks for itself.
   uint32_t seen = page.word.load(std::memory_order_relaxed);
   while (seen & 1) {
-    page.ringer_processor.store(sched_getcpu(), std::memory_order_relaxed);
     if (!page.word.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) continue;
     syscall(SYS_futex, &page.word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
     break;
   }
+}
+
+void ring_peer(BellPage& page) {
+  page.ringer_processor.store(sched_getcpu(), std::memory_order_relaxed);
+  ring_slow(page);
 }
 
 void fence_by_locked_instruction([[maybe_unused]] BellPage& page) {

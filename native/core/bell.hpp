@@ -23,7 +23,7 @@ namespace hocket {
 // What is in a bell's page.
 struct BellPage {
   std::atomic<uint32_t> word;
-  alignas(kLineBytes) std::atomic<int32_t> ringer_processor;  // of who last woke a sleeper
+  alignas(kLineBytes) std::atomic<int32_t> ringer_processor;  // of the last of another process that rang
 };
 
 class Bell {
@@ -34,6 +34,8 @@ class Bell {
 
   int fd() const { return fd_; }
   BellPage& page() { return *page_; }
+  // Since prepare_sleep() returned `word`.
+  bool is_rung(uint32_t word) const { return page_->word.load(std::memory_order_relaxed) != word; }
   int ringer_processor() const { return page_->ringer_processor.load(std::memory_order_relaxed); }
   bool has_membarrier() const { return has_membarrier_; }
 
@@ -54,6 +56,7 @@ namespace detail {
 // Set once a peer without membarrier was met (and then for good): ringers must then order store and load themselves.
 inline std::atomic<bool> ringers_fence{false};
 void ring_slow(BellPage& page);
+void ring_peer(BellPage& page);
 void fence_by_locked_instruction(BellPage& page);
 }  // namespace detail
 
@@ -63,7 +66,7 @@ inline void ring(BellPage& page) {
     detail::fence_by_locked_instruction(page);
   std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler must not move the load above the store
   if (page.word.load(std::memory_order_relaxed) & 1) [[unlikely]]
-    detail::ring_slow(page);
+    detail::ring_peer(page);
 }
 
 }  // namespace hocket

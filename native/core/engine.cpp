@@ -17,6 +17,7 @@ namespace {
 
 constexpr int64_t kSleepNs = 50'000'000;  // also the period of looking at signals, peers' lives and deadlines
 constexpr int64_t kTickNs = 50'000'000;
+constexpr int64_t kNapNs = 4'000'000;  // who waits may stand still: for the GIL, in a handler of a signal
 // In a call that ends early only if its own operation is over: longer and longer, so that it costs next to nothing.
 constexpr int64_t kShortestBlockNs = 1'000'000;
 constexpr int64_t kLongestBlockNs = 4'000'000;
@@ -31,22 +32,31 @@ thread_local bool t_is_progress_thread = false;
 
 }  // namespace
 
-// A wait, which drives all lanes. What is still in flight at its end is the progress thread's again.
+// A wait, which drives all lanes. What is still in flight at its end is the progress thread's again, as is a library
+// that has to be looked at.
 struct Engine::Driving {
-  explicit Driving(Engine& engine) : engine(engine) { engine.num_driving_.fetch_add(1, std::memory_order_seq_cst); }
-  ~Driving() {
+  explicit Driving(Engine& engine) : engine(engine) { begin(); }
+  ~Driving() { end(); }
+  void begin() { engine.num_driving_.fetch_add(1, std::memory_order_seq_cst); }
+  void end() {
     if (engine.num_driving_.fetch_sub(1, std::memory_order_seq_cst) > 1 || !engine.has_thread()) return;
     engine.lock_.lock();
     const bool is_idle = engine.is_idle();
     engine.lock_.unlock();
-    if (!is_idle) engine.wake_own_process();
+    if (!is_idle)
+      engine.wake_own_process();
+    else if (engine.attention_.load(std::memory_order_relaxed) > 0 ||
+             engine.next_look_ns_.load(std::memory_order_relaxed) != DrivenLibrary::kNever)
+      engine.end_nap();
   }
   Engine& engine;
 };
 
-InFlight Engine::in_flight_now() {
-  const std::lock_guard guard(lock_);
-  return in_flight();
+bool Engine::block_apart(int64_t idle_ns, int64_t longest_ns) {
+  num_blocking_.fetch_add(1, std::memory_order_relaxed);
+  const bool has_blocked = block(idle_ns, longest_ns);
+  num_blocking_.fetch_sub(1, std::memory_order_relaxed);
+  return has_blocked;
 }
 
 bool Engine::is_idle() const {
@@ -186,7 +196,7 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
   const int64_t begin = now_ns();
   const int64_t deadline = begin + timeout_ns(timeout_s);
   const WaiterCount count(work);
-  const Driving driving(*this);
+  Driving driving(*this);
   const double stall_s = std::min(stall_report_s_, timeout_s / 2);
   Backoff backoff(oversubscribed_.load(std::memory_order_relaxed), sleep_until_ns_);
   Communicator& communicator = *work.communicator;
@@ -204,17 +214,27 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
     const Backoff::Next next = moved ? Backoff::Next::again : backoff.step();
     // What a library was given takes it more than a moment, and its threads need the processor.
     if (next == Backoff::Next::look || ((moved || pass == 1) && attention_.load(std::memory_order_relaxed) > 0)) {
-      const InFlight in_flight = in_flight_now();
-      if (in_flight.is_any && in_flight.has_threads) backoff.rest();
+      const std::lock_guard guard(lock_);
+      if (in_flight().has_threads) backoff.rest();
     }
-    const InFlight looked_at = next == Backoff::Next::sleep ? in_flight_now() : InFlight{};
-    if (looked_at.most != Polling::none) {
+    bool is_to_sleep = next == Backoff::Next::sleep;
+    InFlight looked_at;
+    if (is_to_sleep) {
+      // Again: who had the lock may have ended what this waits for.
+      const std::lock_guard guard(lock_);
+      moved = progress();
+      looked_at = in_flight();
+      is_to_sleep = !moved && !work.finished();
+    }
+    if (is_to_sleep && looked_at.most != Polling::none) {
       // Nobody rings, so the bell, which costs all ranks an interruption, is left alone.
       const int64_t now = now_ns();
       const int64_t longest = std::min(deadline - now, until_look_ns(now));
-      if (!looked_at.is_to_block() || !block(backoff.idle_ns(), longest)) backoff.pause(looked_at.most);
+      if (!looked_at.is_to_block() || !block_apart(backoff.idle_ns(), longest)) backoff.pause(looked_at.most);
       slept = true;
-    } else if (next == Backoff::Next::sleep) {
+    } else if (is_to_sleep && attention_.load(std::memory_order_relaxed) > 0) {
+      sched_yield();  // another thread is about to do what a library has asked for
+    } else if (is_to_sleep) {
       Bell& bell = Bell::mine();
       sleepers_.fetch_add(1, std::memory_order_seq_cst);
       const uint32_t word = bell.prepare_sleep();
@@ -227,7 +247,7 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
           attention_.load(std::memory_order_seq_cst) == 0) {
         const int64_t now = now_ns();
         signalled = !bell.sleep(word, std::clamp<int64_t>(std::min(deadline - now, until_look_ns(now)), 1, kSleepNs));
-        backoff.note_ring(bell.ringer_processor());
+        if (bell.is_rung(word)) backoff.note_ring(bell.ringer_processor());
         slept = true;
       }
       sleepers_.fetch_sub(1, std::memory_order_relaxed);
@@ -243,24 +263,27 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
     if (now >= next_tick || signalled) {
       next_tick = now + kTickNs;
       if (work.finished()) break;
-      lock_.lock();
-      check_health();
       std::string report;
-      if (!work.finished() && waited_s >= stall_s && !work.stall_reported) {
-        work.stall_reported = true;
-        report = communicator.waiting_text(work);
+      {
+        const std::lock_guard guard(lock_);
+        check_health();
+        if (!work.finished() && waited_s >= stall_s && !work.stall_reported) {
+          work.stall_reported = true;
+          report = communicator.waiting_text(work);
+        }
       }
-      lock_.unlock();
+      driving.end();  // the program's own code may run, or the GIL be waited for
       if (!report.empty()) hooks.stalled(report);
-      if (hooks.interrupted()) return WaitResult::interrupted;
-      attend(true);
+      const bool is_interrupted = hooks.interrupted();
+      if (!is_interrupted) attend(true);
+      driving.begin();
+      if (is_interrupted) return WaitResult::interrupted;
     }
     if (now >= deadline) {
-      lock_.lock();
+      const std::lock_guard guard(lock_);
       progress();
       check_health();
       if (!work.finished()) communicator.give_up(work, waited_s);
-      lock_.unlock();
     }
   }
   return WaitResult::finished;
@@ -389,7 +412,7 @@ void Engine::nap() {
   if (!is_to_nap()) return;
   std::unique_lock guard(nap_mutex_);
   is_napping_.store(true, std::memory_order_seq_cst);
-  nap_end_.wait_for(guard, std::chrono::nanoseconds(kTickNs), [&] { return !is_to_nap(); });
+  nap_end_.wait_for(guard, std::chrono::nanoseconds(kNapNs), [&] { return !is_to_nap(); });
   is_napping_.store(false, std::memory_order_relaxed);
 }
 
@@ -408,12 +431,16 @@ void Engine::run_thread() {
   t_is_progress_thread = true;
   Bell& bell = Bell::mine();
   int64_t idle_since_ns = now_ns();
+  int64_t nap_from_ns = 0;
   uint32_t word = 0;  // odd after a pass that found nothing; then one more pass with the bell's word up, then sleep
   while (true) {
     // Before the pass: what was finished when the stop came has its callbacks run.
     const bool stop = thread_stop_.load(std::memory_order_seq_cst);
-    nap();
-    is_thread_wanted_.store(false, std::memory_order_seq_cst);
+    if (now_ns() >= nap_from_ns) nap();
+    // Who waits hears nothing of what was issued while it is within a library.
+    if (is_thread_wanted_.exchange(false, std::memory_order_seq_cst) &&
+        num_blocking_.load(std::memory_order_relaxed) > 0)
+      nap_from_ns = now_ns() + kLongestBlockNs;
     lock_.lock();
     bool moved = progress();
     const int64_t now = now_ns();

@@ -2,6 +2,8 @@
 
 #include <sched.h>
 
+#include <cstring>
+
 #include "core/process.hpp"
 
 namespace hocket {
@@ -32,7 +34,15 @@ void KeepApart::note_ring(int ringer_processor, int64_t now_ns) {
   cpu_set_t others = allowed;
   CPU_CLR(processor, &others);
   if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof others, &others) != 0) return;
-  sched_setaffinity(0, sizeof allowed, &allowed);
+  // Any of all that there are, if that is what it was: the kernel keeps to what was asked for when more come.
+  cpu_set_t all;
+  std::memset(&all, 0xff, sizeof all);
+  cpu_set_t now_allowed;
+  if (sched_setaffinity(0, sizeof all, &all) == 0 && sched_getaffinity(0, sizeof now_allowed, &now_allowed) == 0 &&
+      CPU_EQUAL(&now_allowed, &allowed))
+    return;
+  for (int attempt = 0; attempt < 3 && sched_setaffinity(0, sizeof allowed, &allowed) != 0; ++attempt) {
+  }
 }
 
 }  // namespace hocket

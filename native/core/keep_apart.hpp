@@ -14,7 +14,8 @@ class KeepApart {
  public:
   static KeepApart& mine();  // of the calling thread
   // This thread was woken by one that ran on that processor. If that was its own several times in a row it goes to
-  // another one that it may use, and may use all of them again at once.
+  // another one that it may use, and may use all of them again at once. What somebody else sets it to at that very
+  // moment is lost.
   void note_ring(int ringer_processor, int64_t now_ns);
 
  private:

@@ -24,10 +24,10 @@ struct InFlight {
   Polling most = Polling::none;
   bool is_alike = true;
   bool is_any = false;
-  bool has_threads = true;  // all of them are carried by threads of libraries, which need the processor
+  bool has_threads = false;  // all of them are carried by threads of libraries, which need the processor
 
   void add(Polling polling, bool by_threads) {
-    has_threads = has_threads && by_threads;
+    has_threads = by_threads && (has_threads || !is_any);
     is_alike = is_alike && (!is_any || polling == most);
     most = is_any ? std::max(most, polling) : polling;
     is_any = true;

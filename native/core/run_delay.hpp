@@ -14,7 +14,6 @@ class RunDelay {
  public:
   explicit RunDelay(pid_t thread) : thread_(thread) {}
   static RunDelay& mine();  // of the calling thread
-  pid_t thread() const { return thread_; }
   bool is_there(int64_t now_ns);
 
  private:

@@ -51,6 +51,7 @@ class SplitLane final : public Lane {
     return lanes_[0]->takes_memory(op) && lanes_[1]->takes_memory(op);
   }
   Polling polling() const override { return std::max(lanes_[0]->polling(), lanes_[1]->polling()); }
+  bool has_threads() const override { return lanes_[0]->has_threads() && lanes_[1]->has_threads(); }
   bool keeps_arrays() const override { return lanes_[0]->keeps_arrays() || lanes_[1]->keeps_arrays(); }
 
  private:

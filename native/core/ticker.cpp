@@ -6,10 +6,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstdio>
 #include <cstdlib>
-#include <sstream>
+#include <cstring>
+#include <exception>
 #include <string>
-#include <system_error>
 #include <thread>
 
 #include "core/clock.hpp"
@@ -33,48 +35,47 @@ void pause(long ns) {
   nanosleep(&time, nullptr);
 }
 
-// The beginning of a file of /proc; empty where it cannot be read.
-std::string read_start(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return {};
-  char text[512];
-  const ssize_t length = read(fd, text, sizeof text);
+// The beginning of a file of /proc; empty where it cannot be read. No memory is asked for: this thread may not fail.
+using Text = std::array<char, 512>;
+Text read_start(const char* path) {
+  Text text{};
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return text;
+  const ssize_t length = read(fd, text.data(), text.size() - 1);
   close(fd);
-  return {text, length > 0 ? static_cast<size_t>(length) : 0};
+  text[length > 0 ? static_cast<size_t>(length) : 0] = '\0';
+  return text;
 }
 
-// Threads that want to run, of all programs, by the fourth word of /proc/loadavg ("2/345"); 0 where there is none.
-int64_t num_runnable() {
-  std::istringstream words(read_start("/proc/loadavg"));
-  std::string word;
-  for (int i = 0; i < 4; ++i) words >> word;
-  return std::strtoll(word.c_str(), nullptr, 10);
+// The word of that number behind a place in a text, counted from 0, as a number; -1 where there is none.
+int64_t number_at(const char* text, int place) {
+  for (int i = 0; i < place && text != nullptr; ++i) {
+    text = std::strchr(text, ' ');
+    if (text != nullptr) ++text;
+  }
+  return text == nullptr || *text < '0' || *text > '9' ? -1 : std::strtoll(text, nullptr, 10);
 }
+
+// Threads of the whole machine that want to run, by the fourth word of /proc/loadavg ("2/345").
+int64_t num_runnable() { return number_at(read_start("/proc/loadavg").data(), 3); }
 
 // The processor that a thread of this process runs on or waits for: word 39 of its stat, of which the second is a name
-// in parentheses; -1 where there is none.
-int processor_of(pid_t thread) {
-  const std::string text = read_start("/proc/self/task/" + std::to_string(thread) + "/stat");
-  const size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos) return -1;
-  std::istringstream words(text.substr(name_end + 1));
-  std::string word;
-  for (int i = 2; i < 39; ++i) words >> word;
-  return words ? std::atoi(word.c_str()) : -1;
+// in parentheses.
+int64_t processor_of(pid_t thread) {
+  Text path{};
+  std::snprintf(path.data(), path.size(), "/proc/self/task/%d/stat", static_cast<int>(thread));
+  const Text text = read_start(path.data());
+  const char* name_end = std::strrchr(text.data(), ')');
+  return name_end == nullptr ? -1 : number_at(name_end, 39 - 2);
 }
 
 // A thread that wakes up on another processor does nothing for the one that waits on this.
-void go_to(int processor) {
+void go_to(int64_t processor) {
   if (processor < 0 || processor >= CPU_SETSIZE) return;
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(processor, &set);
+  CPU_SET(static_cast<int>(processor), &set);
   sched_setaffinity(0, sizeof set, &set);  // where this is not allowed it stays where it is
-}
-
-int64_t num_processors() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN);
 }
 
 }  // namespace
@@ -86,11 +87,12 @@ Ticker& Ticker::instance() {
 
 void Ticker::note_delay(int64_t now_ns) {
   if (!allowed_ || now_ns < next_start_ns_.load(std::memory_order_acquire)) return;
+  delayed_.store(gettid(), std::memory_order_relaxed);
   if (runs_.exchange(true, std::memory_order_acq_rel)) return;
   is_to_stop_.store(false, std::memory_order_relaxed);
   try {
-    std::thread([this, delayed = gettid()] { run(delayed); }).detach();
-  } catch (const std::system_error&) {  // no further thread is to be had: it goes on without
+    std::thread([this] { run(); }).detach();
+  } catch (const std::exception&) {  // no further thread is to be had: it goes on without
     next_start_ns_.store(now_ns + kRestNs, std::memory_order_release);
     runs_.store(false, std::memory_order_release);
   }
@@ -109,10 +111,11 @@ void Ticker::stop() {
 
 // Looks first whether there is a crowd: our own threads delay each other, too. The delay is looked at from here,
 // because a rank that is always the last one never waits for another, and would not notice it.
-void Ticker::run(pid_t delayed) {
+void Ticker::run() {
   thread_.store(gettid(), std::memory_order_relaxed);
   prctl(PR_SET_NAME, "hocket ticker", 0, 0, 0);
-  const int64_t num_processors = hocket::num_processors();
+  const int64_t num_processors = sysconf(_SC_NPROCESSORS_ONLN);
+  pid_t delayed = delayed_.load(std::memory_order_relaxed);
   RunDelay delay(delayed);
   bool was_crowded = false;
   int64_t looked_ns = 0;
@@ -122,6 +125,11 @@ void Ticker::run(pid_t delayed) {
   while (!is_to_stop_.load(std::memory_order_relaxed) && now - crowd_ns < kCrowdMemoryNs && now - delay_ns < kWatchNs) {
     if (now - looked_ns >= kLookPeriodNs) {
       looked_ns = now;
+      if (const pid_t next = delayed_.load(std::memory_order_relaxed); next != delayed) {
+        delayed = next;
+        delay = RunDelay(delayed);
+        delay_ns = now;
+      }
       if (delay.is_there(now)) delay_ns = now;
       if (num_runnable() - 1 > num_processors) {  // this thread runs as well
         crowd_ns = now;

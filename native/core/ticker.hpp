@@ -23,20 +23,21 @@ class Ticker {
   Ticker(const Ticker&) = delete;
   Ticker& operator=(const Ticker&) = delete;
 
-  // The kernel kept this thread waiting for a processor. Starts the ticking, which ends by itself a moment after the
-  // last such delay of the thread, or when no more threads want to run than there are processors.
+  // The kernel kept this thread waiting for a processor. Starts the ticking beside it, or brings it here; it ends by
+  // itself a moment after the last delay of the thread, or when no more threads want to run than there are processors.
   void note_delay(int64_t now_ns);
-  void stop();  // and wait until the thread is gone, which takes milliseconds
+  void stop();  // and wait until the thread is gone: milliseconds, a second at most
   bool is_running() const { return runs_.load(std::memory_order_acquire); }
 
  private:
-  void run(pid_t delayed);
+  void run();
 
   const bool allowed_;
   std::atomic<int64_t> next_start_ns_{0};
   std::atomic<bool> runs_{false};
   std::atomic<bool> is_to_stop_{false};
-  std::atomic<pid_t> thread_{0};  // the last one
+  std::atomic<pid_t> thread_{0};   // the last one
+  std::atomic<pid_t> delayed_{0};  // whom it ticks beside
 };
 
 }  // namespace hocket

@@ -27,7 +27,12 @@ class ScheduledLane final : public LibraryLane {
     return op.program ? std::nullopt : library_->refuses(op);
   }
   // The library may have lanes of its own for messages, which then know what is in flight.
-  Polling polling() const override { return std::max(library_->polling(), executor_.polling()); }
+  Polling polling() const override {
+    const Polling most = std::max(library_->polling(), executor_.polling());
+    // A message of a schedule may end while a call waits for something else.
+    return most == Polling::blocking && executor_.is_running() ? Polling::patient : most;
+  }
+  bool has_threads() const override { return !executor_.is_running() && library_->has_threads(); }
   // Schedules reduce and move by the processor.
   bool takes_memory(const Operation& op) const override {
     return op.program ? !op.device && executor_.takes_memory(op) : library_->takes_memory(op);

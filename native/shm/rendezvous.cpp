@@ -36,7 +36,7 @@ namespace hocket {
 namespace {
 
 constexpr uint32_t kMagic =
-    0x686b7432;  // "hkt2": the last byte is the version of everything that lies in shared memory
+    0x686b7433;  // "hkt3": the last byte is the version of everything that lies in shared memory
 constexpr int kTextBytes = 512;
 constexpr int64_t kTellingNs = 5'000'000'000;  // that rank 0 waits for others to tell them that it cannot go on
 

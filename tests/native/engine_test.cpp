@@ -126,6 +126,44 @@ void test_many_waiters_of_one_work() {
   }
 }
 
+// A wait that stands still, in a signal handler of the program's, keeps the progress thread from nothing.
+void test_progress_beside_a_wait_that_stands_still() {
+  TestCommunicator still;
+  TestCommunicator comm;
+  std::atomic<bool> is_over{false};
+  std::atomic<bool> stands{false};
+  still.collective->plans[1].ready = [&] { return is_over.load(); };
+  comm.collective->plans[1].num_tests = 20'000;  // more than one that looks every 4 ms has in a minute
+  engine().start_thread();
+  struct Standing : WaitHooks {
+    Standing(std::atomic<bool>& is_over, std::atomic<bool>& stands) : is_over(is_over), stands(stands) {}
+    bool interrupted() override {
+      stands.store(true);
+      while (!is_over.load()) sched_yield();
+      return false;
+    }
+    std::atomic<bool>& is_over;
+    std::atomic<bool>& stands;
+  };
+  const WorkPtr waited_for = still.issue();
+  std::thread waiter([&] {
+    Standing hooks(is_over, stands);
+    CHECK(engine().wait(*waited_for, 120, hooks) == WaitResult::finished);
+  });
+  while (!stands.load()) sched_yield();
+  const WorkPtr work = comm.issue();
+  const int64_t deadline = now_ns() + timeout_ns(60);
+  while (!work->finished()) {
+    CHECK(now_ns() < deadline);
+    ring(Bell::mine().page());
+    sched_yield();
+  }
+  is_over.store(true);
+  ring(Bell::mine().page());
+  waiter.join();
+  engine().stop_thread();
+}
+
 // Each thread has a communicator of its own and issues, waits, and drops; peers publish and ring from outside. All the
 // time somebody else may drive one's lanes.
 void test_many_threads(bool with_progress_thread) {
@@ -246,6 +284,7 @@ int main() {
     test_stop_runs_callbacks();
     test_progress_thread_expires();
     test_many_waiters_of_one_work();
+    test_progress_beside_a_wait_that_stands_still();
     test_many_threads(false);
     test_many_threads(true);
     test_left_behind();
