@@ -234,6 +234,7 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
       slept = true;
     } else if (is_to_sleep && attention_.load(std::memory_order_relaxed) > 0) {
       sched_yield();  // another thread is about to do what a library has asked for
+      slept = true;
     } else if (is_to_sleep) {
       Bell& bell = Bell::mine();
       sleepers_.fetch_add(1, std::memory_order_seq_cst);
