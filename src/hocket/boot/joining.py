@@ -26,6 +26,8 @@ from hocket.boot.secret import find_secret
 from hocket.boot.sockets import Interface, listen, resolve
 from hocket.errors import BootstrapMismatch, CommTimeout, PeerFailure
 
+MOST_HOST = 1024  # characters of a host's identity
+
 _NUM_PORTS = 8
 _RETRY_S = 0.05
 _PORT_TAKEN_S = 2.0  # by the server of a job that has just ended
@@ -127,8 +129,10 @@ def host_identity() -> str:
     """Name what has to be equal for two processes to share memory: machine, boot, namespaces and user."""
     named = os.environ.get("HOCKET_HOST")
     if named:
-        if not named.isprintable():  # which bytes that are no UTF-8 are not
-            raise BootstrapMismatch(f"HOCKET_HOST={named!r} must be printable text")
+        if not named.isprintable() or len(named) > MOST_HOST:  # bytes that are not UTF-8 are not printable
+            raise BootstrapMismatch(
+                f"HOCKET_HOST={named[:80]!r} must be printable text of at most {MOST_HOST} characters, not {len(named)}"
+            )
         return named
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return " ".join([boot, os.readlink("/proc/self/ns/net"), os.readlink("/proc/self/ns/pid"), str(os.getuid())])

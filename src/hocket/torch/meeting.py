@@ -1,4 +1,9 @@
-"""How the ranks of a process group find each other: through torch's store."""
+"""How the ranks of a process group find each other: through torch's store.
+
+torch's store authenticates nobody, so its values are bounded and typed before they are used, and they decide only where
+a rank connects to. The connection itself authenticates both sides (SO_PEERCRED on one host, `hocket.boot.sealed`
+between hosts).
+"""
 
 from __future__ import annotations
 
@@ -11,10 +16,13 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import Store
 
-from hocket.boot.joining import StartedServer, host_identity, start_server
+from hocket.boot.joining import MOST_HOST, StartedServer, host_identity, start_server
 from hocket.errors import BootstrapMismatch, CommTimeout
 
 _POLL_S = 0.002
+_MOST_WORD = 64  # characters of the words and names that ranks make for one attempt
+_MOST_ERROR = 4096
+_MOST_ESCAPED = 12  # bytes of a character in JSON
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ def arrange_meeting(
             check(hosts)
             started = start_server(size, name, timeout_s, is_at_master) if len(set(hosts)) > 1 else None
         except Exception as error:
-            store.set(f"hocket/meeting/{name}", json.dumps({"error": str(error)}))
+            store.set(f"hocket/meeting/{name}", json.dumps({"error": str(error)[:_MOST_ERROR]}))
             raise
         server = None if started is None else (started.address, started.port)
         store.set(f"hocket/meeting/{name}", json.dumps({"hosts": hosts, "server": server}))
@@ -67,30 +75,50 @@ def arrange_meeting(
     patience = timedelta(seconds=timeout_s)
     store.set(f"hocket/host/{rank}", f"{word} {host_identity()}")
     _wait_for(store, f"hocket/name/{word}", patience, rank, 0, timeout_s)
-    name = store.get(f"hocket/name/{word}").decode()
+    name = _read(store, f"hocket/name/{word}", _MOST_WORD)
     store.set(f"hocket/heard/{name}/{rank}", "")
     _wait_for(store, f"hocket/meeting/{name}", patience, rank, 0, timeout_s)
-    return _read_meeting(name, store.get(f"hocket/meeting/{name}"), size)
+    most_nbytes = _MOST_ESCAPED * (size * MOST_HOST + _MOST_ERROR)
+    return _read_meeting(name, _read(store, f"hocket/meeting/{name}", most_nbytes), size)
 
 
-def _read_meeting(name: str, data: bytes, size: int) -> Meeting:
-    """Return what rank 0 has written to the store, which anyone who reaches torch's store could have written."""
+def _read(store: Store, key: str, most_nbytes: int) -> str:
+    """Return a printable text from the store.
+
+    Raises:
+        BootstrapMismatch: the value is longer than `most_nbytes`, or not printable UTF-8.
+    """
+    data = store.get(key)
+    if len(data) > most_nbytes:
+        raise BootstrapMismatch(f"{key} in torch's store has {len(data)} bytes, at most {most_nbytes} are allowed")
+    text = data.decode(errors="replace")
+    if not text.isprintable() or "\N{REPLACEMENT CHARACTER}" in text:
+        raise BootstrapMismatch(f"{key} in torch's store must be printable text, not {data[:80]!r}")
+    return text
+
+
+def _read_meeting(name: str, text: str, size: int) -> Meeting:
+    """Parse the meeting that rank 0 wrote to the store."""
     try:
-        told = json.loads(data)
+        told = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BootstrapMismatch(f"the store has no meeting of {size} ranks: {error}") from error
+        raise BootstrapMismatch(f"torch's store must hold a meeting of {size} ranks: {error}") from error
     match told:
         case {"error": str(why)}:
             raise BootstrapMismatch(f"rank 0 could not arrange the start of the group: {why}")
         case {"hosts": [*hosts], "server": None} if _are_hosts(hosts, size):
             return Meeting(name, hosts, None)
-        case {"hosts": [*hosts], "server": [str(address), int(port)]} if _are_hosts(hosts, size) and 0 < port < 1 << 16:
+        case {"hosts": [*hosts], "server": [str(address), int(port)]} if _are_hosts(hosts, size) and _is_port(port):
             return Meeting(name, hosts, (address, port))
-    raise BootstrapMismatch(f"the store has no meeting of {size} ranks, but {str(told)[:80]}")
+    raise BootstrapMismatch(f"torch's store must hold a meeting of {size} ranks, not {text[:80]}")
 
 
 def _are_hosts(hosts: Sequence[object], size: int) -> bool:
-    return len(hosts) == size and all(isinstance(host, str) for host in hosts)
+    return len(hosts) == size and all(isinstance(host, str) and len(host) <= MOST_HOST for host in hosts)
+
+
+def _is_port(value: object) -> bool:
+    return type(value) is int and 0 < value < 1 << 16
 
 
 def _tell(store: Store, name: str, peer: int, timeout_s: float) -> str:
@@ -101,7 +129,7 @@ def _tell(store: Store, name: str, peer: int, timeout_s: float) -> str:
         _wait_for(
             store, f"hocket/host/{peer}", timedelta(seconds=max(0.001, deadline - time.monotonic())), 0, peer, timeout_s
         )
-        word, _, host = store.get(f"hocket/host/{peer}").decode().partition(" ")
+        word, _, host = _read(store, f"hocket/host/{peer}", _MOST_WORD + _MOST_ESCAPED * MOST_HOST).partition(" ")
         if word != told:  # at first perhaps that of an earlier attempt
             store.set(f"hocket/name/{word}", name)
             told = word
