@@ -2,8 +2,8 @@
 
 The script starts the busy processes itself, each in a session of its own, as those of other users are: the kernel
 divides processors between sessions (autogroup of sched(7)). The two ranks of a job share a session, as those of
-``hocket run`` and mpirun do, and are bound to no processor. Each case has two
-rows: by its times' median, which is what a step mostly takes, and by their mean, which is what a run takes.
+``hocket run`` and mpirun do, and are bound to no processor. Each case has two rows: the median of its times is a
+typical step, the mean is what a whole run takes.
 
 A row holds where the ratio is at least 1 and its interval's lower end at least 0.85; it falls short where the ratio is
 below 1 and the upper end below 1.05; otherwise nothing can be said. The interval of a ratio of means is a bootstrap's
@@ -48,9 +48,8 @@ NUM_BUSY = (0, 2, 4, 8, 16)
 LIBRARIES = dict.fromkeys((SMALL, STEP, LARGE), ("gloo", "Open MPI")) | {DDP: ("gloo",)}
 MIN_ROUNDS, QUICK_ROUNDS = 60, 15
 MAX_FOREIGN_BUSY = 0.25
-SAMPLE_S = (
-    0.05  # a rank that has waited for its turn has a credit with the scheduler, which a program that runs on has not
-)
+TIME_LIMIT_S = 1800.0  # for each number of busy processes: a round beside 16 takes up to half a minute
+SAMPLE_S = 0.05  # long enough to spend the credit that the scheduler gives to a rank that waited for its sample
 TARGET, LEAST_LOW, MOST_HIGH = 1.0, 0.85, 1.05
 
 Centre = Callable[[Sequence[float]], float]
@@ -117,6 +116,8 @@ def main() -> int:
     settings = settings_of(options)
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else MIN_ROUNDS)
     settings = replace(settings, min_rounds=rounds, min_sample_s=SAMPLE_S, core_rounds=0, again=False)
+    if options.time_limit is None and not options.quick:
+        settings = replace(settings, time_limit_s=TIME_LIMIT_S)
     rows: list[Row] = []
     measurements = []
     command = (sys.executable, "-m", "hocket.cli", "run", "-n", "2", str(RANK_SCRIPT), "torch")

@@ -17,8 +17,8 @@ namespace hocket {
 
 // Spin, then yield, then sleep; the clock is read only every so many spins. Yielding is the fastest way to wait for a
 // rank that shares our processor, and the worst one next to a foreign program that computes: it gets a whole time
-// slice, and ranks that wait for each other hardly ever run at the same time. That the kernel kept this thread waiting
-// tells, or a long yield; then waits sleep almost at once, for a while.
+// slice, and ranks that wait for each other hardly ever run at the same time. A delay of this thread or a long yield
+// shows that such programs run; then waits sleep almost at once, for a while.
 class Backoff {
  public:
   // Where nobody rings: yield for that long, then look again after a pause that is a small part of the time waited. A
@@ -67,7 +67,7 @@ class Backoff {
     if (!oversubscribed_ && now < sleep_until_ns_.load(std::memory_order_relaxed))
       KeepApart::mine().note_ring(ringer_processor, now);
   }
-  // look: once after each reset, when it takes longer than a moment, at who is going to end the wait.
+  // look: once after each reset; the caller then checks who can end the wait.
   enum class Next { again, look, sleep };
   Next step() {
     if (rests_) return Next::sleep;
@@ -85,7 +85,7 @@ class Backoff {
     if (!oversubscribed_ && idle < (is_beside_others ? kSpinBesideOthersNs : kSpinNs)) return Next::again;
     if (!oversubscribed_ && !has_looked_) {
       has_looked_ = true;
-      if (RunDelay::mine().is_there(now)) {
+      if (RunDelay::mine().was_delayed(now)) {
         note_others(now);
         return Next::sleep;
       }
@@ -107,7 +107,7 @@ class Backoff {
   static constexpr int64_t kYieldOversubscribedNs = 2'000'000;
   static constexpr int64_t kLongYieldNs = 500'000;  // nobody who only waits keeps a processor for that long
   static constexpr int64_t kSleepPeriodNs = 100'000'000;
-  // Others' programs take the processors.
+  // Other programs compete for the processors.
   void note_others(int64_t now) {
     sleep_until_ns_.store(now + kSleepPeriodNs, std::memory_order_relaxed);
     Ticker::instance().note_delay(now);
@@ -118,7 +118,7 @@ class Backoff {
   int64_t idle_since_ns_ = 0;
   uint32_t spins_ = 0;
   bool rests_ = false;
-  bool has_looked_ = false;  // at what others take, in this wait
+  bool has_looked_ = false;  // at the run delay, in this wait
 };
 
 }  // namespace hocket

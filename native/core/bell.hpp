@@ -20,10 +20,10 @@
 
 namespace hocket {
 
-// What is in a bell's page.
+// The content of a bell's page.
 struct BellPage {
   std::atomic<uint32_t> word;
-  alignas(kLineBytes) std::atomic<int32_t> ringer_processor;  // of the last of another process that rang
+  alignas(kLineBytes) std::atomic<int32_t> ringer_processor;  // of the last ring from another process
 };
 
 class Bell {
@@ -34,7 +34,7 @@ class Bell {
 
   int fd() const { return fd_; }
   BellPage& page() { return *page_; }
-  // Since prepare_sleep() returned `word`.
+  // Whether it was rung since prepare_sleep() returned `word`.
   bool is_rung(uint32_t word) const { return page_->word.load(std::memory_order_relaxed) != word; }
   int ringer_processor() const { return page_->ringer_processor.load(std::memory_order_relaxed); }
   bool has_membarrier() const { return has_membarrier_; }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kSleepNs = 50'000'000;  // also the period of looking at signals, peers' lives and deadlines
 constexpr int64_t kTickNs = 50'000'000;
-constexpr int64_t kNapNs = 4'000'000;  // who waits may stand still: for the GIL, in a handler of a signal
+constexpr int64_t kNapNs = 4'000'000;  // short, because a waiting thread may be held up by the GIL
 // In a call that ends early only if its own operation is over: longer and longer, so that it costs next to nothing.
 constexpr int64_t kShortestBlockNs = 1'000'000;
 constexpr int64_t kLongestBlockNs = 4'000'000;
@@ -32,8 +32,8 @@ thread_local bool t_is_progress_thread = false;
 
 }  // namespace
 
-// A wait, which drives all lanes. What is still in flight at its end is the progress thread's again, as is a library
-// that has to be looked at.
+// Marks a thread that drives all lanes because it waits; the progress thread naps meanwhile. When the last such thread
+// ends, operations still in flight and libraries that must be driven are handed back to the progress thread.
 struct Engine::Driving {
   explicit Driving(Engine& engine) : engine(engine) { begin(); }
   ~Driving() { end(); }
@@ -51,13 +51,6 @@ struct Engine::Driving {
   }
   Engine& engine;
 };
-
-bool Engine::block_apart(int64_t idle_ns, int64_t longest_ns) {
-  num_blocking_.fetch_add(1, std::memory_order_relaxed);
-  const bool has_blocked = block(idle_ns, longest_ns);
-  num_blocking_.fetch_sub(1, std::memory_order_relaxed);
-  return has_blocked;
-}
 
 bool Engine::is_idle() const {
   return std::all_of(communicators_.begin(), communicators_.end(), [](const auto& c) { return c->idle(); });
@@ -99,10 +92,13 @@ InFlight Engine::in_flight() const {
 }
 
 // False if there is nothing to block in, or no time for it.
-bool Engine::block(int64_t idle_ns, int64_t longest_ns) const {
+bool Engine::block(int64_t idle_ns, int64_t longest_ns) {
   const BlockingCall call = block_.load(std::memory_order_acquire);
   if (!call || longest_ns < kShortestBlockNs) return false;
-  return call(std::min(longest_ns, std::clamp(idle_ns / 16, kShortestBlockNs, kLongestBlockNs)));
+  num_blocking_.fetch_add(1, std::memory_order_relaxed);
+  const bool has_blocked = call(std::min(longest_ns, std::clamp(idle_ns / 16, kShortestBlockNs, kLongestBlockNs)));
+  num_blocking_.fetch_sub(1, std::memory_order_relaxed);
+  return has_blocked;
 }
 
 bool Engine::attend(bool all) {
@@ -212,7 +208,7 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
     bool slept = false;
     bool signalled = false;
     const Backoff::Next next = moved ? Backoff::Next::again : backoff.step();
-    // What a library was given takes it more than a moment, and its threads need the processor.
+    // Threads of a library that carry an operation need the processor: do not spin.
     if (next == Backoff::Next::look || ((moved || pass == 1) && attention_.load(std::memory_order_relaxed) > 0)) {
       const std::lock_guard guard(lock_);
       if (in_flight().has_threads) backoff.rest();
@@ -220,20 +216,20 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
     bool is_to_sleep = next == Backoff::Next::sleep;
     InFlight looked_at;
     if (is_to_sleep) {
-      // Again: who had the lock may have ended what this waits for.
+      // Again: another thread held the lock above, and may have finished this work.
       const std::lock_guard guard(lock_);
       moved = progress();
       looked_at = in_flight();
       is_to_sleep = !moved && !work.finished();
     }
     if (is_to_sleep && looked_at.most != Polling::none) {
-      // Nobody rings, so the bell, which costs all ranks an interruption, is left alone.
+      // These libraries do not ring, so the bell, whose membarrier interrupts all ranks, is not used.
       const int64_t now = now_ns();
       const int64_t longest = std::min(deadline - now, until_look_ns(now));
-      if (!looked_at.is_to_block() || !block_apart(backoff.idle_ns(), longest)) backoff.pause(looked_at.most);
+      if (!looked_at.is_to_block() || !block(backoff.idle_ns(), longest)) backoff.pause(looked_at.most);
       slept = true;
     } else if (is_to_sleep && attention_.load(std::memory_order_relaxed) > 0) {
-      sched_yield();  // another thread is about to do what a library has asked for
+      sched_yield();  // another thread is running the pump
       slept = true;
     } else if (is_to_sleep) {
       Bell& bell = Bell::mine();
@@ -273,7 +269,7 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
           report = communicator.waiting_text(work);
         }
       }
-      driving.end();  // the program's own code may run, or the GIL be waited for
+      driving.end();  // code of the program may run here, or this thread may wait for the GIL
       if (!report.empty()) hooks.stalled(report);
       const bool is_interrupted = hooks.interrupted();
       if (!is_interrupted) attend(true);
@@ -408,7 +404,7 @@ void Engine::stop_thread(bool for_good) {
   thread_running_.store(false);
 }
 
-// While somebody else waits, and drives everything by that, this thread would only be in its way: rings wake both.
+// Sleeps while another thread waits and thereby drives all lanes. Otherwise every ring would wake both threads.
 void Engine::nap() {
   if (!is_to_nap()) return;
   std::unique_lock guard(nap_mutex_);
@@ -438,7 +434,7 @@ void Engine::run_thread() {
     // Before the pass: what was finished when the stop came has its callbacks run.
     const bool stop = thread_stop_.load(std::memory_order_seq_cst);
     if (now_ns() >= nap_from_ns) nap();
-    // Who waits hears nothing of what was issued while it is within a library.
+    // A thread that blocks in a library does not drive the operation that was just issued.
     if (is_thread_wanted_.exchange(false, std::memory_order_seq_cst) &&
         num_blocking_.load(std::memory_order_relaxed) > 0)
       nap_from_ns = now_ns() + kLongestBlockNs;

@@ -144,8 +144,7 @@ class Engine {
   void tend(int64_t now);
   void check_health();
   InFlight in_flight() const;
-  bool block_apart(int64_t idle_ns, int64_t longest_ns);  // block(), and the progress thread can see it
-  bool block(int64_t idle_ns, int64_t longest_ns) const;
+  bool block(int64_t idle_ns, int64_t longest_ns);
   bool is_look_due(int64_t now) const { return now >= next_look_ns_.load(std::memory_order_relaxed); }
   // How long to sleep at most before a library is due.
   int64_t until_look_ns(int64_t now) const { return next_look_ns_.load(std::memory_order_relaxed) - now; }
@@ -159,8 +158,8 @@ class Engine {
   uint32_t num_on_the_spot_ = 0;
   std::optional<Error> unseen_;
   std::vector<const Communicator*> called_;  // of the works whose callbacks the progress thread calls right now
-  std::atomic<int> num_blocking_{0};         // of these, within a library
-  std::atomic<int> num_driving_{0};          // threads that wait
+  std::atomic<int> num_driving_{0};          // threads within Driving
+  std::atomic<int> num_blocking_{0};         // threads within block()
   std::mutex nap_mutex_;
   std::condition_variable nap_end_;
   std::atomic<bool> is_napping_{false};

@@ -11,7 +11,7 @@ namespace hocket {
 namespace {
 
 constexpr int kMostTogether = 4;
-constexpr int64_t kLeastBetweenNs = 20'000'000;  // a move takes some 10 us, and more where others run
+constexpr int64_t kLeastBetweenNs = 20'000'000;  // a move takes 10 us or more
 
 }  // namespace
 
@@ -30,19 +30,19 @@ void KeepApart::note_ring(int ringer_processor, int64_t now_ns) {
   num_together_ = 0;
   moved_ns_ = now_ns;
   cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;  // more than 1,024 processors: it stays
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;  // more than 1,024 processors: not supported
   cpu_set_t others = allowed;
   CPU_CLR(processor, &others);
   if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof others, &others) != 0) return;
-  // Any of all that there are, if that is what it was: the kernel keeps to what was asked for when more come.
+  // Restore by requesting all processors if that gives the same set: the kernel remembers the requested set, and a
+  // smaller one would exclude processors that are added later.
   cpu_set_t all;
   std::memset(&all, 0xff, sizeof all);
-  cpu_set_t now_allowed;
-  if (sched_setaffinity(0, sizeof all, &all) == 0 && sched_getaffinity(0, sizeof now_allowed, &now_allowed) == 0 &&
-      CPU_EQUAL(&now_allowed, &allowed))
+  cpu_set_t restored;
+  if (sched_setaffinity(0, sizeof all, &all) == 0 && sched_getaffinity(0, sizeof restored, &restored) == 0 &&
+      CPU_EQUAL(&restored, &allowed))
     return;
-  for (int attempt = 0; attempt < 3 && sched_setaffinity(0, sizeof allowed, &allowed) != 0; ++attempt) {
-  }
+  sched_setaffinity(0, sizeof allowed, &allowed);
 }
 
 }  // namespace hocket

@@ -1,9 +1,9 @@
-// Ranks that wait for each other beside others' programs leave a processor that they have come to share.
+// Moves a rank away from a processor that it shares with the rank that wakes it.
 //
-// The kernel likes to run who is woken where the waker runs. Ranks that wake each other then share one processor with
-// half of the others' programs, run in turns, and stay there: to the kernel, that looks balanced. Seen with Linux 6.18:
-// of eight busy processes and two ranks on two processors, a step of 1.2 ms takes 4.3 where the ranks share one and 1.6
-// where they do not (benchmarks/busy.py).
+// Linux prefers to run a woken thread on the waker's processor. Beside other programs, ranks that wake each other end
+// up on one processor and stay there, because the load looks balanced. With Linux 6.18, two processors and eight busy
+// processes, a step of 1.2 ms takes 4.3 ms while the ranks share a processor and 1.6 ms while they do not
+// (benchmarks/busy.py).
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace hocket {
 class KeepApart {
  public:
   static KeepApart& mine();  // of the calling thread
-  // This thread was woken by one that ran on that processor. If that was its own several times in a row it goes to
-  // another one that it may use, and may use all of them again at once. What somebody else sets it to at that very
-  // moment is lost.
+  // Call after a thread on `ringer_processor` woke this one. After several such calls in a row from the own processor,
+  // moves this thread to another one and restores its affinity at once. An affinity that is set from outside between
+  // these two steps is overwritten.
   void note_ring(int ringer_processor, int64_t now_ns);
 
  private:

@@ -19,7 +19,7 @@ inline void check_not_forked() {
                   "spawn method");
 }
 
-// Whether waiting threads may take from others' programs what these take from them: HOCKET_COMPETE=0 says no.
+// Whether Ticker and KeepApart may run: not if HOCKET_COMPETE is "0".
 bool may_compete();
 
 }  // namespace hocket

@@ -1,4 +1,4 @@
-// How long a thread had to wait for a processor while it could have run.
+// Detects that other programs take processors from a thread.
 #pragma once
 
 #include <sys/types.h>
@@ -7,14 +7,15 @@
 
 namespace hocket {
 
-// Whether others' programs take processors from a thread of this process, by what the kernel counts (run_delay, the
-// second number of /proc/self/task/N/schedstat). A look costs microseconds and is taken at most every few milliseconds:
-// in between, and where the kernel does not count, the answer is no.
+// Measures how long a thread of this process was runnable without a processor: the kernel's run_delay, field 1 of
+// /proc/self/task/N/schedstat. was_delayed() reads it at most once in 2 ms, because a read costs microseconds.
 class RunDelay {
  public:
   explicit RunDelay(pid_t thread) : thread_(thread) {}
   static RunDelay& mine();  // of the calling thread
-  bool is_there(int64_t now_ns);
+  // Whether it was delayed for more than 1/16 of the time since the last read. False between reads, at the first one,
+  // and if the kernel does not count.
+  bool was_delayed(int64_t now_ns);
 
  private:
   pid_t thread_;

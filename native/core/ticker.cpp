@@ -1,6 +1,5 @@
 #include "core/ticker.hpp"
 
-#include <fcntl.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -8,13 +7,13 @@
 
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <string>
 #include <thread>
 
 #include "core/clock.hpp"
+#include "core/proc_file.hpp"
 #include "core/process.hpp"
 #include "core/run_delay.hpp"
 
@@ -26,7 +25,7 @@ constexpr long kTickNs = 250'000;             // and 50'000 of the timer's slack
 constexpr int64_t kLookPeriodNs = 5'000'000;  // at how many threads want to run
 constexpr int64_t kCrowdMemoryNs = 100'000'000;
 constexpr int64_t kDelayMemoryNs = 1'000'000'000;
-constexpr int64_t kWatchNs = 10'000'000'000;  // without ticking: work goes on, and the first delay is the longest
+constexpr int64_t kWatchNs = 10'000'000'000;  // after the last delay: starting anew would cost a delay first
 constexpr int64_t kMostStopNs = 1'000'000'000;
 constexpr int64_t kRestNs = 1'000'000'000;  // after one that found no crowd
 
@@ -35,47 +34,26 @@ void pause(long ns) {
   nanosleep(&time, nullptr);
 }
 
-// The beginning of a file of /proc; empty where it cannot be read. No memory is asked for: this thread may not fail.
-using Text = std::array<char, 512>;
-Text read_start(const char* path) {
-  Text text{};
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return text;
-  const ssize_t length = read(fd, text.data(), text.size() - 1);
-  close(fd);
-  text[length > 0 ? static_cast<size_t>(length) : 0] = '\0';
-  return text;
-}
+// Runnable threads of the whole machine: field 3 of /proc/loadavg ("2/345").
+int64_t num_runnable() { return parse_field(read_proc_file("/proc/loadavg").data(), 3); }
 
-// The word of that number behind a place in a text, counted from 0, as a number; -1 where there is none.
-int64_t number_at(const char* text, int place) {
-  for (int i = 0; i < place && text != nullptr; ++i) {
-    text = std::strchr(text, ' ');
-    if (text != nullptr) ++text;
-  }
-  return text == nullptr || *text < '0' || *text > '9' ? -1 : std::strtoll(text, nullptr, 10);
-}
-
-// Threads of the whole machine that want to run, by the fourth word of /proc/loadavg ("2/345").
-int64_t num_runnable() { return number_at(read_start("/proc/loadavg").data(), 3); }
-
-// The processor that a thread of this process runs on or waits for: word 39 of its stat, of which the second is a name
-// in parentheses.
+// The processor that a thread of this process runs on or waits for: field 38 of its stat. Fields are counted from the
+// end of the name, which is field 1, stands in parentheses and may contain spaces.
 int64_t processor_of(pid_t thread) {
-  Text path{};
+  std::array<char, 64> path{};
   std::snprintf(path.data(), path.size(), "/proc/self/task/%d/stat", static_cast<int>(thread));
-  const Text text = read_start(path.data());
+  const ProcText text = read_proc_file(path.data());
   const char* name_end = std::strrchr(text.data(), ')');
-  return name_end == nullptr ? -1 : number_at(name_end, 39 - 2);
+  return name_end == nullptr ? -1 : parse_field(name_end, 38 - 1);
 }
 
-// A thread that wakes up on another processor does nothing for the one that waits on this.
+// Only wake-ups on the delayed thread's own processor help it.
 void go_to(int64_t processor) {
   if (processor < 0 || processor >= CPU_SETSIZE) return;
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(static_cast<int>(processor), &set);
-  sched_setaffinity(0, sizeof set, &set);  // where this is not allowed it stays where it is
+  sched_setaffinity(0, sizeof set, &set);  // if this is refused, the thread stays where it is
 }
 
 }  // namespace
@@ -92,7 +70,7 @@ void Ticker::note_delay(int64_t now_ns) {
   is_to_stop_.store(false, std::memory_order_relaxed);
   try {
     std::thread([this] { run(); }).detach();
-  } catch (const std::exception&) {  // no further thread is to be had: it goes on without
+  } catch (const std::exception&) {  // no thread can be created: the job runs on without a ticker
     next_start_ns_.store(now_ns + kRestNs, std::memory_order_release);
     runs_.store(false, std::memory_order_release);
   }
@@ -109,8 +87,8 @@ void Ticker::stop() {
   while (is_there() && now_ns() < deadline) pause(kTickNs);
 }
 
-// Looks first whether there is a crowd: our own threads delay each other, too. The delay is looked at from here,
-// because a rank that is always the last one never waits for another, and would not notice it.
+// It ticks only while the machine has more runnable threads than processors: without that, a delay was caused by our
+// own threads. The delay is measured here as well as in waits, because the slowest rank never waits.
 void Ticker::run() {
   thread_.store(gettid(), std::memory_order_relaxed);
   prctl(PR_SET_NAME, "hocket ticker", 0, 0, 0);
@@ -130,8 +108,8 @@ void Ticker::run() {
         delay = RunDelay(delayed);
         delay_ns = now;
       }
-      if (delay.is_there(now)) delay_ns = now;
-      if (num_runnable() - 1 > num_processors) {  // this thread runs as well
+      if (delay.was_delayed(now)) delay_ns = now;
+      if (num_runnable() - 1 > num_processors) {  // this thread is one of them
         crowd_ns = now;
         was_crowded = true;
       }

@@ -1,11 +1,10 @@
-// A thread that wakes up often while others' programs compete for the processors.
+// A helper thread that wakes up often while other programs compete for the processors.
 //
-// Linux' scheduler (EEVDF, seen with 6.18) divides processors between sessions (autogroup of sched(7)), and looks at a
-// session's turn whenever one of its threads wakes up. A program whose one thread computes in long pieces waits for
-// whole time slices of others again and again; one with a second thread that wakes up on the same processor every
-// fraction of a millisecond is served at each of these. gloo's ranks have such threads by the way; ours have none, and
-// two ranks that wait for each other would make a step of 1.2 ms in 16 to 20 beside eight busy processes, where it
-// takes 1.7 with this one and KeepApart (benchmarks/busy.py).
+// Linux (EEVDF, measured with 6.18) divides processors between sessions (autogroup of sched(7)) and reconsiders a
+// session whenever one of its threads wakes up. A process whose only thread computes waits for whole time slices of
+// others; with a second thread that wakes up on the same processor every 0.3 ms it is scheduled at each wake-up. gloo's
+// ranks have such threads as a side effect. Beside eight busy processes, two ranks without a ticker take 16 to 20 ms
+// for a step of 1.2 ms, and 1.7 ms with it and KeepApart (benchmarks/busy.py).
 #pragma once
 
 #include <sys/types.h>
@@ -17,16 +16,16 @@ namespace hocket {
 
 class Ticker {
  public:
-  static Ticker& instance();  // the process' own, never destroyed; may_compete() is asked
+  static Ticker& instance();  // of the process; allowed if may_compete()
   explicit Ticker(bool allowed) : allowed_(allowed) {}
-  ~Ticker() { stop(); }  // of those that are not the process' own
+  ~Ticker() { stop(); }
   Ticker(const Ticker&) = delete;
   Ticker& operator=(const Ticker&) = delete;
 
-  // The kernel kept this thread waiting for a processor. Starts the ticking beside it, or brings it here; it ends by
-  // itself a moment after the last delay of the thread, or when no more threads want to run than there are processors.
+  // Starts ticking for the calling thread, which was delayed. Ticking ends 1 s after the last delay of that thread, or
+  // as soon as the machine has no more runnable threads than processors.
   void note_delay(int64_t now_ns);
-  void stop();  // and wait until the thread is gone: milliseconds, a second at most
+  void stop();  // waits until the thread has ended, for 1 s at most
   bool is_running() const { return runs_.load(std::memory_order_acquire); }
 
  private:
@@ -36,8 +35,8 @@ class Ticker {
   std::atomic<int64_t> next_start_ns_{0};
   std::atomic<bool> runs_{false};
   std::atomic<bool> is_to_stop_{false};
-  std::atomic<pid_t> thread_{0};   // the last one
-  std::atomic<pid_t> delayed_{0};  // whom it ticks beside
+  std::atomic<pid_t> thread_{0};   // the latest
+  std::atomic<pid_t> delayed_{0};  // the thread that it ticks for
 };
 
 }  // namespace hocket

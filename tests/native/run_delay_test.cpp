@@ -26,7 +26,7 @@ int main() {
   stay_here(cpu);
   RunDelay& delay = RunDelay::mine();
   const int64_t begin = now_ns();
-  if (delay.is_there(begin)) return std::puts("the first look has nothing to compare with"), 1;
+  if (delay.was_delayed(begin)) return std::puts("the first look has nothing to compare with"), 1;
   std::atomic<bool> over{false};
   std::vector<std::thread> others;
   for (int i = 0; i < 3; ++i)
@@ -37,12 +37,12 @@ int main() {
     });
   while (now_ns() - begin < 300'000'000) {
   }
-  const bool is_there = delay.is_there(now_ns());
-  const bool is_there_at_once = delay.is_there(now_ns());
+  const bool was_delayed = delay.was_delayed(now_ns());
+  const bool was_delayed_again = delay.was_delayed(now_ns());
   over.store(true);
   for (std::thread& other : others) other.join();
-  if (!is_there) return std::puts("three threads that never wait were not noticed"), 1;
-  if (is_there_at_once) return std::puts("a second look was taken at once"), 1;
+  if (!was_delayed) return std::puts("three threads that never wait were not noticed"), 1;
+  if (was_delayed_again) return std::puts("a second look was taken at once"), 1;
   std::puts("ok");
   return 0;
 }

@@ -11,9 +11,7 @@ from statistics import fmean, median
 from hocket.errors import InvalidArgument
 
 MIN_VALUES = 6  # with fewer, not even smallest to largest holds the median with 95 %
-
-
-_DRAWS = 2000
+_DRAWS = 2000  # of the bootstrap
 
 
 @dataclass(frozen=True)
