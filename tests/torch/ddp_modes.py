@@ -373,6 +373,9 @@ MODES = {
                                            ("-two-reentrant", _SMALL, {"recomputed": "two", "reentrant": True}))},
 }  # fmt: skip
 
+# torch does not wait for the delayed sums, so over gloo the optimizer at times reads half of them
+# (`DistributedDataParallel._delayed_all_reduce_hook`); right is what the same model has without delay
+WITHOUT_DELAY = {"delayed": "default", "delayed-small": "small"}
 
 LATE_OPTIONS = {"delay_all_reduce_named_params", "param_to_hook_all_reduce", "process_group", "device_mesh"}
 # what no mode gives

@@ -20,7 +20,7 @@ from hocket.torch.process_group import HocketProcessGroup
 from ..naming import assert_names
 from ..program import run_python, start_python
 from ..tier import full, sample
-from .ddp_modes import LATE_OPTIONS, MODES, NOT_FOR_CPUS, WITHOUT_EFFECT
+from .ddp_modes import LATE_OPTIONS, MODES, NOT_FOR_CPUS, WITHOUT_DELAY, WITHOUT_EFFECT
 from .unseen import WAYS
 
 HERE = Path(__file__).parent
@@ -251,12 +251,14 @@ def test_ddp_losses_agree_with_gloo_with_four_ranks(losses: dict, model: str) ->
 
 @pytest.mark.timeout(400)
 def test_every_mode_of_ddp_has_the_losses_of_gloo(tmp_path: Path) -> None:
-    names = sample(MODES, 50, always=["small-static", "small-two-reentrant", "unused-static-turns", "compiled"])
+    always = ["small-static", "small-two-reentrant", "unused-static-turns", "compiled", *WITHOUT_DELAY.values()]
+    names = sample(MODES, 50, always)
     for backend in ("gloo", "hocket"):
         assert run(2, "ddp_modes.py", backend, str(tmp_path), *names, timeout_s=190).count("done") == 2
     for rank in range(2):
         theirs, ours = (json.loads((tmp_path / f"{backend}-{rank}.json").read_text()) for backend in ("gloo", "hocket"))
         assert list(theirs) == names
+        theirs |= {name: theirs[other] for name, other in WITHOUT_DELAY.items() if name in theirs}
         assert {name: ours[name] for name in names if ours[name] != theirs[name]} == {}, f"rank {rank}; right: {theirs}"
 
 
