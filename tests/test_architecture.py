@@ -23,6 +23,7 @@ FLOORS = {
     "errors": 0,
     "lazy_names": 0,
     "whole_file": 0,
+    "reserved_port": 0,
     "versioned_json": 0,
     "_native": 0,
     "discovery": 1,

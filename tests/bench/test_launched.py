@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hocket.bench.launchers import mpich_job
+from hocket.reserved_port import ReservedPort
 
 from ..naming import assert_names
 from ..program import start_python
@@ -66,10 +66,8 @@ def test_under_an_mpi_of_its_own() -> None:
 
 
 def test_between_hosts_with_one_clock() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    hosts = ("--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(port))
+    port = ReservedPort()
+    hosts = ("--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(port.number))
     commands = [
         (
             hocket_run(
@@ -79,7 +77,8 @@ def test_between_hosts_with_one_clock() -> None:
         )
         for host in range(2)
     ]
-    (code, out, err), (other_code, other_out, _) = run(*commands)
+    with port:
+        (code, out, err), (other_code, other_out, _) = run(*commands)
     assert (code, other_code) == (0, 0), err
     assert results_of(out) == {("all_reduce", "gloo", nbytes, 2) for nbytes in (8, 4096)}
     assert "clocks of different hosts are the same to" in err and not other_out

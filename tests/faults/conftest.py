@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from hocket.reserved_port import ReservedPort
 
 from ..load import scaled
 from ..prefork.forked_rank import MARK, process_name
@@ -85,6 +86,7 @@ class Jobs:
         self._is_fresh = is_fresh
         self._uses_open_mpi = False
         self._jobs: list[Job] = []
+        self._ports: list[ReservedPort] = []
         self._shared_memory = set(os.listdir("/dev/shm"))
 
     def run(self, script: str, num_ranks: int, *args: str, **options: Any) -> Job:
@@ -107,7 +109,7 @@ class Jobs:
 
     def start_on_hosts(self, script: str, num_local: int, *args: str, num_hosts: int = 2, **env: str) -> Job:
         """Start a script on some hosts, which are this machine under other names: `num_local` ranks on each."""
-        port = _free_port()
+        port = self._reserve_port()
         command = [sys.executable, "-m", "hocket.cli", "run", "-n", str(num_local)]
         command += ["--nnodes", str(num_hosts), "--master-addr", "127.0.0.1", "--master-port", str(port)]
         starts = [([*command, "--node-rank", str(host)], {"HOCKET_HOST": f"host-{host}"}) for host in range(num_hosts)]
@@ -115,7 +117,7 @@ class Jobs:
 
     def start_ranks(self, script: str, places: Sequence[tuple[int, int]], *args: str, **env: str) -> Job:
         """Start one process for each (rank, world size) without any launcher."""
-        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "HOCKET_JOB": uuid.uuid4().hex}
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._reserve_port()), "HOCKET_JOB": uuid.uuid4().hex}
         starts = [([sys.executable], {**common, "RANK": str(rank), "WORLD_SIZE": str(size)}) for rank, size in places]
         return self._start(script, starts, args, env)
 
@@ -179,12 +181,12 @@ class Jobs:
                 process.communicate()
             for pid in _processes_of(job):  # ranks have process groups of their own
                 os.kill(pid, signal.SIGKILL)
+        for port in self._ports:
+            port.close()
 
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    def _reserve_port(self) -> int:
+        self._ports.append(ReservedPort())
+        return self._ports[-1].number
 
 
 def _processes_of(job: Job) -> list[int]:

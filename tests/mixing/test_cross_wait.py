@@ -6,7 +6,6 @@ import importlib
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 import hocket as hk
 from hocket.backends._mpi import find_library
 from hocket.boot.pmi import connect_locally, start_local_server
+from hocket.reserved_port import ReservedPort
 
 from ..tier import full, is_full
 
@@ -28,9 +28,7 @@ _SCRIPT = Path(__file__).parent / "plain_libraries.py"
 def _run_plain(order: str, deadline_s: float) -> list[str]:
     """Run the program on two processes; return what each printed until the deadline."""
     before = set(Path("/dev/shm").glob("mpich_shm_*"))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = ReservedPort()
     name = start_local_server(2)
     connections = [connect_locally(name, rank) for rank in range(2)]
     ranks = [
@@ -43,7 +41,7 @@ def _run_plain(order: str, deadline_s: float) -> list[str]:
                 "PMI_RANK": str(rank),
                 "PMI_SIZE": "2",
                 "MPIR_CVAR_PMI_VERSION": "1",
-                "MASTER_PORT": port,
+                "MASTER_PORT": str(port.number),
                 "OMP_NUM_THREADS": "1",
             },
             stdout=subprocess.PIPE,
@@ -64,6 +62,7 @@ def _run_plain(order: str, deadline_s: float) -> list[str]:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
     printed = [process.communicate()[0] for process in ranks]
+    port.close()
     for left in set(Path("/dev/shm").glob("mpich_shm_*")) - before:  # killed MPI jobs leave theirs
         left.unlink(missing_ok=True)
     return printed

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 
 import pytest
+
+from hocket.reserved_port import ReservedPort
 
 from ..program import start_python
 from ..tier import full, is_full
@@ -19,11 +20,9 @@ LIMIT_S = 3500 if os.environ.get("HOCKET_SOAK") else 200
 @pytest.mark.timeout(LIMIT_S + 60)
 @pytest.mark.parametrize("num_local", [pytest.param(1, marks=full), 2])
 def test_random_programs(num_local: int) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = ReservedPort()
     command = ["-m", "hocket.cli", "run", "-n", str(num_local), "--nnodes", "2"]
-    command += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
+    command += ["--master-addr", "127.0.0.1", "--master-port", str(port.number)]
     launchers = [
         start_python(
             *(*command, "--node-rank", str(host), str(RANK_SCRIPT), str(num_local * 10**5), str(NUM_SEEDS)),
@@ -38,5 +37,6 @@ def test_random_programs(num_local: int) -> None:
         for launcher in launchers:
             launcher.terminate()  # ends its ranks
             launcher.wait()
+        port.close()
     assert [launcher.returncode for launcher in launchers] == [0, 0], "".join(outputs)
     assert "".join(outputs).count("all programs went through") == 2 * num_local

@@ -20,7 +20,10 @@ from torch._C._distributed_c10d import BuiltinCommHookType
 from torch.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
 from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as local_sgd
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
+from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import hook_with_zero_step
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _MixedPrecision
 from torch.utils.checkpoint import checkpoint
@@ -275,6 +278,39 @@ def fused(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> N
     model._register_fused_optim(torch.optim.SGD, lr=0.1)
 
 
+def zero(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> ZeroRedundancyOptimizer:
+    return ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+
+
+class LateSGD(torch.optim.SGD):
+    """Does nothing at its first steps, as `ZeroRedundancyOptimizer` while it learns what the buckets of DDP are."""
+
+    num_left_out = 2
+
+    def step(self, closure: Any = None) -> None:
+        if self.num_left_out > 0:
+            self.num_left_out -= 1
+        else:
+            super().step(closure)
+
+
+def late(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> LateSGD:
+    return LateSGD(model.parameters(), lr=0.1)
+
+
+def overlapped_zero(
+    has_shards: bool,
+) -> Callable[[DistributedDataParallel, torch.optim.Optimizer], torch.optim.Optimizer]:
+    """A hook that waits for sums, broadcasts what each rank has updated, and waits for that, in the backward pass."""
+
+    def prepare(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> ZeroRedundancyOptimizer:
+        zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1, overlap_with_ddp=True)
+        model.register_comm_hook(None, hook_with_zero_step(allreduce_hook, model, zero, shard_buckets=has_shards))
+        return zero
+
+    return prepare
+
+
 def buffer_hook(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
     def broadcast(_: object, buffers: dict[str, torch.Tensor]) -> list[torch.futures.Future[Any]]:
         return [
@@ -362,6 +398,11 @@ MODES = {
     "compiled-small": Mode({"bucket_cap_mb_list": [0.002, 0.003]}, compiled=True),
     "buckets-listed": Mode({"bucket_cap_mb_list": [1, 2]}),
     "batched-copy": Mode({**_SMALL, "batched_grad_copy": True}),
+    "zero": Mode(_SMALL, prepare=zero),
+    "late": Mode(_SMALL, prepare=late, lengths=(6, 6)),
+    # not `hook_with_zero_step_interleaved`, whose callbacks issue operations in any order
+    **{f"zero-overlapped{suffix}": Mode(_SMALL, prepare=overlapped_zero(has_shards), lengths=(6, 6))
+       for suffix, has_shards in (("", False), ("-shards", True))},
     "hook-power_sgd": Mode(prepare=compressed),  # one bucket: its callbacks issue operations, in any order
     **{f"{options}-{step.__name__}": Mode(given, step=step)
        for options, given in (("small", _SMALL), ("static", _STATIC)) for step in _STEPS},
@@ -373,9 +414,14 @@ MODES = {
                                            ("-two-reentrant", _SMALL, {"recomputed": "two", "reentrant": True}))},
 }  # fmt: skip
 
-# torch does not wait for the delayed sums, so over gloo the optimizer at times reads half of them
-# (`DistributedDataParallel._delayed_all_reduce_hook`); right is what the same model has without delay
-WITHOUT_DELAY = {"delayed": "default", "delayed-small": "small"}
+# Modes whose numbers gloo does not have, and the mode whose numbers are right. torch does not wait for delayed sums
+# (`DistributedDataParallel._delayed_all_reduce_hook`), so that the optimizer at times reads half of them; ZeRO that
+# overlaps with DDP is refused over gloo, where it "may meet hangs".
+LIKE = {
+    "delayed": "default",
+    "delayed-small": "small",
+    **{name: "late" for name in MODES if name.startswith("zero-")},
+}
 
 LATE_OPTIONS = {"delay_all_reduce_named_params", "param_to_hook_all_reduce", "process_group", "device_mesh"}
 # what no mode gives

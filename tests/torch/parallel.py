@@ -6,6 +6,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint as recompute
 
 WIDTH, BATCH, STEPS = 32, 8, 6
 
@@ -69,6 +71,35 @@ def fsdp() -> list[float]:
     model = make_model()
     for block in model[:2]:
         fully_shard(block)
+    fully_shard(model)
+    return train(model, dist.get_rank())
+
+
+class Recomputed(nn.Module):
+    """A part whose activations the backward pass computes again, within a backward pass of its own if `reentrant`."""
+
+    def __init__(self, part: nn.Module, *, reentrant: bool) -> None:
+        super().__init__()
+        self.part, self.reentrant = part, reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not x.requires_grad:
+            x = x.detach().requires_grad_()  # a checkpoint that is reentrant would be left out otherwise
+        y: torch.Tensor = recompute(self.part, x, use_reentrant=self.reentrant)
+        return y
+
+
+def recomputed_fsdp(*, reentrant: bool, sharded: str) -> list[float]:
+    """FSDP2 beside checkpoints of activations: shards within them, around them, or of every other block."""
+    model = make_model()
+    for number, block in enumerate(list(model[:2])):
+        if sharded == "within":
+            fully_shard(block)
+        if sharded == "nested":
+            block.up = Recomputed(block.up, reentrant=reentrant)
+        model[number] = Recomputed(block, reentrant=reentrant)
+        if sharded in ("around", "nested") or (sharded == "other" and number == 1):
+            fully_shard(model[number])
     fully_shard(model)
     return train(model, dist.get_rank())
 
@@ -157,12 +188,14 @@ FORMS: dict[str, Callable[[], list[float]]] = {
     # With several buckets it hangs over gloo, whose threads wait in it for each other.
     "ddp, PowerSGD": lambda: ddp_with_hook(power_sgd, bucket_mb=25),
     "fsdp": fsdp,
+    **{f"fsdp, {sharded}{' reentrant' * reentrant}": partial(recomputed_fsdp, reentrant=reentrant, sharded=sharded)
+       for sharded in ("within", "around", "nested", "other") for reentrant in (False, True)},
     "tensor parallel": tensor_parallel,
     "fsdp and tensor parallel": two_dimensional,
     "pipeline": pipeline,
     "redistribution": redistribution,
     "checkpoint": saved_and_loaded,
-}
+}  # fmt: skip
 
 
 if __name__ == "__main__":

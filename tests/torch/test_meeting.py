@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from torch.distributed import HashStore
+from torch.distributed import HashStore, Store
 
-from hocket.errors import BootstrapMismatch
-from hocket.torch.meeting import Meeting, _read, _read_meeting
+from hocket.errors import BackendUnavailable, BootstrapMismatch
+from hocket.torch import meeting
+from hocket.torch.meeting import Meeting, _read, _read_meeting, arrange_meeting
 
 from ..naming import raises
 
@@ -46,3 +50,28 @@ def test_a_value_is_bounded_and_printable(value: bytes) -> None:
     store.set("key", value)  # type: ignore[arg-type]  # bytes are taken as well
     with raises(BootstrapMismatch, names=("key",)):
         _read(store, "key", 64)
+
+
+def test_rank_0_leaves_only_when_the_others_know_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    num_read = 0
+
+    def read_slowly(store: Store, key: str, most_nbytes: int) -> str:
+        nonlocal num_read
+        text = _read(store, key, most_nbytes)
+        if "meeting" in key:
+            time.sleep(0.1)
+            num_read += 1
+        return text
+
+    def refuse(hosts: Sequence[str]) -> None:
+        raise BackendUnavailable("shm")
+
+    monkeypatch.setattr(meeting, "_read", read_slowly)
+    store = HashStore()
+    with ThreadPoolExecutor(1) as thread:
+        other = thread.submit(arrange_meeting, store, 1, 2, 10.0, is_at_master=True, check=refuse)
+        with raises(BackendUnavailable, names=("shm",)):
+            arrange_meeting(store, 0, 2, 10.0, is_at_master=True, check=refuse)
+        assert num_read == 1
+        with raises(BootstrapMismatch, names=("rank 0", "shm")):
+            other.result(20)

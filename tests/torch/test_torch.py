@@ -6,7 +6,6 @@ import inspect
 import json
 import math
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,13 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from hocket.reserved_port import ReservedPort
 from hocket.torch.devices import _OPERATIONS
 from hocket.torch.process_group import HocketProcessGroup
 
 from ..naming import assert_names
 from ..program import run_python, start_python
 from ..tier import full, sample
-from .ddp_modes import LATE_OPTIONS, MODES, NOT_FOR_CPUS, WITHOUT_DELAY, WITHOUT_EFFECT
+from .ddp_modes import LATE_OPTIONS, LIKE, MODES, NOT_FOR_CPUS, WITHOUT_EFFECT
+from .parallel import FORMS
 from .unseen import WAYS
 
 HERE = Path(__file__).parent
@@ -40,20 +41,19 @@ def run(num_ranks: int, script: str, *args: str, launcher: str = "hocket", timeo
 
 def run_on_two_hosts(num_local: int, script: str, *args: str, fails: bool = False, **env: str) -> str:
     """Run a script of this folder on this machine under two names; return what it printed."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = ["-m", "hocket.cli", "run", "-n", str(num_local), "--nnodes", "2",
-               "--master-addr", "127.0.0.1", "--master-port", str(port)]  # fmt: skip
-    launchers = [
-        start_python(
-            *command,
-            *("--node-rank", str(host), str(HERE / script), *args),
-            folder=Path.cwd(),
-            environment={**os.environ, **env, "HOCKET_HOST": f"host-{host}"},
-        )
-        for host in range(2)
-    ]
-    outputs = ["".join(launcher.communicate(timeout=150)) for launcher in launchers]
+    with ReservedPort() as port:
+        command = ["-m", "hocket.cli", "run", "-n", str(num_local), "--nnodes", "2",
+                   "--master-addr", "127.0.0.1", "--master-port", str(port.number)]  # fmt: skip
+        launchers = [
+            start_python(
+                *command,
+                *("--node-rank", str(host), str(HERE / script), *args),
+                folder=Path.cwd(),
+                environment={**os.environ, **env, "HOCKET_HOST": f"host-{host}"},
+            )
+            for host in range(2)
+        ]
+        outputs = ["".join(launcher.communicate(timeout=150)) for launcher in launchers]
     assert [launcher.returncode != 0 for launcher in launchers] == [fails, fails], "".join(outputs)
     return "".join(outputs)
 
@@ -212,7 +212,7 @@ def test_parallel_training_gives_the_losses_of_gloo(tmp_path: Path, num_ranks: i
         assert run(num_ranks, "parallel.py", backend, str(tmp_path)).count("done") == num_ranks
     for rank in range(num_ranks):
         theirs, ours = (json.loads((tmp_path / f"{backend}-{rank}.json").read_text()) for backend in ("gloo", "hocket"))
-        assert len(theirs) == 9
+        assert theirs.keys() == FORMS.keys()
         for name, losses in theirs.items():
             # a sum of two numbers has one value; of four, gloo rounds another one, in 16 bits too
             expected = losses if num_ranks == 2 else pytest.approx(losses, rel=1e-3)
@@ -251,14 +251,14 @@ def test_ddp_losses_agree_with_gloo_with_four_ranks(losses: dict, model: str) ->
 
 @pytest.mark.timeout(400)
 def test_every_mode_of_ddp_has_the_losses_of_gloo(tmp_path: Path) -> None:
-    always = ["small-static", "small-two-reentrant", "unused-static-turns", "compiled", *WITHOUT_DELAY.values()]
+    always = ["small-static", "small-two-reentrant", "unused-static-turns", "compiled", *LIKE.values()]
     names = sample(MODES, 50, always)
     for backend in ("gloo", "hocket"):
         assert run(2, "ddp_modes.py", backend, str(tmp_path), *names, timeout_s=190).count("done") == 2
     for rank in range(2):
         theirs, ours = (json.loads((tmp_path / f"{backend}-{rank}.json").read_text()) for backend in ("gloo", "hocket"))
         assert list(theirs) == names
-        theirs |= {name: theirs[other] for name, other in WITHOUT_DELAY.items() if name in theirs}
+        theirs |= {name: theirs[other] for name, other in LIKE.items() if name in theirs}
         assert {name: ours[name] for name in names if ours[name] != theirs[name]} == {}, f"rank {rank}; right: {theirs}"
 
 

@@ -17,6 +17,7 @@ from hocket.measure import Key, Team
 from hocket.measure.rounds import OnRound
 from hocket.measure.shared_clock import SharedClock
 from hocket.measure.team import Gather
+from hocket.reserved_port import ReservedPort
 from hocket.session import init
 
 _TIMEOUT_S = 120.0
@@ -32,8 +33,9 @@ def measure_launched(request: Request, on_round: OnRound | None, on_results: OnR
     """
     world = open_world(request.targets) or init(timeout=_TIMEOUT_S)
     try:
-        _tell_torch(world)
-        drivers = open_drivers(request.targets, world)
+        with ReservedPort() as port:  # until torch's store listens there
+            _tell_torch(world, port.number)
+            drivers = open_drivers(request.targets, world)
         try:
             prepared, left_out = prepare_all(request.points, drivers)
             if not prepared:
@@ -89,14 +91,12 @@ def _gather_over(control: Communicator) -> Gather:
     return gather
 
 
-def _tell_torch(world: Communicator) -> None:
+def _tell_torch(world: Communicator, free_port: int) -> None:
     """Set the variables by which torch.distributed finds its ranks, where the launcher has not."""
     if {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         return
     own = None
     if world.rank == 0:
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            own = (socket.gethostname() if world.num_hosts > 1 else "127.0.0.1", str(probe.getsockname()[1]))
+        own = (socket.gethostname() if world.num_hosts > 1 else "127.0.0.1", str(free_port))
     address, port = world.broadcast_object(own, 0)
     os.environ.update(RANK=str(world.rank), WORLD_SIZE=str(world.size), MASTER_ADDR=address, MASTER_PORT=port)

@@ -20,6 +20,7 @@ from hocket.boot.summary import summarise
 from hocket.boot.supervisor import Patience, Supervisor
 from hocket.boot.tagged_output import TaggedOutput
 from hocket.errors import InvalidArgument
+from hocket.reserved_port import ReservedPort
 
 _OUTPUT_FDS = (1, 2)
 
@@ -79,7 +80,8 @@ def run_job(
         guardian = Guardian(folder)
         cleanup.callback(guardian.dismiss)
         nodes = nodes or Nodes()
-        shared = job_environment(num_ranks, folder, env, nodes)
+        port = nodes.master_port or cleanup.enter_context(ReservedPort()).number
+        shared = job_environment(num_ranks, folder, nodes, port, env)
         if record_dir is not None:
             shared["HOCKET_RECORD_DIR"] = str(record_dir.absolute())
         if tag_output:

@@ -6,7 +6,6 @@ import ctypes
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -108,17 +107,17 @@ def runner_command(arguments: list[str]) -> list[str]:
 
 
 def job_environment(
-    num_ranks: int, report_folder: Path, env: Mapping[str, str] | None = None, nodes: Nodes | None = None
+    num_ranks: int, report_folder: Path, nodes: Nodes, master_port: int, env: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Make the variables that all ranks of a new job share on this host.
 
     Args:
         num_ranks: ranks on this host.
         report_folder: where the ranks leave their failures.
+        nodes: all hosts of the job.
+        master_port: where torch's store of rank 0 will listen.
         env: the variables to start from; those of this process by default.
-        nodes: all hosts of the job; this one alone by default.
     """
-    nodes = nodes or Nodes()
     base = os.environ if env is None else env
     # A job inside of a torchrun rank: torch would take the outer agent's store for this job's.
     variables = {name: value for name, value in base.items() if not name.startswith("TORCHELASTIC_")}
@@ -127,7 +126,7 @@ def job_environment(
         "WORLD_SIZE": str(num_ranks * nodes.num_nodes),
         "LOCAL_WORLD_SIZE": str(num_ranks),
         "MASTER_ADDR": nodes.master_addr,
-        "MASTER_PORT": str(nodes.master_port or _free_port()),
+        "MASTER_PORT": str(master_port),
         # What all launchers of the job know alike. An earlier job at that port may not be over: `hocket.boot.joining`.
         "HOCKET_JOB": job if nodes.num_nodes == 1 else f"{nodes.master_addr}:{nodes.master_port}",
         "HOCKET_REPORT_DIR": str(report_folder),
@@ -141,10 +140,3 @@ def job_environment(
 def rank_environment(rank: int, local_rank: int, shared: Mapping[str, str]) -> dict[str, str]:
     """Add to the variables that all ranks of this host share those of one of them."""
     return {**shared, "RANK": str(rank), "LOCAL_RANK": str(local_rank)}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

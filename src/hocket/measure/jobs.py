@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,6 +14,7 @@ from typing import IO
 
 from hocket.errors import CommTimeout
 from hocket.measure.wire import ADDRESS_VARIABLE, JOB_VARIABLE
+from hocket.reserved_port import ReservedPort
 
 _KILL_TIMEOUT_S = 10.0
 _GRACE_S = 1.0
@@ -36,25 +36,25 @@ class Job:
         name: For errors.
         num_ranks: How many ranks will say hello.
         processes: What to start.
+        port: Which they are told as MASTER_PORT, if one is reserved for them.
     """
 
     name: str
     num_ranks: int
     processes: tuple[Process, ...]
+    port: ReservedPort | None = None
 
 
 def direct_job(name: str, argv: Sequence[str], num_ranks: int, env: Mapping[str, str] | None = None) -> Job:
     """A job without a launcher: one process a rank, told who it is by RANK, WORLD_SIZE, LOCAL_* and MASTER_*."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = ReservedPort()
     world = {"WORLD_SIZE": f"{num_ranks}", "LOCAL_WORLD_SIZE": f"{num_ranks}"}
-    world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
+    world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port.number}"}
     processes = tuple(
         Process(tuple(argv), {**(env or {}), **world, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"})
         for rank in range(num_ranks)
     )
-    return Job(name, num_ranks, processes)
+    return Job(name, num_ranks, processes, port)
 
 
 class RunningJob:

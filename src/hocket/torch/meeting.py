@@ -7,6 +7,7 @@ between hosts).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import time
@@ -20,6 +21,7 @@ from hocket.boot.joining import MOST_HOST, StartedServer, host_identity, start_s
 from hocket.errors import BootstrapMismatch, CommTimeout
 
 _POLL_S = 0.002
+_READ_S = 5.0
 _MOST_WORD = 64  # characters of the words and names that ranks make for one attempt
 _MOST_ERROR = 4096
 _MOST_ESCAPED = 12  # bytes of a character in JSON
@@ -68,6 +70,7 @@ def arrange_meeting(
             started = start_server(size, name, timeout_s, is_at_master) if len(set(hosts)) > 1 else None
         except Exception as error:
             store.set(f"hocket/meeting/{name}", json.dumps({"error": str(error)[:_MOST_ERROR]}))
+            _wait_until_read(store, name, size)
             raise
         server = None if started is None else (started.address, started.port)
         store.set(f"hocket/meeting/{name}", json.dumps({"hosts": hosts, "server": server}))
@@ -79,7 +82,18 @@ def arrange_meeting(
     store.set(f"hocket/heard/{name}/{rank}", "")
     _wait_for(store, f"hocket/meeting/{name}", patience, rank, 0, timeout_s)
     most_nbytes = _MOST_ESCAPED * (size * MOST_HOST + _MOST_ERROR)
-    return _read_meeting(name, _read(store, f"hocket/meeting/{name}", most_nbytes), size)
+    text = _read(store, f"hocket/meeting/{name}", most_nbytes)
+    store.set(f"hocket/read/{name}/{rank}", "")
+    return _read_meeting(name, text, size)
+
+
+def _wait_until_read(store: Store, name: str, size: int) -> None:
+    """Wait until the others know why there is no meeting: the store often ends with the process of rank 0."""
+    deadline = time.monotonic() + _READ_S
+    unread = [f"hocket/read/{name}/{rank}" for rank in range(1, size)]
+    with contextlib.suppress(RuntimeError):  # the store is gone already; what matters is why there is no meeting
+        while not store.check(unread) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
 
 
 def _read(store: Store, key: str, most_nbytes: int) -> str:
