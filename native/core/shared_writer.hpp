@@ -31,8 +31,6 @@ class SharedWriter {
     std::memcpy(to, from, nbytes);
     note(nbytes, now_ns() - begin);
   }
-  // Whether the next write() goes past the caches: what is computed is then written apart, and through it.
-  bool is_past_caches() const { return num_past_caches_ > 0; }
 
  private:
   void note(size_t nbytes, int64_t elapsed_ns) {

@@ -157,7 +157,7 @@ class CollectiveLane final : public Lane {
   std::map<std::pair<const MemoryDriver*, int>, std::set<int>> proven_;
   static constexpr int kCannot = -1;
   std::vector<std::shared_ptr<const OpenedAllocation>> in_use_;  // by the operation at hand
-  std::vector<std::byte> scratch_;                               // for pieces of arrays on devices
+  std::vector<std::byte> scratch_;                               // what is reduced before it is copied elsewhere
   std::optional<HostCopies> host_copies_;                        // of arrays on a device that not all members see
   bool has_left_device_arrays_ = false;  // in an operation that was given up, whose other members may write on
 };

@@ -13,7 +13,7 @@ namespace {
 
 // Longer payloads are read while they are written, in pieces that begin and end small: the receiver begins early, and
 // has little left to read at the end. Between, larger ones cost less where the processors share no cache.
-constexpr uint64_t kLeastPieceBytes = 2 << 10;
+constexpr uint64_t kLeastPieceBytes = 4 << 10;
 constexpr uint64_t kMostPieceBytes = 16 << 10;
 
 void write_ring(SharedWriter& writer, std::byte* ring, size_t ring_bytes, uint64_t position, const void* from,
@@ -202,7 +202,7 @@ bool PointToPointLane::enter_ring(int peer, Outgoing& out, Transfer& transfer) {
   head.is_there.store(1, std::memory_order_release);
   region_->ring_peer(peer);
   uint64_t longest = kLeastPieceBytes;
-  for (uint64_t offset = 0; in_pieces && offset < nbytes; longest = std::min(2 * longest, kMostPieceBytes)) {
+  for (uint64_t offset = 0; in_pieces && offset < nbytes; longest = std::min(4 * longest, kMostPieceBytes)) {
     const uint64_t left = nbytes - offset;
     const uint64_t piece = std::min({left, longest, std::max(left / 2, kLeastPieceBytes)});
     const uint64_t position = out.head + kPrefixBytes + offset;

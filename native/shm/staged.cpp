@@ -106,14 +106,12 @@ Task CollectiveLane::reduce_in_slices(Operation op) {
       if (peer != rank_) co_await staged_by(peer, base + k + 1);
       sources[peer] = (peer == rank_ ? op.in + k * chunk : region.in_area(peer) + slots.offset(k)) + own.begin;
     }
-    std::byte* result = op.out + k * chunk + own.begin;
-    std::byte* shared = region.out_area(rank_) + slots.offset(k) + own.begin;
-    const bool apart = others_need && receives && writer_.is_past_caches();
-    if (!receives)
-      kernel(shared, nullptr, sources.data(), size_, own.nbytes / itemsize(op.dtype));
-    else
-      kernel(result, others_need && !apart ? shared : nullptr, sources.data(), size_, own.nbytes / itemsize(op.dtype));
-    if (apart) writer_.write(shared, result, own.nbytes);
+    // Never straight into shared memory: a copy writes whole lines, a kernel first fetches each one from the processor
+    // that read it last.
+    if (!receives) scratch_.resize(std::max(scratch_.size(), own.nbytes));
+    std::byte* result = receives ? op.out + k * chunk + own.begin : scratch_.data();
+    kernel(result, nullptr, sources.data(), size_, own.nbytes / itemsize(op.dtype));
+    if (others_need) writer_.write(region.out_area(rank_) + slots.offset(k) + own.begin, result, own.nbytes);
     publish_finished(base + k + 1);
     for (int step = 1; step < size_; ++step) {
       const int peer = (rank_ + step) % size_;  // everyone begins elsewhere
