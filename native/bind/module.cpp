@@ -83,7 +83,7 @@ NB_MODULE(_native, module) {
   module.attr("ISA") = active_isa();
   module.def("has_single_copy", [] { return may_read_memory(getpid()); });
 
-  module.def("set_oversubscribed", [](bool value) { Engine::instance().set_oversubscribed(value); });
+  module.def("set_num_sharing", [](int num_ranks) { Engine::instance().set_num_sharing(num_ranks); });
   module.def("start_progress_thread", [] {
     nb::gil_scoped_release released;
     Engine::instance().start_thread();

@@ -10,6 +10,7 @@
 #include "core/clock.hpp"
 #include "core/keep_apart.hpp"
 #include "core/lane.hpp"
+#include "core/proc_file.hpp"
 #include "core/run_delay.hpp"
 #include "core/ticker.hpp"
 
@@ -36,8 +37,9 @@ class Backoff {
     nanosleep(&time, nullptr);
   }
 
-  Backoff(bool oversubscribed, std::atomic<int64_t>& sleep_until_ns)
-      : oversubscribed_(oversubscribed), sleep_until_ns_(sleep_until_ns) {
+  // num_sharing: ranks of this host, where they are more than its processors; else 0.
+  Backoff(int num_sharing, std::atomic<int64_t>& sleep_until_ns)
+      : num_sharing_(num_sharing), oversubscribed_(num_sharing > 0), sleep_until_ns_(sleep_until_ns) {
     reset();
   }
   void reset() {
@@ -94,7 +96,8 @@ class Backoff {
     if (idle < (oversubscribed_ ? kYieldOversubscribedNs : kYieldNs)) {
       sched_yield();
       const int64_t back = now_ns();
-      if (back - now > kLongYieldNs) note_others(back);
+      // Ranks that share processors make each other wait.
+      if (back - now > kLongYieldNs && (!oversubscribed_ || num_runnable() > num_sharing_)) note_others(back);
       return Next::again;
     }
     return Next::sleep;
@@ -110,9 +113,10 @@ class Backoff {
   // Other programs compete for the processors.
   void note_others(int64_t now) {
     sleep_until_ns_.store(now + kSleepPeriodNs, std::memory_order_relaxed);
-    Ticker::instance().note_delay(now);
+    Ticker::instance().note_delay(now, num_sharing_);
   }
 
+  int num_sharing_;
   bool oversubscribed_;
   std::atomic<int64_t>& sleep_until_ns_;
   int64_t idle_since_ns_ = 0;

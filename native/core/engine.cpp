@@ -194,7 +194,7 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
   const WaiterCount count(work);
   Driving driving(*this);
   const double stall_s = std::min(stall_report_s_, timeout_s / 2);
-  Backoff backoff(oversubscribed_.load(std::memory_order_relaxed), sleep_until_ns_);
+  Backoff backoff(num_sharing_.load(std::memory_order_relaxed), sleep_until_ns_);
   Communicator& communicator = *work.communicator;
   int64_t next_tick = begin + kTickNs;
   for (uint32_t pass = 1; !work.finished(); ++pass) {

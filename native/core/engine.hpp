@@ -106,7 +106,9 @@ class Engine {
   bool attend(bool all = false);
 
   // More local ranks than processors: spinning would steal the time of whom we wait for.
-  void set_oversubscribed(bool oversubscribed) { oversubscribed_.store(oversubscribed, std::memory_order_relaxed); }
+  // How many ranks of this host share its processors, where spinning would steal the time of whom they wait for; 0:
+  // each has a processor of its own.
+  void set_num_sharing(int num_ranks) { num_sharing_.store(num_ranks, std::memory_order_relaxed); }
   void set_stall_report_s(double seconds) { stall_report_s_ = seconds; }
 
   // The progress thread: drives the lanes when nobody else does, and runs callbacks, without the lock. What is finished
@@ -165,7 +167,7 @@ class Engine {
   std::atomic<bool> is_napping_{false};
   std::atomic<bool> is_thread_wanted_{false};
   std::atomic<bool> has_callbacks_{false};
-  std::atomic<bool> oversubscribed_{false};
+  std::atomic<int> num_sharing_{0};
   std::atomic<int> sleepers_{0};
   std::atomic<Pump> pump_{nullptr};
   std::atomic<BlockingCall> block_{nullptr};

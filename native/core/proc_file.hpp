@@ -33,4 +33,7 @@ inline int64_t parse_field(const char* text, int index) {
   return text == nullptr || *text < '0' || *text > '9' ? -1 : std::strtoll(text, nullptr, 10);
 }
 
+// Runnable threads of the whole machine, this one included: field 3 of /proc/loadavg ("2/345").
+inline int64_t num_runnable() { return parse_field(read_proc_file("/proc/loadavg").data(), 3); }
+
 }  // namespace hocket

@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -34,9 +35,6 @@ void pause(long ns) {
   nanosleep(&time, nullptr);
 }
 
-// Runnable threads of the whole machine: field 3 of /proc/loadavg ("2/345").
-int64_t num_runnable() { return parse_field(read_proc_file("/proc/loadavg").data(), 3); }
-
 // The processor that a thread of this process runs on or waits for: field 38 of its stat. Fields are counted from the
 // end of the name, which is field 1, stands in parentheses and may contain spaces.
 int64_t processor_of(pid_t thread) {
@@ -63,7 +61,8 @@ Ticker& Ticker::instance() {
   return *ticker;
 }
 
-void Ticker::note_delay(int64_t now_ns) {
+void Ticker::note_delay(int64_t now_ns, int num_ranks) {
+  num_ranks_.store(num_ranks, std::memory_order_relaxed);
   if (!allowed_ || now_ns < next_start_ns_.load(std::memory_order_acquire)) return;
   delayed_.store(gettid(), std::memory_order_relaxed);
   if (runs_.exchange(true, std::memory_order_acq_rel)) return;
@@ -87,12 +86,12 @@ void Ticker::stop() {
   while (is_there() && now_ns() < deadline) pause(kTickNs);
 }
 
-// It ticks only while the machine has more runnable threads than processors: without that, a delay was caused by our
-// own threads. The delay is measured here as well as in waits, because the slowest rank never waits.
+// It ticks only while the machine has more runnable threads than processors, and than ranks: without that, a delay was
+// caused by our own threads. The delay is measured here as well as in waits, because the slowest rank never waits.
 void Ticker::run() {
   thread_.store(gettid(), std::memory_order_relaxed);
   prctl(PR_SET_NAME, "hocket ticker", 0, 0, 0);
-  const int64_t num_processors = sysconf(_SC_NPROCESSORS_ONLN);
+  const int64_t most = std::max<int64_t>(sysconf(_SC_NPROCESSORS_ONLN), num_ranks_.load(std::memory_order_relaxed));
   pid_t delayed = delayed_.load(std::memory_order_relaxed);
   RunDelay delay(delayed);
   bool was_crowded = false;
@@ -109,7 +108,7 @@ void Ticker::run() {
         delay_ns = now;
       }
       if (delay.was_delayed(now)) delay_ns = now;
-      if (num_runnable() - 1 > num_processors) {  // this thread is one of them
+      if (num_runnable() - 1 > most) {  // this thread is one of them
         crowd_ns = now;
         was_crowded = true;
       }

@@ -23,8 +23,8 @@ class Ticker {
   Ticker& operator=(const Ticker&) = delete;
 
   // Starts ticking for the calling thread, which was delayed. Ticking ends 1 s after the last delay of that thread, or
-  // as soon as the machine has no more runnable threads than processors.
-  void note_delay(int64_t now_ns);
+  // as soon as the machine has no more runnable threads than processors, or than ranks that share them.
+  void note_delay(int64_t now_ns, int num_ranks = 0);
   void stop();  // waits until the thread has ended, for 1 s at most
   bool is_running() const { return runs_.load(std::memory_order_acquire); }
 
@@ -32,6 +32,7 @@ class Ticker {
   void run();
 
   const bool allowed_;
+  std::atomic<int> num_ranks_{0};
   std::atomic<int64_t> next_start_ns_{0};
   std::atomic<bool> runs_{false};
   std::atomic<bool> is_to_stop_{false};

@@ -284,7 +284,7 @@ void test_events_of_operations() {
 
 int main() {
   for (bool oversubscribed : {false, true}) {
-    engine().set_oversubscribed(oversubscribed);
+    engine().set_num_sharing(oversubscribed ? 4 : 0);
     test_issue_order();
     test_deep_lane_completes_out_of_order();
     test_one_wait_drives_all();

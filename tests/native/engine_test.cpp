@@ -279,7 +279,7 @@ void test_pauses() {
 
 int main() {
   for (bool oversubscribed : {false, true}) {
-    engine().set_oversubscribed(oversubscribed);
+    engine().set_num_sharing(oversubscribed ? 4 : 0);
     test_callbacks();
     test_stop_runs_callbacks();
     test_progress_thread_expires();

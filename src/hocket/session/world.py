@@ -182,7 +182,7 @@ def _join(
 def _connect(name: str, rank: int, size: int, timeout: float) -> _native.Host:
     host = _native.Host(name, rank, size, timeout)
     if size > host.num_cpus:  # also for smaller groups of the same processes that come later
-        _native.set_oversubscribed(True)
+        _native.set_num_sharing(size)
     return host
 
 
@@ -320,7 +320,7 @@ def _make_root(
             control.close()
         _session.open.remove(communicator)
         if not _session.open:
-            _native.set_oversubscribed(False)
+            _native.set_num_sharing(0)
             _native.stop_progress_thread()
             atexit.unregister(_finalize_all)
 
