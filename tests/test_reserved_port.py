@@ -65,3 +65,17 @@ def test_it_is_given_back() -> None:
     gc.collect()
     socket.create_server(("127.0.0.1", number)).close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    """IPv6 that is built into the kernel, and switched off: sockets can be made, and not bound."""
+
+    class NoIpv6(socket.socket):
+        def bind(self, address: object) -> None:
+            if self.family == socket.AF_INET6:
+                raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+            super().bind(address)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "socket", NoIpv6)
+    with ReservedPort() as port:
+        assert 0 < port.number < 1 << 16

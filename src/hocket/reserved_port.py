@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import weakref
@@ -43,12 +44,17 @@ class ReservedPort:
 
 def _bound_socket() -> socket.socket:
     """Return a socket bound to a port that is free for IPv4 and, where the host has it, for IPv6."""
-    if not socket.has_dualstack_ipv6():
-        bound = socket.socket(socket.AF_INET)
-    else:
-        bound = socket.socket(socket.AF_INET6)
-        bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):  # IPv6 is there, and switched off
+            return _bind(socket.AF_INET6)
+    return _bind(socket.AF_INET)
+
+
+def _bind(family: int) -> socket.socket:
+    bound = socket.socket(family)
     try:
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         bound.bind(("", 0))
     except BaseException:
         bound.close()
