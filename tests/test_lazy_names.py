@@ -1,6 +1,7 @@
 """Packages load their names when these are asked for."""
 
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 
@@ -55,6 +56,18 @@ def test_every_name_of_a_package_loads(name: str) -> None:
         assert getattr(module, each) is not None
     with raises(AttributeError, names=(f"'{name}'", "'nonsense'")):
         module.nonsense  # noqa: B018
+
+
+@pytest.mark.timeout(300)
+def test_every_documented_package_is_reached_by_its_name() -> None:
+    """As users write them after ``import hocket``, each in an interpreter that has not loaded it yet."""
+    pages = Path(__file__).parents[1] / "docs" / "api.md"
+    names = [line.removeprefix("## ") for line in pages.read_text().splitlines() if line.startswith("## hocket")]
+    assert {"hocket.torch.dist", "hocket.tune", "hocket.memory"} <= set(names)
+    for name in names:
+        command = [sys.executable, "-c", f"import hocket; print({name}.__name__)"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.stdout.strip() == name, done.stderr
 
 
 def test_hocket_lists_its_public_names() -> None:

@@ -67,10 +67,13 @@ __all__ = [
     "spawn",
 ]
 
+_PACKAGES = ("collectives", "keras", "measure", "memory", "pipeline", "sim", "torch", "train", "tune")
+
 __getattr__ = lazy(
     __name__,
     {
         **dict.fromkeys(__all__, "errors"),
+        **dict.fromkeys(_PACKAGES, ""),
         "Communicator": "comm",
         "Policy": "comm",
         "Record": "trace",

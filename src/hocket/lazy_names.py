@@ -16,14 +16,15 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     Args:
         package: its ``__name__``.
         homes: the submodule that has each name, and behind a colon what it is called there if that differs:
-            ``{"load_text": "formats.text:load"}``.
+            ``{"load_text": "formats.text:load"}``. "" for a submodule itself: ``{"formats": ""}``.
     """
 
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home, _, its_name = homes[name].partition(":")
-        value = getattr(importlib.import_module(f"{package}.{home}"), its_name or name)
+        module = importlib.import_module(f"{package}.{home or name}")
+        value = getattr(module, its_name or name) if home else module
         setattr(sys.modules[package], name, value)
         return value
 

@@ -35,6 +35,7 @@ __getattr__ = lazy(
         "Schedule": "schedule",
         "Transfers": "schedule",
         "make_schedule": "schedule",
+        "simulate": "",
         "verify": "proof",
     },
 )

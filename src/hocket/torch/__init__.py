@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Options", "autoload", "communicator", "use_symmetric_buckets"]
 
-__getattr__ = lazy(__name__, {"Options": "options", "use_symmetric_buckets": "symmetric"})
+__getattr__ = lazy(__name__, {"Options": "options", "dist": "", "use_symmetric_buckets": "symmetric"})
 
 
 def autoload() -> None:
