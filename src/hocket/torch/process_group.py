@@ -19,13 +19,18 @@ from torch._C._distributed_c10d import (
     AllreduceOptions,
     AllToAllOptions,
     BarrierOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReduceOptions,
     ReduceScatterOptions,
+    ScatterOptions,
 )
 
 from hocket import _native
 from hocket.comm import Communicator
 from hocket.errors import CommTimeout, HocketError, InvalidArgument, UnsupportedDtype
 from hocket.torch.backward import BackwardDrain, in_backward
+from hocket.torch.call_forms import in_all_forms
 from hocket.torch.carried import bring_back, movable, reducible, reduction_of
 from hocket.torch.devices import dispatched_by_device
 from hocket.torch.options import wanted_backend
@@ -50,6 +55,7 @@ _REDUCTIONS = {
 
 @untraced
 @dispatched_by_device
+@in_all_forms
 class HocketProcessGroup(dist.ProcessGroup):
     """The "hocket" backend. Operations are asynchronous unless torch asked for a blocking one.
 
@@ -127,12 +133,12 @@ class HocketProcessGroup(dist.ProcessGroup):
         call = partial(self.communicator.all_reduce_coalesced, carried, _reduction(opts, xs[0]) if xs else "sum")
         return self._issue("all_reduce_coalesced", opts, xs, xs, call, finish=bring_back(xs, carried))
 
-    def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any) -> HocketWork:
-        x = _one(tensors)
+    def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> HocketWork:
+        opts, x = opts or BroadcastOptions(), _one(tensors)
         return self._issue("broadcast", opts, [x], [x], partial(self.communicator.broadcast, movable(x), opts.rootRank))
 
-    def reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> HocketWork:
-        x = _one(tensors)
+    def reduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> HocketWork:
+        opts, x = opts or ReduceOptions(), _one(tensors)
         carried = reducible([x])
         call = partial(self.communicator.reduce, carried[0], opts.rootRank, _reduction(opts, x))
         return self._issue("reduce", opts, [x], [x], call, finish=bring_back([x], carried))
@@ -233,8 +239,9 @@ class HocketProcessGroup(dist.ProcessGroup):
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
     def gather(
-        self, output_lists: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any
+        self, output_lists: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> HocketWork:
+        opts = opts or GatherOptions()
         x, is_root = _one(inputs), opts.rootRank == self.rank()
         outputs = self._one_per_rank(_one(output_lists), "gather", "outputs") if is_root else []
         flat = movable(x).new_empty(sum(output.numel() for output in outputs)) if is_root else None
@@ -248,9 +255,9 @@ class HocketProcessGroup(dist.ProcessGroup):
         )
 
     def scatter(
-        self, outputs: Sequence[torch.Tensor], input_lists: Sequence[Sequence[torch.Tensor]], opts: Any
+        self, outputs: Sequence[torch.Tensor], input_lists: Sequence[Sequence[torch.Tensor]], opts: Any = None
     ) -> HocketWork:
-        out = _one(outputs)
+        opts, out = opts or ScatterOptions(), _one(outputs)
         is_root = opts.rootRank == self.rank()
         inputs = self._one_per_rank(_one(input_lists), "scatter", "inputs") if is_root else []
         packed = pack(inputs) if inputs else None
