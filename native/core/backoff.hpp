@@ -39,7 +39,7 @@ class Backoff {
 
   // num_sharing: ranks of this host, where they are more than its processors; else 0.
   Backoff(int num_sharing, std::atomic<int64_t>& sleep_until_ns)
-      : num_sharing_(num_sharing), oversubscribed_(num_sharing > 0), sleep_until_ns_(sleep_until_ns) {
+      : num_sharing_(num_sharing), sleep_until_ns_(sleep_until_ns) {
     reset();
   }
   void reset() {
@@ -66,14 +66,14 @@ class Backoff {
   // After a sleep.
   void note_ring(int ringer_processor) const {
     const int64_t now = now_ns();
-    if (!oversubscribed_ && now < sleep_until_ns_.load(std::memory_order_relaxed))
+    if (!is_oversubscribed() && now < sleep_until_ns_.load(std::memory_order_relaxed))
       KeepApart::mine().note_ring(ringer_processor, now);
   }
   // look: once after each reset; the caller then checks who can end the wait.
   enum class Next { again, look, sleep };
   Next step() {
     if (rests_) return Next::sleep;
-    if (!oversubscribed_ && ++spins_ % 32 != 0) {
+    if (!is_oversubscribed() && ++spins_ % 32 != 0) {
       cpu_pause();
       return Next::again;
     }
@@ -84,8 +84,8 @@ class Backoff {
     }
     const int64_t idle = now - idle_since_ns_;
     const bool is_beside_others = now < sleep_until_ns_.load(std::memory_order_relaxed);
-    if (!oversubscribed_ && idle < (is_beside_others ? kSpinBesideOthersNs : kSpinNs)) return Next::again;
-    if (!oversubscribed_ && !has_looked_) {
+    if (!is_oversubscribed() && idle < (is_beside_others ? kSpinBesideOthersNs : kSpinNs)) return Next::again;
+    if (!is_oversubscribed() && !has_looked_) {
       has_looked_ = true;
       if (RunDelay::mine().was_delayed(now)) {
         note_others(now);
@@ -93,11 +93,11 @@ class Backoff {
       }
     }
     if (is_beside_others) return Next::sleep;
-    if (idle < (oversubscribed_ ? kYieldOversubscribedNs : kYieldNs)) {
+    if (idle < (is_oversubscribed() ? kYieldOversubscribedNs : kYieldNs)) {
       sched_yield();
       const int64_t back = now_ns();
       // Ranks that share processors make each other wait.
-      if (back - now > kLongYieldNs && (!oversubscribed_ || num_runnable() > num_sharing_)) note_others(back);
+      if (back - now > kLongYieldNs && (!is_oversubscribed() || num_runnable() > num_sharing_)) note_others(back);
       return Next::again;
     }
     return Next::sleep;
@@ -110,6 +110,7 @@ class Backoff {
   static constexpr int64_t kYieldOversubscribedNs = 2'000'000;
   static constexpr int64_t kLongYieldNs = 500'000;  // nobody who only waits keeps a processor for that long
   static constexpr int64_t kSleepPeriodNs = 100'000'000;
+  bool is_oversubscribed() const { return num_sharing_ > 0; }
   // Other programs compete for the processors.
   void note_others(int64_t now) {
     sleep_until_ns_.store(now + kSleepPeriodNs, std::memory_order_relaxed);
@@ -117,7 +118,6 @@ class Backoff {
   }
 
   int num_sharing_;
-  bool oversubscribed_;
   std::atomic<int64_t>& sleep_until_ns_;
   int64_t idle_since_ns_ = 0;
   uint32_t spins_ = 0;

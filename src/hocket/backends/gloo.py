@@ -223,10 +223,10 @@ class GlooPointToPointLane(GroupLane):
 
     def post(self, operation: _native.LaneOperation, wake: Callable[[], None]) -> object:
         if operation.kind == "send":
-            start, x = self._group.send, host_tensor(operation.in_address, operation.in_nbytes)
+            call, x = self._group.send, host_tensor(operation.in_address, operation.in_nbytes)
         else:
-            start, x = self._group.recv, host_tensor(operation.out_address, operation.out_nbytes)
-        message = _Message(start, x, operation.root, operation.tag, wake)
+            call, x = self._group.recv, host_tensor(operation.out_address, operation.out_nbytes)
+        message = _Message(partial(call, [x], operation.root, operation.tag), wake)
         # gloo's thread does not sleep while somebody holds the lock of a connection that it wants to read. On the one
         # processor of a bound rank it often interrupts this thread while this one holds it, and then runs to the end of
         # its time slice: 8 bytes there and back took 1.8 ms, and 0.19 ms where a thread that hardly computes starts
@@ -246,11 +246,8 @@ class GlooPointToPointLane(GroupLane):
 
 
 class _Message:
-    def __init__(self, start: Callable[..., Any], x: Any, peer: int, tag: int, wake: Callable[[], None]) -> None:
-        self._start = start
-        self._x = x  # gloo does not keep it
-        self._peer = peer
-        self._tag = tag
+    def __init__(self, start: Callable[[], Any], wake: Callable[[], None]) -> None:
+        self._start = start  # which keeps the tensor; gloo does not
         self._wake = wake
         self._work: Any = None
         self.is_started = False
@@ -260,7 +257,7 @@ class _Message:
     def start(self) -> None:
         self.is_started = True
         try:
-            self._work = self._start([self._x], self._peer, self._tag)
+            self._work = self._start()
         except Exception as error:
             self.error = error
 

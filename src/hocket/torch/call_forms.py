@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch._C._distributed_c10d import (
     AllgatherOptions,
+    AllreduceCoalescedOptions,
     AllreduceOptions,
     AllToAllOptions,
     BarrierOptions,
@@ -121,6 +122,10 @@ _NAMES: Mapping[str, Sequence[str]] = {
     "scatter": _LISTS,
     "send": ("tensors", "dstRank", "tag"),
 }
+_OPTIONS = {
+    AllgatherOptions, AllreduceCoalescedOptions, AllreduceOptions, AllToAllOptions, BarrierOptions, BroadcastOptions,
+    GatherOptions, ReduceOptions, ReduceScatterOptions, ScatterOptions,
+}  # fmt: skip
 _OF_SHORT = {"op", "root", "timeout"}  # parameters that no form with options has
 
 
@@ -137,6 +142,8 @@ def _in_all_forms(own: Callable[..., Any], name: str, names: Sequence[str]) -> C
 
     @functools.wraps(own)
     def method(self: Any, *args: Any, **named: Any) -> Any:
+        if args and type(args[-1]) in _OPTIONS and not named:  # as torch.distributed calls it
+            return own(self, *args)
         if short is not None and _is_short(args, named, takes_tensors):
             if "tensor" in named and name == "allreduce":
                 named["tensors"] = named.pop("tensor")
