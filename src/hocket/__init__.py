@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ResourceExhausted,
         TableError,
         TableMismatch,
+        UnsupportedCall,
         UnsupportedDtype,
     )
     from hocket.session import Simulated, init, simulate, spawn
@@ -58,6 +59,7 @@ __all__ = [
     "Simulated",
     "TableError",
     "TableMismatch",
+    "UnsupportedCall",
     "UnsupportedDtype",
     "Work",
     "__version__",

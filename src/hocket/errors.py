@@ -101,6 +101,10 @@ class PeerFailure(HocketError, RuntimeError):
         self.ranks = ranks
 
 
+class UnsupportedCall(HocketError, NotImplementedError):
+    """An interface of another library that hocket fills has a call that hocket has not; says what would do."""
+
+
 class AuthenticationError(HocketError, RuntimeError):
     """What came is not what a rank of this job sent; nothing of it was looked at."""
 

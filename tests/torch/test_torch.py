@@ -77,9 +77,10 @@ def test_other_devices_have_backends_of_their_own() -> None:
 def test_every_operation_of_a_group_is_dispatched_by_device() -> None:
     """A new one in the class is either one of tensors, or named here."""
     others = {
-        "abort", "allocate_tensor", "getBackendName", "getGroupDesc", "getGroupName", "monitored_barrier",
-        "setGroupDesc", "setGroupName", "set_timeout", "shutdown", "supports_time_estimate", "_get_backend",
-        "_get_sequence_number_for_group", "_set_default_timeout", "_set_sequence_number_for_group",
+        "abort", "allocate_tensor", "get_group_store", "getBackendName", "getGroupDesc", "getGroupName",
+        "merge_remote_group", "monitored_barrier", "options", "setGroupDesc", "setGroupName", "set_timeout", "shutdown",
+        "split_group", "_get_backend", "_get_sequence_number_for_group", "_set_default_timeout",
+        "_set_sequence_number_for_group", "_wait_for_pending_works",
     }  # fmt: skip
     own = {name for name in vars(HocketProcessGroup) if hasattr(torch.distributed.ProcessGroup, name)}
     own |= {name for name in vars(HocketProcessGroup) if not name.startswith("_")}
@@ -230,6 +231,34 @@ def test_every_form_of_a_call_gives_what_gloo_gives(tmp_path: Path) -> None:
         if rank != ROOT:  # gloo leaves parts of the sum in the arrays of those who get none
             theirs |= {name: ours[name] for name in theirs if name.startswith("reduce(")}
         assert ours == theirs
+
+
+@pytest.mark.timeout(200)
+def test_what_a_group_has_besides_operations_is_as_over_gloo() -> None:
+    """All that torch's classes of groups and backends declare: split, merged, coalesced, by name refused."""
+    theirs, ours = (json.loads(run(2, "other_calls.py", backend).splitlines()[-1]) for backend in ("gloo", "hocket"))
+    assert theirs["unnamed"] == ours["unnamed"] == []
+    more = {
+        "_start_coalescing, _end_coalescing": [3.0, 21.0],
+        "_wait_for_pending_works": None,
+        "allocate_tensor": 3,
+        "supports_tensor_alloc": True,
+    } | {
+        "abort": None,
+        "merge_remote_group": [2, "again", "all", [3.0, 3.0]],
+        "merge_remote_group, too few": "refused",
+        "shutdown": None,
+        "split_group": [3.0, 3.0],
+        "split_group, again": [3.0, 3.0],
+        "split_group, names": [True, 2, "both", "two", "hocket"],
+        "split_group, nobody": "refused",
+        "split_group, too many": "refused",
+        "split_group, twice": "refused",
+    }
+    assert len(theirs["ranks"]) == 2
+    for rank, (over_gloo, over_hocket) in enumerate(zip(theirs["ranks"], ours["ranks"], strict=True)):
+        of_rank = {"split_group, one": [1.0, 1.0] if rank == 1 else None}
+        assert len(over_gloo) >= 38 and over_hocket == over_gloo | more | of_rank
 
 
 @pytest.fixture(scope="module")

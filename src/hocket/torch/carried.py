@@ -1,4 +1,4 @@
-"""Types of torch's that hocket does not compute with, as those that it does: float8 and complex32, and sums of bool.
+"""Types of torch's that hocket does not compute with, as those that it does: float8 and complex32.
 
 They move as integers of their size. What is reduced is added up in a type with more digits and rounded once, at the
 end, where the result is: in a type of two digits every addition would lose some.
@@ -17,7 +17,6 @@ _FLOAT8 = frozenset(
 )
 _OF_ONE_SIZE = {**dict.fromkeys(_FLOAT8, torch.uint8), torch.complex32: torch.int32}
 _WIDER = {**dict.fromkeys(_FLOAT8, torch.float32), torch.complex32: torch.complex64}
-_OF_BOOL = {"sum": "lor", "prod": "land"}
 
 
 def movable(x: torch.Tensor) -> torch.Tensor:
@@ -41,8 +40,3 @@ def bring_back(tensors: Sequence[torch.Tensor], reduced: Sequence[torch.Tensor])
             x.copy_(copy)
 
     return bring
-
-
-def reduction_of(name: str, dtype: torch.dtype) -> str:
-    """Return a reduction's name for a type: torch adds and multiplies bool as the numbers 0 and 1, up to 1."""
-    return _OF_BOOL.get(name, name) if dtype == torch.bool else name

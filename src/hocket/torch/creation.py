@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
 from typing import Any
 
 import torch.distributed as dist
 
 from hocket.errors import InvalidArgument
-from hocket.session import check_reach, connect_ranks
 from hocket.torch.builtin_hooks import take_part_in_builtin_hooks
 from hocket.torch.devices import make_groups, wanted_elsewhere
-from hocket.torch.meeting import arrange_meeting
+from hocket.torch.opening import open_communicator
 from hocket.torch.options import Options
 from hocket.torch.process_group import HocketProcessGroup
 from hocket.torch.timeouts import take_part_in_set_pg_timeout
@@ -40,23 +38,12 @@ def create_process_group(options: Any, backend_options: Any) -> HocketProcessGro
         if backend_options is not None:
             raise InvalidArgument("a group made from another one has its libraries; pg_options belong to the first one")
         groups = make_groups(elsewhere, options, of_others)
-        return HocketProcessGroup(world.communicator.group(options.global_ranks_in_group), groups, timeout_s)
+        members = world.communicator.group(options.global_ranks_in_group)
+        return HocketProcessGroup(members, groups, timeout_s, options.store)
     told = backend_options or (Options(None) if os.environ.get("HOCKET_BACKENDS") else None)
     # An agreement of a part of the ranks is led by one that need not be where MASTER_ADDR is.
     leader = (options.global_ranks_in_group or [0])[0]
-    meeting = arrange_meeting(
-        *(options.store, options.group_rank, options.group_size, timeout_s),
-        is_at_master=leader == 0,
-        check=lambda hosts: check_reach(None if told is None else told.backends, hosts),
+    communicator = open_communicator(
+        *(options.store, options.group_rank, options.group_size, timeout_s), told=told, is_at_master=leader == 0
     )
-    # Told nothing, the library that every torch has does between hosts what shared memory cannot.
-    chosen = told or Options("shm" if meeting.server is None else ("shm", "gloo"))
-    with meeting.started or nullcontext():
-        communicator = connect_ranks(
-            *(meeting.name, options.group_rank, meeting.hosts),
-            timeout=timeout_s,
-            server=meeting.server,
-            backends=chosen.backends,
-            policy=chosen.policy,
-        )
-    return HocketProcessGroup(communicator, make_groups(elsewhere, options, of_others))
+    return HocketProcessGroup(communicator, make_groups(elsewhere, options, of_others), timeout_s, options.store)

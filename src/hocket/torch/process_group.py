@@ -18,51 +18,46 @@ from torch._C._distributed_c10d import (
     AllreduceCoalescedOptions,
     AllreduceOptions,
     AllToAllOptions,
+    Backend,
     BarrierOptions,
     BroadcastOptions,
     GatherOptions,
     ReduceOptions,
     ReduceScatterOptions,
     ScatterOptions,
+    Store,
 )
 
 from hocket import _native
 from hocket.comm import Communicator
-from hocket.errors import CommTimeout, HocketError, InvalidArgument, UnsupportedDtype
+from hocket.errors import HocketError, InvalidArgument
+from hocket.torch.as_backend import AsBackend
 from hocket.torch.backward import BackwardDrain, in_backward
 from hocket.torch.call_forms import in_all_forms
-from hocket.torch.carried import bring_back, movable, reducible, reduction_of
+from hocket.torch.carried import bring_back, movable, reducible
 from hocket.torch.devices import dispatched_by_device
+from hocket.torch.monitored import LEAST_LIMIT_S, monitored_barrier
 from hocket.torch.options import wanted_backend
 from hocket.torch.profile import profiled
+from hocket.torch.reductions import reduction_of
+from hocket.torch.regrouping import merge_remote_group, split_group
 from hocket.torch.sparse import reduce_sparse
 from hocket.torch.tensors import items_of_splits, pack, unpack
 from hocket.torch.untraced import untraced
 from hocket.torch.work import AnySourceWork, HocketWork, JoinedWork
 
-_LEAST_LIMIT_S = 0.001  # a limit of zero seconds is that of one look
-_REDUCTIONS = {
-    dist.ReduceOp.SUM: "sum",
-    dist.ReduceOp.PRODUCT: "prod",
-    dist.ReduceOp.MIN: "min",
-    dist.ReduceOp.MAX: "max",
-    dist.ReduceOp.AVG: "avg",
-    dist.ReduceOp.BAND: "band",
-    dist.ReduceOp.BOR: "bor",
-    dist.ReduceOp.BXOR: "bxor",
-}
-
 
 @untraced
 @dispatched_by_device
 @in_all_forms
-class HocketProcessGroup(dist.ProcessGroup):
+class HocketProcessGroup(AsBackend, dist.ProcessGroup):
     """The "hocket" backend. Operations are asynchronous unless torch asked for a blocking one.
 
     Args:
         communicator: of the ranks of the group.
         elsewhere: groups of torch's own for what is on other devices, by device.
         timeout_s: of operations whose call names none; None: that of the communicator.
+        store: through which the ranks found each other, for those who ask the group for it.
     """
 
     def __init__(
@@ -70,8 +65,10 @@ class HocketProcessGroup(dist.ProcessGroup):
         communicator: Communicator,
         elsewhere: Mapping[str, dist.ProcessGroup] | None = None,
         timeout_s: float | None = None,
+        store: Store | None = None,
     ) -> None:
-        super().__init__(communicator.rank, communicator.size)  # type: ignore[call-arg]  # the form without a store
+        # Only the form without a store makes a group that Python can extend.
+        super().__init__(communicator.rank, communicator.size)  # type: ignore[call-arg]
         # torch asks a group which devices it is for (`_device_types`), as when checkpoints are loaded or saved.
         kinds = dist.ProcessGroup.BackendType
         self._register_backend(torch.device("cpu"), kinds.CUSTOM, None)
@@ -87,17 +84,20 @@ class HocketProcessGroup(dist.ProcessGroup):
         self._drain = BackwardDrain()
         self._group_name = self._group_desc = "undefined"
         self._timeout_s = timeout_s
+        self._store = store
         self._coalescing: list[HocketWork] | None = None
 
     def getBackendName(self) -> str:
         return "hocket"
 
-    # What FSDP2 asks of a group's backend for the device, to have its buffers where collectives skip copies.
     def _get_backend(self, device: torch.device) -> Any:
         return self if device.type == "cpu" else super()._get_backend(device)
 
-    supports_time_estimate = False
+    @property
+    def options(self) -> Backend.Options:
+        return Backend.Options("hocket", timedelta(seconds=self._timeout_s or self.communicator.timeout))
 
+    # What FSDP2 asks for, to have its buffers where collectives skip copies.
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         return device.type == "cpu"
 
@@ -121,16 +121,18 @@ class HocketProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None, *args: Any) -> HocketWork:
         opts, x = opts or AllreduceOptions(), _one(tensors)
         if x.is_sparse:
-            call = partial(reduce_sparse, self.communicator, x, _reduction(opts, x))  # blocks
+            call = partial(reduce_sparse, self.communicator, x, reduction_of(opts, x.dtype))  # blocks
             return self._issue("sparse_all_reduce", opts, [x], [x], call)
         carried = reducible([x])
-        call = partial(self.communicator.all_reduce, carried[0], _reduction(opts, x))
+        call = partial(self.communicator.all_reduce, carried[0], reduction_of(opts, x.dtype))
         return self._issue("all_reduce", opts, [x], [x], call, finish=bring_back([x], carried))
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> HocketWork:
         opts, xs = opts or AllreduceCoalescedOptions(), list(tensors)
         carried = reducible(xs)
-        call = partial(self.communicator.all_reduce_coalesced, carried, _reduction(opts, xs[0]) if xs else "sum")
+        call = partial(
+            self.communicator.all_reduce_coalesced, carried, reduction_of(opts, xs[0].dtype) if xs else "sum"
+        )
         return self._issue("all_reduce_coalesced", opts, xs, xs, call, finish=bring_back(xs, carried))
 
     def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> HocketWork:
@@ -140,35 +142,16 @@ class HocketProcessGroup(dist.ProcessGroup):
     def reduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> HocketWork:
         opts, x = opts or ReduceOptions(), _one(tensors)
         carried = reducible([x])
-        call = partial(self.communicator.reduce, carried[0], opts.rootRank, _reduction(opts, x))
+        call = partial(self.communicator.reduce, carried[0], opts.rootRank, reduction_of(opts, x.dtype))
         return self._issue("reduce", opts, [x], [x], call, finish=bring_back([x], carried))
 
     def barrier(self, opts: Any = None) -> HocketWork:
         return self._issue("barrier", opts or BarrierOptions(), [], [], self.communicator.barrier)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """Wait for all ranks; every rank that waited in vain learns which others did not come.
-
-        Raises:
-            CommTimeout: naming them, in gloo's words and in ours; whatever `wait_all_ranks` says, all of them.
-        """
-        limit_s = self._timeout_s if timeout is None else max(timeout.total_seconds(), _LEAST_LIMIT_S)
-        try:
-            self.communicator.barrier(timeout=limit_s, backend=wanted_backend())
-        except CommTimeout as error:
-            raise CommTimeout(f"{self._as_gloo_says(error, limit_s)}: {error}", error.ranks) from error
-
-    def _as_gloo_says(self, error: CommTimeout, limit_s: float | None) -> str:
-        """What programs look for; gloo's rank 0 asks the others, one by one."""
-        if self.rank() != 0:
-            return (
-                f"Rank {self.rank()} successfully reached monitoredBarrier, but received errors while waiting for "
-                "send/recv from rank 0"
-            )
-        if limit_s == _LEAST_LIMIT_S:
-            return "Rank 0 timed out in monitoredBarrier"
-        ranks = ", ".join(map(str, error.ranks))
-        return f"Rank{'s' if len(error.ranks) > 1 else ''} {ranks} failed to pass monitoredBarrier"
+        """Wait for all ranks; an error names all that did not come, whatever `wait_all_ranks` says."""
+        limit_s = self._timeout_s if timeout is None else max(timeout.total_seconds(), LEAST_LIMIT_S)
+        monitored_barrier(self.communicator, limit_s)
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HocketWork:
         return self._issue(
@@ -272,7 +255,7 @@ class HocketProcessGroup(dist.ProcessGroup):
     def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HocketWork:
         opts = opts or ReduceScatterOptions()
         out, x = reducible([output, input])
-        call = partial(self.communicator.reduce_scatter, out, x, _reduction(opts, input))
+        call = partial(self.communicator.reduce_scatter, out, x, reduction_of(opts, input.dtype))
         return self._issue("reduce_scatter", opts, [input], [output], call, finish=bring_back([output], [out]))
 
     reduce_scatter_single = _reduce_scatter_base
@@ -283,7 +266,7 @@ class HocketProcessGroup(dist.ProcessGroup):
         output, opts = _one(outputs), opts or ReduceScatterOptions()
         inputs = self._one_per_rank(_one(input_lists), "reduce_scatter", "inputs")
         (out,), packed = reducible([output]), pack(reducible(inputs))
-        counts, reduction = [x.numel() for x in inputs], _reduction(opts, inputs[0])
+        counts, reduction = [x.numel() for x in inputs], reduction_of(opts, inputs[0].dtype)
         if len(set(counts)) == 1:
             call = partial(self.communicator.reduce_scatter, out, packed, reduction)
         else:
@@ -301,7 +284,7 @@ class HocketProcessGroup(dist.ProcessGroup):
             list(inputs),
             list(outputs),
             [
-                partial(self.communicator.reduce_scatter, out, x, _reduction(opts, x))
+                partial(self.communicator.reduce_scatter, out, x, reduction_of(opts, x.dtype))
                 for out, x in zip(carried, reducible(inputs), strict=True)
             ],
             finish=bring_back(outputs, carried),
@@ -392,6 +375,15 @@ class HocketProcessGroup(dist.ProcessGroup):
 
     def _set_sequence_number_for_group(self) -> None:
         """gloo and NCCL agree on a first number here; ours begin at one on every rank."""
+
+    def get_group_store(self) -> Store | None:
+        return self._store
+
+    split_group = split_group
+    merge_remote_group = merge_remote_group
+
+    def _wait_for_pending_works(self) -> None:
+        self.communicator.synchronize()
 
     def shutdown(self) -> None:
         """Wait for operations in flight and leave; called by ``dist.destroy_process_group()``."""
@@ -484,13 +476,6 @@ def _one(items: Sequence[Any]) -> Any:
     if len(items) != 1:
         raise InvalidArgument(f"one tensor per process, not {len(items)}")
     return items[0]
-
-
-def _reduction(opts: Any, x: torch.Tensor) -> Any:
-    name = _REDUCTIONS.get(opts.reduceOp.op if hasattr(opts.reduceOp, "op") else opts.reduceOp)
-    if name is None:
-        raise UnsupportedDtype(f"{opts.reduceOp} is not supported; supported are {', '.join(_REDUCTIONS.values())}")
-    return reduction_of(name, x.dtype)
 
 
 def _seconds(opts: Any) -> float | None:

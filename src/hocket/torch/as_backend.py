@@ -1,0 +1,49 @@
+"""What torch asks of a backend, and a group that is written in Python is its own: what it can, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from hocket.errors import UnsupportedCall
+
+
+class AsBackend:
+    """The part of torch's `Backend` and `ProcessGroup` that needs nothing of a group."""
+
+    supports_coalescing = False  # torch then calls the coalesced operations, which do the same
+    supports_shrinking = False
+    supports_splitting = True
+    supports_time_estimate = False
+    use_pg_for_symm_mem_rendezvous = False
+
+    def setUsePgForSymmMemRendezvous(self, value: bool) -> None:
+        self.use_pg_for_symm_mem_rendezvous = value
+
+    def eager_connect_single_device(self, device: torch.device) -> None:
+        """Nothing to do: ranks are connected when the group is made."""
+
+    @property
+    def mem_allocator(self) -> NoReturn:
+        raise _refusal("mem_allocator", "allocate_tensor() makes tensors in shared memory")
+
+    def memory_stats(self) -> NoReturn:
+        raise _refusal("memory_stats()", "what is shared is counted as shared memory of the process")
+
+    def suspend(self) -> NoReturn:
+        raise _refusal("suspend()", "quiesce() of its communicator waits until nothing is in flight")
+
+    def resume(self) -> NoReturn:
+        raise _refusal("resume()", "it cannot be suspended")
+
+    def shrink(self, ranks_to_exclude: Sequence[int], shrink_flags: int = 0, opts_override: Any = None) -> NoReturn:
+        raise _refusal("shrink()", "shrink() of its communicator goes on without ranks that were lost")
+
+    def _register_on_completion_hook(self, hook: object) -> NoReturn:
+        raise _refusal("completion hooks", "records() of its communicator say when operations began and ended")
+
+
+def _refusal(what: str, instead: str) -> UnsupportedCall:
+    return UnsupportedCall(f"a process group of hocket has no {what}; {instead}")

@@ -1,0 +1,34 @@
+"""torch's reductions by hocket's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hocket.errors import UnsupportedDtype
+
+_NAMES = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.PRODUCT: "prod",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.MAX: "max",
+    dist.ReduceOp.AVG: "avg",
+    dist.ReduceOp.BAND: "band",
+    dist.ReduceOp.BOR: "bor",
+    dist.ReduceOp.BXOR: "bxor",
+}
+_OF_BOOL = {"sum": "lor", "prod": "land"}  # torch adds and multiplies bool as the numbers 0 and 1, up to 1
+
+
+def reduction_of(opts: Any, dtype: torch.dtype) -> str:
+    """Return the name of the reduction that torch's options ask for, of tensors of a type.
+
+    Raises:
+        UnsupportedDtype: hocket has no such reduction.
+    """
+    name = _NAMES.get(opts.reduceOp.op if hasattr(opts.reduceOp, "op") else opts.reduceOp)
+    if name is None:
+        raise UnsupportedDtype(f"{opts.reduceOp} is not supported; supported are {', '.join(_NAMES.values())}")
+    return _OF_BOOL.get(name, name) if dtype == torch.bool else name
