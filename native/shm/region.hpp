@@ -39,7 +39,7 @@ inline constexpr size_t kBulkBytes = 32 << 10;
 constexpr size_t bulk_slots_for(int size) { return size <= 4 ? 64 : 16; }
 // A broadcast goes in chunks between these two, at most as large as the stage's.
 inline constexpr size_t kLeastBroadcastChunkBytes = 16 << 10;
-inline constexpr size_t kMostBroadcastChunkBytes = 256 << 10;
+inline constexpr size_t kMostBroadcastChunkBytes = 128 << 10;
 // A rank's stage has two areas of this size, in and out, in each of which chunks go round and round: what was written
 // longest ago has left the caches that a processor has for itself, and lines that come out of the cache that all share
 // come more than twice as fast as those that another processor has in its own. All areas together should stay in that.

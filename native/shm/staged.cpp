@@ -7,9 +7,9 @@
 //
 // Chunks take the slots of an area one after the other, of which it has at least 16 (pieces of blocks, which have a
 // least size, with a thousand ranks and more at least two). In every loop below a rank stages chunk k + 2 (all_gather,
-// all_to_all: k + 2 lags) only after all members finished chunk k, so in-slots are free. An out-slot is written in
-// round k + 2 only after all members staged chunk k + 2, which they do after their round k, in which they copied chunk
-// k out. Between operations the headers do the same.
+// all_to_all: k + 2 lags; broadcast: k + 8) only after all members finished chunk k, so in-slots are free. An out-slot
+// is written in round k + 2 only after all members staged chunk k + 2, which they do after their round k, in which they
+// copied chunk k out. Between operations the headers do the same.
 #include <algorithm>
 #include <cstring>
 
@@ -206,20 +206,23 @@ Task CollectiveLane::scan(Operation op) {
   }
 }
 
-// The root stages, the others copy out; small chunks, so that the copies overlap.
+// The root stages, the others copy out; small chunks, so that the copies overlap, and many at once, as ranks that share
+// a processor change places less often then.
 Task CollectiveLane::broadcast(Operation op) {
+  constexpr uint64_t kAhead = 8;
+  constexpr uint64_t kParts = 16;  // of what is neither short nor long
   const Region& region = *region_;
   const uint64_t limit = std::min<uint64_t>(region.chunk_bytes, kMostBroadcastChunkBytes);
-  const uint64_t chunk = std::clamp(op.nbytes / 4 / 64 * 64, kLeastBroadcastChunkBytes, limit);
+  const uint64_t chunk = std::clamp(op.nbytes / kParts / kLineBytes * kLineBytes, kLeastBroadcastChunkBytes, limit);
   const uint64_t num_chunks = div_up(op.nbytes, chunk);
   const uint64_t base = take_epochs(num_chunks);
   const Slots slots = take_slots(std::min(chunk, op.nbytes), num_chunks);
   for (uint64_t k = 0; k < num_chunks; ++k) {
     const size_t nbytes = std::min<uint64_t>(chunk, op.nbytes - k * chunk);
     if (rank_ == op.root) {
-      if (k >= 2)
+      if (k >= kAhead)
         for (int peer = 0; peer < size_; ++peer)
-          if (peer != rank_) co_await finished_by(peer, base + k - 1);
+          if (peer != rank_) co_await finished_by(peer, base + k - kAhead + 1);
       writer_.write(region.in_area(rank_) + slots.offset(k), op.in + k * chunk, nbytes);
       publish_staged(base + k + 1);
     } else {
