@@ -81,7 +81,7 @@ def large_cases(num_ranks: int, seed: int = 0) -> list[Case]:
     constants = _native.CONSTANTS
     broadcast = constants["broadcast_most_chunk_bytes"]
     borders = {chunk, 2 * chunk, 3 * chunk + 12_352, constants["bulk_bytes"]}
-    borders |= {4 * broadcast, constants["bulk_slots"] * constants["bulk_bytes"]}
+    borders |= {16 * broadcast, constants["bulk_slots"] * constants["bulk_bytes"]}
     turn = itertools.count(seed)
     shapes: list[_Shape] = []
     for op in ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send_recv"):
