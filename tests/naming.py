@@ -30,6 +30,7 @@ class Given(str):
 
 
 NO_SUCH_FILE = Given(os.strerror(errno.ENOENT))
+NO_SPACE_LEFT = Given(os.strerror(errno.ENOSPC))
 IS_A_DIRECTORY = Given(os.strerror(errno.EISDIR))
 
 

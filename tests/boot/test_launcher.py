@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +14,23 @@ from typing import Any
 
 import pytest
 
+from hocket.boot.admission import MOST_RANKS_PER_CPU
 from hocket.boot.launcher import run_job
+from hocket.boot.rank_output import MOST_LINE_BYTES
 from hocket.errors import InvalidArgument, LaunchError
 
-from ..naming import NO_SUCH_FILE, assert_names, raises
+from ..naming import NO_SPACE_LEFT, NO_SUCH_FILE, assert_names, raises
+from ..program import hocket, run_python
 
 pytestmark = pytest.mark.timeout(60)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
 
 # Rank 0 waits for rank 1 to be ready, then fails.
 FAIL_WHEN_READY = """
@@ -33,7 +47,14 @@ line = " ".join([str(RANK), *(os.environ[name] for name in names.split()), str(o
 os.write(1, f"{line} {sys.stdin.read()!r} {os.environ.get('TORCHELASTIC_RUN_ID')}\\n".encode())
 os.write(2, b"error output\\n")
 """
-    job = start_job(script, 3, env={"TORCHELASTIC_RUN_ID": "outer", "OMP_NUM_THREADS": "5"})
+    cache = tmp_path / "cache"
+    env = {
+        "TORCHELASTIC_RUN_ID": "outer",
+        "OMP_NUM_THREADS": "5",
+        "HOCKET_RECORD_DIR": "",
+        "XDG_CACHE_HOME": str(cache),
+    }
+    job = start_job(script, 3, env=env)
     assert job.finish() == 0
     assert job.stderr == "error output\n" * 3
     ranks = sorted(line.split() for line in job.stdout.splitlines())
@@ -42,7 +63,7 @@ os.write(2, b"error output\\n")
         assert (size, local_rank, local_size, address) == ("3", rank, "3", "127.0.0.1")
         assert (threads, leads, stdin, outer) == ("5", "True", "''", "None")
         assert int(port) > 1023 and len(name) == 32
-        assert records == str(tmp_path / "hocket-records" / name)
+        assert records == str(cache / "hocket" / "records" / name)
     assert len({tuple(rank[5:7]) for rank in ranks}) == 1
     assert job.leftovers() == []
 
@@ -85,11 +106,7 @@ raise PeerFailure("rank 2 died\\nmore")
     first, *rest = job.stderr.splitlines()
     assert_names(first, "rank 2")
     assert rest[0] == "Traceback (most recent call last):"
-    assert rest[-3:] == [
-        "ValueError: the cause",
-        "rank 0: PeerFailure: rank 2 died",
-        "rank 1: PeerFailure: rank 2 died",
-    ]
+    assert rest[-2:] == ["ValueError: the cause", "ranks 0-1: PeerFailure: rank 2 died"]
     assert job.stderr.count("Traceback") == 1
 
 
@@ -177,17 +194,18 @@ def test_timeout(start_job: Callable[..., Any]) -> None:
 
 def test_killed_launcher_leaves_nothing(start_job: Callable[..., Any]) -> None:
     script = """
-child = "import os, signal; os.write(1, b'ready\\\\n'); signal.pause()"
+child = "import os, signal; os.write(1, f'{os.getpid()}\\\\n'.encode()); signal.pause()"
 subprocess.Popen([sys.executable, "-c", child])
 signal.pause()
 """
     job = start_job(script, 2)
-    assert [job.read_line(), job.read_line()] == ["ready\n", "ready\n"]
+    children = [int(job.read_line()), int(job.read_line())]
     job.process.kill()
-    job.finish()  # the ranks and their children held the pipes
+    job.finish()
     deadline_s = time.monotonic() + 10
-    while job.leftovers():  # the guardian, nobody's child now, can only be watched by what it does
-        assert time.monotonic() < deadline_s, job.leftovers()
+    # The guardian, nobody's child now, can only be watched by what it does.
+    while left := [*job.leftovers(), *filter(is_alive, children)]:
+        assert time.monotonic() < deadline_s, left
         time.sleep(0.01)
 
 
@@ -208,3 +226,175 @@ def test_handlers_of_the_caller_are_put_back() -> None:
     assert run_job(["true"], 1).exit_code == 0
     after = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)]
     assert after == before
+
+
+def test_lines_of_ranks_stay_whole_and_in_order(start_job: Callable[..., Any]) -> None:
+    """Text and the end of its line are written apart; half a line is left for long."""
+    script = """
+for number in range(20_000):
+    os.write(1, b"%d" % RANK)
+    os.write(1, b" %d\\n" % number)
+os.write(1, b"%d within" % RANK)
+(tell, await_)[RANK]("a"); (await_, tell)[RANK]("b")
+os.write(1, b" a line")
+"""
+    job = start_job(script, 2, fifos=("a", "b"))
+    assert job.finish() == 0
+    lines = job.stdout.splitlines()
+    for rank in "01":
+        own = [line for line in lines if line.startswith(rank)]
+        assert own == [f"{rank} {number}" for number in range(20_000)] + [f"{rank} within a line"]
+    assert len(lines) == 40_002
+
+
+def test_long_lines_pass(start_job: Callable[..., Any]) -> None:
+    nbytes = MOST_LINE_BYTES + (3 << 20)
+    job = start_job(f"sys.stdout.write(str(RANK) * {nbytes} + '\\n')", 2)
+    assert job.finish() == 0
+    assert job.stdout.count("0") == job.stdout.count("1") == nbytes and job.stdout.count("\n") == 2
+
+
+def test_both_outputs_to_one_place_keep_their_order(tmp_path: Path, start_job: Callable[..., Any]) -> None:
+    script = """
+for number in range(2_000):
+    os.write(1 + number % 2, b"%d %d\\n" % (RANK, number))
+"""
+    (tmp_path / "both.py").write_text(
+        "import os, runpy, sys\nos.dup2(1, 2)\nsys.argv = ['hocket', 'run', '-n', '2', 'script.py']\n"
+        "runpy.run_module('hocket.cli', run_name='__main__')"
+    )
+    start_job(script, 1).finish()  # writes script.py
+    job = run_python(str(tmp_path / "both.py"), folder=tmp_path, timeout_s=50)
+    for rank in "01":
+        assert [line for line in job.stdout.splitlines() if line[0] == rank] == [f"{rank} {n}" for n in range(2_000)]
+
+
+def test_ranks_have_terminals_where_the_launcher_has_one(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import os, sys\nprint(sys.stdout.isatty(), sys.stderr.isatty(), os.get_terminal_size(1), flush=True)\n"
+        "print('a\\tb')"
+    )
+    mine, others = os.openpty()
+    termios.tcsetwinsize(others, (33, 77))
+    job = subprocess.Popen(
+        [sys.executable, "-m", "hocket.cli", "run", "-n", "2", "script.py"],
+        cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=others, stderr=others,
+    )  # fmt: skip
+    os.close(others)
+    seen = b""
+    try:
+        while chunk := os.read(mine, 4096):
+            seen += chunk
+    except OSError:  # how a terminal says that it is over
+        pass
+    os.close(mine)
+    assert job.wait(30) == 0
+    size = "os.terminal_size(columns=77, lines=33)"
+    assert sorted(seen.decode().splitlines()) == sorted([f"True True {size}", "a\tb"] * 2)
+
+
+@pytest.mark.parametrize("output", ["pipe", "terminal"])
+def test_a_reader_that_stops_holds_no_signal(output: str, tmp_path: Path) -> None:
+    """As a pager does, or Ctrl-S: what is not read waits in the ranks, and Ctrl-C is heard."""
+    (tmp_path / "script.py").write_text("""
+import os
+open(os.environ["RANK"], "w").close()
+try:
+    while True: os.write(1, b"y" * 1000 + b"\\n")
+except KeyboardInterrupt:
+    open("heard-" + os.environ["RANK"], "w").close()
+""")
+    mine, others = os.pipe() if output == "pipe" else os.openpty()
+    command = [sys.executable, "-m", "hocket.cli", "run", "-n", "2", "script.py"]
+    job = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=others, stderr=subprocess.DEVNULL)
+    os.close(others)
+    try:
+        while not (tmp_path / "0").exists() or not (tmp_path / "1").exists():
+            time.sleep(0.01)
+        time.sleep(0.5)  # until all that lies between is full
+        job.send_signal(signal.SIGINT)
+        assert job.wait(40) == 0
+        assert (tmp_path / "heard-0").exists() and (tmp_path / "heard-1").exists()
+    finally:
+        job.kill()
+        os.close(mine)
+
+
+def test_ranks_whose_reader_is_gone_are_told(start_job: Callable[..., Any]) -> None:
+    """As under `| head`."""
+    job = start_job("while True: os.write(1, b'y' * 1000 + b'\\n')", 2)
+    job.read_line()
+    job.process.stdout.close()
+    job.process.stdout = None
+    assert job.finish() == 1
+    assert_names(job.stderr, "BrokenPipeError")
+
+
+def test_signal_while_ranks_start(start_job: Callable[..., Any]) -> None:
+    script = """
+os.write(1, b"up\\n")
+signal.pause()
+"""
+    job = start_job(script, 200)
+    job.read_line()
+    begin_s = time.monotonic()
+    job.process.send_signal(signal.SIGINT)
+    assert job.finish() == 130
+    assert time.monotonic() - begin_s < 20 and job.stdout.count("up") < 199
+    assert job.stderr.count("\n") < 10 and job.leftovers() == []
+
+
+@pytest.mark.parametrize("num_ranks", [100_000, MOST_RANKS_PER_CPU * len(os.sched_getaffinity(0)) + 1])
+def test_more_ranks_than_there_is_room_for(num_ranks: int, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("")
+    job = hocket("run", "-n", str(num_ranks), "script.py", folder=tmp_path)
+    assert job.returncode == 2
+    assert_names(job.stderr, str(num_ranks), str(MOST_RANKS_PER_CPU), "--oversubscribe")
+    assert job.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("closed", [[0], [1], [2], [1, 2], [0, 1, 2]])
+def test_outputs_that_are_closed(closed: list[int], tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import os\nfor _ in range(3_000): print('y' * 1000)\nopen('done-' + os.environ['RANK'], 'w').close()"
+    )
+    shut = " ".join(f"{fd}>&-" for fd in closed)
+    command = f"exec {sys.executable} -m hocket.cli run -n 2 script.py {shut}"
+    job = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, timeout=40)
+    assert job.returncode == 0
+    assert (tmp_path / "done-0").exists() and (tmp_path / "done-1").exists()
+
+
+def test_what_a_full_disk_takes_away_is_told(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("print('a line')")
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "hocket.cli", "run", "-n", "2", "script.py"]
+        job = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=40)
+    assert job.returncode == 0
+    assert_names(job.stderr, NO_SPACE_LEFT)
+
+
+def test_a_child_that_writes_for_ever_does_not_hold_the_launcher(start_job: Callable[..., Any]) -> None:
+    child = "import os, signal\nwhile True: os.write(1, b'y' * 1000)"
+    job = start_job(f"subprocess.Popen([sys.executable, '-c', {child!r}])", 2)
+    assert job.finish() == 0
+
+
+@pytest.mark.parametrize("cause", ["ValueError('bad')", "hk.PeerFailure('gone')"])
+def test_records_stay_but_where_the_program_itself_raised(cause: str, tmp_path: Path) -> None:
+    """They are in the cache, and not where the program runs, which may not be writable."""
+    script = f"""
+import hocket as hk, os
+comm = hk.init(timeout=20)
+if comm.rank == 1:
+    raise {cause}
+comm.barrier()
+"""
+    (tmp_path / "script.py").write_text(script)
+    environment = {name: value for name, value in os.environ.items() if name != "HOCKET_RECORD_DIR"}
+    cache = tmp_path / "cache"
+    environment["XDG_CACHE_HOME"] = str(cache)
+    job = hocket("run", "-n", "2", "script.py", folder=tmp_path, environment=environment)
+    assert job.returncode == 1
+    assert bool(list(cache.glob("hocket/records/*/rank-0.json"))) == ("PeerFailure" in cause)
+    assert sorted(each.name for each in tmp_path.iterdir() if each != cache) == ["script.py"]

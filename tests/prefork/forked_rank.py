@@ -6,12 +6,13 @@ import atexit
 import ctypes
 import os
 import signal
+import struct
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import IO, NoReturn
+from typing import NoReturn
 
 from hocket.boot import runner
 from hocket.boot.rank_process import RankProcess, runner_command
@@ -27,11 +28,11 @@ _CODE_OF_FAILED_FLUSH = 120  # CPython's, of Py_RunMain
 _RUNNER = runner_command([])
 
 
-def start_rank(rank: int, command: list[str], env: Mapping[str, str], *, piped: bool = False) -> RankProcess:
+def start_rank(rank: int, command: list[str], env: Mapping[str, str], **ends: int | None) -> RankProcess:
     """Take the place of `RankProcess`: fork where the command is a Python program that `runner_command` made."""
-    if piped or command[: len(_RUNNER)] != _RUNNER:
-        return RankProcess(rank, command, env, piped=piped)
-    return ForkedRank(rank, command[len(_RUNNER) :], env)
+    if command[: len(_RUNNER)] != _RUNNER:
+        return RankProcess(rank, command, env, **ends)
+    return ForkedRank(rank, command[len(_RUNNER) :], env, **ends)
 
 
 class ForkedRank(RankProcess):
@@ -41,24 +42,36 @@ class ForkedRank(RankProcess):
         rank: number of the rank.
         arguments: ``["script.py", *args]`` or ``["-m", "module", *args]``.
         env: all its variables.
+        stdout, stderr, ready: as of `RankProcess`.
     """
 
-    def __init__(self, rank: int, arguments: list[str], env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        rank: int,
+        arguments: list[str],
+        env: Mapping[str, str],
+        *,
+        stdout: int | None = None,
+        stderr: int | None = None,
+        ready: int | None = None,
+    ) -> None:
         self.rank = rank
         self.started_s = time.time()
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
+            for fd, own in ((stdout, 1), (stderr, 2)):
+                if fd is not None:
+                    os.dup2(fd, own)
             become_program(parent, arguments, env)
+        if ready is not None:
+            os.write(ready, struct.pack("=I", rank))  # it is up already
         self._process = _Child(pid)  # type: ignore[assignment]
         self.pidfd = os.pidfd_open(pid)
 
 
 class _Child:
     """What `RankProcess` needs of a `Popen`."""
-
-    stdout: IO[bytes] | None = None
-    stderr: IO[bytes] | None = None
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

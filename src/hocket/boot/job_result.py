@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hocket import errors
 from hocket.boot.report import Report
 
 EXIT_TIMED_OUT = 124  # what timeout(1) returns
@@ -58,13 +59,14 @@ class JobResult:
     """The end of all ranks.
 
     Args:
-        outcomes: one for each rank, in rank order.
+        outcomes: one for each rank that was started, in rank order.
         reports: exceptions that ranks have left, by rank.
         duration_s: from the first start to the last end.
         record_dir: where ranks write the records of their last operations when they fail.
         interrupted_by: number of the first signal that the launcher got and passed on, or None.
         timed_out: the job was ended because its time was over.
         keep_going: ranks were to go on without those that failed; one that ended well is then enough.
+        num_not_started: ranks that were not started any more when one had failed, or a signal came.
     """
 
     outcomes: tuple[RankOutcome, ...]
@@ -74,6 +76,7 @@ class JobResult:
     interrupted_by: int | None = None
     timed_out: bool = False
     keep_going: bool = False
+    num_not_started: int = 0
 
     @property
     def failures(self) -> list[RankOutcome]:
@@ -83,10 +86,10 @@ class JobResult:
     def exit_code(self) -> int:
         """0 when all ranks ended with 0, or one of a job that keeps going; else that of the first cause, 124 after a
         timeout, 128 + signal after one."""
+        if self.interrupted_by is not None and (self.failures or self.num_not_started):
+            return 128 + self.interrupted_by
         if not self.failures:
             return EXIT_TIMED_OUT if self.timed_out else 0
-        if self.interrupted_by is not None:
-            return 128 + self.interrupted_by
         if self.timed_out:
             return EXIT_TIMED_OUT
         if self.keep_going and len(self.failures) < len(self.outcomes):
@@ -102,6 +105,12 @@ class JobResult:
         """
         own = [outcome for outcome in self.failures if self.report_of(outcome) or outcome.terminated_s is None]
         return min(own, key=self._order, default=None)
+
+    @property
+    def is_of_program(self) -> bool:
+        """Whether all followed from an exception that is not of hocket's."""
+        report = None if self.first_cause is None else self.report_of(self.first_cause)
+        return report is not None and not report.consequence and not hasattr(errors, report.type_name)
 
     def report_of(self, outcome: RankOutcome) -> Report | None:
         """Return the rank's report, unless its exception came only after, and so from, the launcher's SIGTERM."""

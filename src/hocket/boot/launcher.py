@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import secrets
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from hocket.boot.guardian import Guardian
 from hocket.boot.job_result import JobResult
 from hocket.boot.nodes import Nodes
+from hocket.boot.rank_output import Outputs
 from hocket.boot.rank_process import RankProcess, job_environment, rank_environment
+from hocket.boot.record_folder import forget_old_records, record_folder
 from hocket.boot.report import read_reports
 from hocket.boot.signals import SignalInbox
+from hocket.boot.standard_streams import keep_standard_streams
 from hocket.boot.summary import summarise
-from hocket.boot.supervisor import Patience, Supervisor
-from hocket.boot.tagged_output import TaggedOutput
-from hocket.errors import InvalidArgument
+from hocket.boot.supervisor import Patience, Started, Supervisor
+from hocket.errors import InvalidArgument, LaunchError
 from hocket.reserved_port import ReservedPort
-
-_OUTPUT_FDS = (1, 2)
 
 
 def launch(
@@ -60,10 +63,12 @@ def run_job(
         command: program and arguments; `rank_process.runner_command` makes one that leaves reports.
         num_ranks: processes to start here, at least 1.
         env: variables instead of this process's own.
-        tag_output: put "[rank] " before each line of output, by way of pipes.
+        tag_output: put "[rank] " before each line of output. Output of several ranks goes through this process, so that
+            their lines stay whole.
         patience: when to end the other ranks after a failure, and the job as a whole.
         record_dir: where ranks write the records of their last operations when they fail; by default
-            $HOCKET_RECORD_DIR, else hocket-records/<job> in the working directory.
+            $HOCKET_RECORD_DIR, else `record_folder`, from where they are taken away again if the cause of the failure
+            was an exception of the program itself.
         nodes: all hosts of the job, each with a launcher like this one; this one alone by default.
 
     Raises:
@@ -72,6 +77,7 @@ def run_job(
     """
     if num_ranks < 1:
         raise InvalidArgument(f"num_ranks must be 1 or more, not {num_ranks}")
+    keep_standard_streams()
     started_s = time.monotonic()
     with contextlib.ExitStack() as cleanup:
         inbox = cleanup.enter_context(SignalInbox())  # first, so that no signal can end us between start and cleanup
@@ -84,24 +90,53 @@ def run_job(
         shared = job_environment(num_ranks, folder, nodes, port, env)
         if record_dir is not None:
             shared["HOCKET_RECORD_DIR"] = str(record_dir.absolute())
+        is_own_folder = not shared.get("HOCKET_RECORD_DIR")
+        if is_own_folder:
+            shared["HOCKET_RECORD_DIR"] = str(
+                record_folder(secrets.token_hex(16) if nodes.num_nodes > 1 else shared["HOCKET_JOB"])
+            )
         if tag_output:
             shared.setdefault("PYTHONUNBUFFERED", "1")  # a line should come when it is printed, as on a terminal
-        ranks: list[RankProcess] = []
-        cleanup.callback(_close_all, ranks)
-        for local_rank, rank in enumerate(nodes.ranks(num_ranks)):
-            ranks.append(RankProcess(rank, command, rank_environment(rank, local_rank, shared), piped=tag_output))
-            guardian.watch(ranks[-1].pid)
-        outputs = [
-            (pipe.fileno(), TaggedOutput(rank.rank, pipe, target_fd))
-            for rank in ranks
-            for pipe, target_fd in zip(rank.pipes, _OUTPUT_FDS, strict=False)
-        ]
+        ready, says_ready = os.pipe()
+        cleanup.callback(os.close, ready)
+        cleanup.callback(os.close, says_ready)
+        os.set_blocking(ready, False)
+        outputs = None
+        if tag_output or num_ranks > 1:
+            outputs = Outputs()
+            cleanup.callback(outputs.close)
+        started: list[Started] = []
+        cleanup.callback(_close_all, started)
+
+        def start(rank: int, local_rank: int) -> Started:
+            try:
+                channels = None if outputs is None else outputs.open(b"[%d] " % rank if tag_output else b"")
+            except OSError as error:
+                raise LaunchError(f"rank {rank} could not be started: {error}") from error
+            try:
+                process = RankProcess(
+                    rank,
+                    command,
+                    rank_environment(rank, local_rank, shared),
+                    stdout=None if channels is None else channels.stdout,
+                    stderr=None if channels is None else channels.stderr,
+                    ready=says_ready,
+                )
+            except BaseException:
+                if channels is not None:
+                    channels.close()
+                raise
+            if channels is not None:
+                channels.close_rank_ends()
+            started.append(Started(process, [] if channels is None else channels.outputs))
+            guardian.watch(process.pid)
+            return started[-1]
+
         patience = patience or Patience()
-        supervisor = Supervisor(ranks, inbox, patience, outputs)
+        starts = [partial(start, rank, local) for local, rank in enumerate(nodes.ranks(num_ranks))]
+        supervisor = Supervisor(starts, ready, inbox, patience, [] if outputs is None else outputs.targets)
         outcomes = supervisor.run()
-        for _, output in outputs:
-            output.finish()
-        return JobResult(
+        result = JobResult(
             outcomes,
             read_reports(folder, nodes.ranks(num_ranks)),
             time.monotonic() - started_s,
@@ -109,9 +144,18 @@ def run_job(
             supervisor.interrupted_by,
             supervisor.timed_out,
             patience.keep_going,
+            supervisor.num_not_started,
         )
+        if is_own_folder:
+            if result.is_of_program:
+                shutil.rmtree(result.record_dir, ignore_errors=True)
+            elif result.failures:
+                forget_old_records()
+        return result
 
 
-def _close_all(ranks: list[RankProcess]) -> None:
-    for rank in ranks:
-        rank.close()
+def _close_all(started: list[Started]) -> None:
+    for each in started:
+        each.process.close()
+        for output in each.outputs:
+            output.close()

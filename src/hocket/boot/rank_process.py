@@ -11,9 +11,9 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
 
 from hocket.boot.nodes import Nodes
+from hocket.boot.readiness import READY_FD
 from hocket.errors import LaunchError
 
 _PR_SET_PDEATHSIG = 1
@@ -31,23 +31,35 @@ class RankProcess:
         rank: number of the rank.
         command: program and arguments.
         env: all its variables.
-        piped: connect stdout and stderr to the pipes `stdout` and `stderr` instead of inheriting them.
+        stdout, stderr: file descriptors that it gets as its own; None: those of this process.
+        ready: file descriptor to which the rank says that its interpreter is up.
 
     Raises:
         LaunchError: the program is not there, may not be run, or the machine has no room for another process.
     """
 
-    def __init__(self, rank: int, command: list[str], env: Mapping[str, str], *, piped: bool = False) -> None:
+    def __init__(
+        self,
+        rank: int,
+        command: list[str],
+        env: Mapping[str, str],
+        *,
+        stdout: int | None = None,
+        stderr: int | None = None,
+        ready: int | None = None,
+    ) -> None:
         self.rank = rank
         self.started_s = time.time()
-        output = subprocess.PIPE if piped else None
+        if ready is not None:
+            env = {**env, READY_FD: str(ready)}
         try:
             self._process = subprocess.Popen(
                 command,
                 env=dict(env),
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=() if ready is None else (ready,),
                 process_group=0,
                 preexec_fn=_DieWithLauncher(),
             )
@@ -58,11 +70,6 @@ class RankProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
-
-    @property
-    def pipes(self) -> list[IO[bytes]]:
-        """The reading ends of stdout and stderr; empty when they are inherited."""
-        return [pipe for pipe in (self._process.stdout, self._process.stderr) if pipe is not None]
 
     def poll(self) -> int | None:
         """Return the exit code, minus the signal's number for a killed rank, or None while it runs."""
@@ -83,8 +90,6 @@ class RankProcess:
         self.signal_group(signal.SIGKILL)
         self._process.wait()
         os.close(self.pidfd)
-        for pipe in self.pipes:
-            pipe.close()
 
 
 class _DieWithLauncher:
@@ -133,7 +138,6 @@ def job_environment(
     }
     cpus = len(os.sched_getaffinity(0))
     variables.setdefault("OMP_NUM_THREADS", str(max(1, cpus // num_ranks)))
-    variables.setdefault("HOCKET_RECORD_DIR", str(Path.cwd() / "hocket-records" / job))
     return variables
 
 

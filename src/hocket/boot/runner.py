@@ -24,6 +24,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
+from hocket.boot.readiness import say_ready
 from hocket.boot.report import make_report, write_report
 
 EXIT_INTERRUPTED = 130
@@ -39,6 +40,7 @@ def main(arguments: list[str]) -> None:
         arguments: ``["script.py", *args]`` or ``["-m", "module", *args]``.
     """
     pid = os.getpid()
+    say_ready()
     try:
         _run(arguments)
     except SystemExit:

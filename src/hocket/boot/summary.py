@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hocket.boot.job_result import JobResult, RankOutcome
+
+MOST_LINES = 20
 
 
 def summarise(result: JobResult) -> str:
@@ -16,20 +19,23 @@ def summarise(result: JobResult) -> str:
 
     Returns:
         Lines with their ends: what ended the job if that was not a rank, the traceback of the first cause, one line
-        for each other failed rank, and where the records lie if there are any.
+        for all other ranks that ended alike, and where the records lie if there are any.
     """
     failures = result.failures
-    if not failures and not result.timed_out:
+    if not failures and not result.timed_out and not result.num_not_started:
         return ""
     lines = []
     if result.interrupted_by is not None:
         lines.append(f"hocket run: interrupted by {signal.Signals(result.interrupted_by).name}")
+    if result.num_not_started:
+        num_ranks = len(result.outcomes) + result.num_not_started
+        lines.append(f"hocket run: {len(result.outcomes)} of {num_ranks} ranks had been started")
     if result.timed_out:
         lines.append(f"hocket run: not done after {result.duration_s:.0f} s, ended")
     cause = result.first_cause
     if cause is not None:
         lines += _whole(result, cause)
-    lines += [_line(result, outcome) for outcome in failures if outcome is not cause]
+    lines += _grouped({outcome.rank: _end(result, outcome) for outcome in failures if outcome is not cause})
     if Path(result.record_dir).is_dir():
         lines.append(f"records of the last operations: {result.record_dir}")
     return "".join(f"{line}\n" for line in lines)
@@ -38,19 +44,48 @@ def summarise(result: JobResult) -> str:
 def _whole(result: JobResult, cause: RankOutcome) -> list[str]:
     report = result.report_of(cause)
     if report is None or report.type_name == "KeyboardInterrupt":
-        return [_line(result, cause)]
+        return _grouped({cause.rank: _end(result, cause)})
     return [f"rank {cause.rank} failed:", report.traceback.rstrip("\n")]
 
 
-def _line(result: JobResult, outcome: RankOutcome) -> str:
+def _grouped(ends: Mapping[int, str]) -> list[str]:
+    """One line for all ranks that ended in the same way, and at most so many lines."""
+    ranks: dict[str, list[int]] = {}
+    for rank, end in ends.items():
+        ranks.setdefault(end, []).append(rank)
+    lines = [f"{_names(each)}{end if len(each) == 1 else _of_several(end)}" for end, each in ranks.items()]
+    more = lines[MOST_LINES:]
+    return lines[:MOST_LINES] + ([f"{len(more)} more ways in which other ranks ended are left out"] if more else [])
+
+
+def _names(ranks: Sequence[int]) -> str:
+    """Such as "ranks 0, 3-5"; `ranks` ascend."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+    return f"rank{'s' if len(ranks) > 1 else ''} {text}"
+
+
+def _of_several(end: str) -> str:
+    return end if end.startswith(":") else end.replace(" was ", " were ").replace(" itself", " themselves")
+
+
+def _end(result: JobResult, outcome: RankOutcome) -> str:
+    """What follows on the number of the rank."""
     report = result.report_of(outcome)
     if report is not None:
+        if outcome is not result.first_cause and report.type_name == "KeyboardInterrupt":
+            return f": {report.type_name}"  # wherever it came
         place = f" ({report.where})" if report.where and not report.consequence else ""
-        return f"rank {outcome.rank}: {report.one_line}{place}"
+        return f": {report.one_line}{place}"
     killed = outcome.signal_name
     if outcome.terminated_s is not None:
         how = killed or f"exit code {outcome.return_code}"
-        return f"rank {outcome.rank} did not end by itself and was terminated by the launcher ({how})"
+        return f" did not end by itself and was terminated by the launcher ({how})"
     if killed is not None:
-        return f"rank {outcome.rank} was killed by {killed}"
-    return f"rank {outcome.rank} exited with code {outcome.return_code}"
+        return f" was killed by {killed}"
+    return f" exited with code {outcome.return_code}"

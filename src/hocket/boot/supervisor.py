@@ -1,20 +1,28 @@
-"""Waits for the ranks of a job and ends those that outlive another one's failure."""
+"""Starts the ranks of a job, waits for them, and ends those that outlive another one's failure."""
 
 from __future__ import annotations
 
+import os
 import selectors
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hocket.boot.job_result import RankOutcome
+from hocket.boot.rank_output import RankOutput, Target
 from hocket.boot.rank_process import RankProcess
+from hocket.boot.readiness import ranks_that_are_ready
 from hocket.boot.signals import SignalInbox
-from hocket.boot.tagged_output import TaggedOutput
 
 # One Ctrl-C can come twice: from the terminal, and from a wrapper (make, uv) that passes on what it got from there.
 _SAME_REQUEST_S = 0.2
+# Of ranks whose interpreters are not up yet; one that has not said so for as long is not counted any more.
+_MOST_STARTING_PER_CPU = 4
+_STARTING_S = 2.0
+# So long nobody may read the rest of the output once a signal or the timeout has ended the ranks.
+_MOST_UNREAD_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -35,92 +43,197 @@ class Patience:
     keep_going: bool = False
 
 
+@dataclass(frozen=True)
+class Started:
+    """A rank that runs.
+
+    Args:
+        process: of the rank.
+        outputs: what it writes, where that goes through the launcher.
+    """
+
+    process: RankProcess
+    outputs: Sequence[RankOutput] = ()
+
+
 class Supervisor:
     """Runs until every rank has ended; completion is told by pidfds, never by the end of a pipe.
 
     What is to be done later stands in one list of (time, signal). The first failure enters SIGTERM and SIGKILL there,
-    a signal to the launcher enters what it asks for; sending is the same for all.
+    a signal to the launcher enters what it asks for; sending is the same for all. After either, no rank is started any
+    more.
 
     Args:
-        ranks: the running ranks.
+        starts: each starts a rank, in rank order.
+        ready: reading end to which ranks write when their interpreters are up; non-blocking.
         inbox: signals to the launcher.
         patience: limits of time.
-        outputs: pipes to copy meanwhile, with their copiers.
+        targets: where outputs of ranks go.
     """
 
     def __init__(
         self,
-        ranks: Sequence[RankProcess],
+        starts: Sequence[Callable[[], Started]],
+        ready: int,
         inbox: SignalInbox,
         patience: Patience,
-        outputs: Sequence[tuple[int, TaggedOutput]] = (),
+        targets: Sequence[Target] = (),
     ) -> None:
         self.interrupted_by: int | None = None
         self.timed_out = False
         self._interrupted_at = 0.0
+        self._num_signals = 0
         self._patience = patience
         self._inbox = inbox
-        self._running = {rank.rank: rank for rank in ranks}
+        self._to_start = deque(starts)
+        self._is_ending = False
+        self._starting: dict[int, float] = {}  # rank: when
+        self._ended: list[RankProcess] = []
+        self._most_starting = max(8, _MOST_STARTING_PER_CPU * len(os.sched_getaffinity(0)))
+        self._ready = ready
+        self._running: dict[int, RankProcess] = {}
         self._outcomes: dict[int, RankOutcome] = {}
         self._terminated_s: dict[int, float] = {}
         self._due: list[tuple[float, int]] = []
         self._timeout_at = None if patience.timeout_s is None else time.monotonic() + patience.timeout_s
+        self._targets = list(targets)
+        self._outputs: dict[int, RankOutput] = {}
         self._selector = selectors.DefaultSelector()
         self._watch(inbox.socket.fileno(), self._on_signals)
-        for rank in ranks:
-            self._watch(rank.pidfd, lambda rank=rank: self._on_end(rank))  # type: ignore[misc]
-        for pipe_fd, output in outputs:
-            self._watch(pipe_fd, lambda fd=pipe_fd, output=output: self._on_output(fd, output))  # type: ignore[misc]
+        self._watch(ready, self._on_ready)
+
+    @property
+    def num_not_started(self) -> int:
+        return len(self._to_start)
 
     def run(self) -> tuple[RankOutcome, ...]:
-        """Wait for all ranks; return their outcomes in rank order."""
+        """Start the ranks and wait for all of them; return the outcomes of those that were started, in rank order.
+
+        Raises:
+            LaunchError: a rank could not be started.
+        """
         with self._selector:
-            while self._running:
-                for key, _ in self._selector.select(self._next_wait_s()):
+            while self._running or self._may_start():
+                starts_now = self._may_start() and len(self._starting) < self._most_starting
+                if starts_now:
+                    self._start(self._to_start.popleft())
+                # One at a time, and a look for signals after each.
+                for key, _ in self._selector.select(0 if starts_now else self._next_wait_s()):
                     key.data()
                 self._send_what_is_due()
+                self._forget_slow_starts()
+                self._mind_outputs()
+            self._drain()
         return tuple(self._outcomes[rank] for rank in sorted(self._outcomes))
 
-    def _watch(self, fd: int, react: Callable[[], None]) -> None:
-        self._selector.register(fd, selectors.EVENT_READ, react)
+    def _may_start(self) -> bool:
+        return bool(self._to_start) and not self._is_ending
+
+    def _start(self, start: Callable[[], Started]) -> None:
+        started = start()
+        rank = started.process
+        self._running[rank.rank] = rank
+        self._starting[rank.rank] = time.monotonic()
+        self._watch(rank.pidfd, lambda: self._on_end(rank))
+        for output in started.outputs:
+            self._outputs[output.fd] = output
+            self._watch(output.fd, output.forward)
+
+    def _on_ready(self) -> None:
+        for rank in ranks_that_are_ready(self._ready):
+            self._starting.pop(rank, None)
+
+    def _forget_slow_starts(self) -> None:
+        now = time.monotonic()
+        self._starting = {rank: at for rank, at in self._starting.items() if now - at <= _STARTING_S}
+
+    def _watch(self, fd: int, react: Callable[[], None], events: int = selectors.EVENT_READ) -> None:
+        if fd not in self._selector.get_map():
+            self._selector.register(fd, events, react)
+
+    def _watch_no_more(self, fd: int) -> None:
+        if fd in self._selector.get_map():
+            self._selector.unregister(fd)
+
+    def _mind_outputs(self) -> None:
+        """Write where someone reads again; have ranks wait for readers that are behind."""
+        for target in self._targets:
+            if target.num_queued > 0:
+                self._watch(target.fd, target.flush, selectors.EVENT_WRITE)
+            else:
+                self._watch_no_more(target.fd)
+        for fd, output in list(self._outputs.items()):
+            if output.is_over:
+                self._let_go(output)
+            elif output.target.is_full:
+                self._watch_no_more(fd)
+            else:
+                self._watch(fd, output.forward)
+
+    def _let_go(self, output: RankOutput) -> None:
+        output.finish()
+        self._watch_no_more(output.fd)
+        output.close()
+        del self._outputs[output.fd]
+
+    def _drain(self) -> None:
+        """Pass on what is left: to a reader that reads, if it is awaited, and until a signal says that it is not."""
+        for rank in self._ended:
+            rank.signal_group(signal.SIGKILL)  # what its processes would still write is not of the job
+        for output in list(self._outputs.values()):
+            self._let_go(output)
+        is_awaited = self.interrupted_by is None and not self.timed_out
+        num_signals, last_read_s = self._num_signals, time.monotonic()
+        while (num_queued := sum(target.num_queued for target in self._targets)) > 0:
+            self._mind_outputs()
+            for key, _ in self._selector.select(0.1):
+                key.data()
+            now = time.monotonic()
+            if sum(target.num_queued for target in self._targets) < num_queued:
+                last_read_s = now
+            if self._num_signals > num_signals or (not is_awaited and now > last_read_s + _MOST_UNREAD_S):
+                return
 
     def _on_end(self, rank: RankProcess) -> None:
         return_code = rank.poll()
         if return_code is None:
             return
-        self._selector.unregister(rank.pidfd)
-        del self._running[rank.rank]
+        self._watch_no_more(rank.pidfd)
+        self._ended.append(self._running.pop(rank.rank))
+        self._starting.pop(rank.rank, None)
         terminated_s = self._terminated_s.get(rank.rank)
         self._outcomes[rank.rank] = RankOutcome(rank.rank, return_code, rank.started_s, time.time(), terminated_s)
         if return_code != 0 and not self._due and not self._patience.keep_going:
+            self._is_ending = True
             now = time.monotonic()
             self._due += [
                 (now + self._patience.term_after_s, signal.SIGTERM),
                 (now + self._patience.kill_after_s, signal.SIGKILL),
             ]
 
-    def _on_output(self, pipe_fd: int, output: TaggedOutput) -> None:
-        if not output.forward():
-            self._selector.unregister(pipe_fd)
-
     def _on_signals(self) -> None:
         now = time.monotonic()
         for number in self._inbox.take():
+            self._num_signals += 1
             if self.interrupted_by is not None:
                 if now - self._interrupted_at > _SAME_REQUEST_S:
                     self._due.append((now, signal.SIGKILL))
                 continue
-            self.interrupted_by, self._interrupted_at = number, now
+            self.interrupted_by, self._interrupted_at, self._is_ending = number, now, True
             if number == signal.SIGINT:
                 for rank in self._running.values():
-                    rank.signal_group(signal.SIGINT)
+                    if rank.rank in self._starting:  # the program has not begun, and Python would print where it was
+                        self._terminated_s[rank.rank] = time.time()
+                        rank.signal_group(signal.SIGKILL)
+                    else:
+                        rank.signal_group(signal.SIGINT)
             else:
                 self._due += [(now, signal.SIGTERM), (now + self._patience.kill_after_s, signal.SIGKILL)]
 
     def _send_what_is_due(self) -> None:
         now = time.monotonic()
         if self._timeout_at is not None and now >= self._timeout_at:
-            self._timeout_at, self.timed_out = None, True
+            self._timeout_at, self.timed_out, self._is_ending = None, True, True
             between_s = max(0.0, self._patience.kill_after_s - self._patience.term_after_s)
             self._due += [(now, signal.SIGTERM), (now + between_s, signal.SIGKILL)]
         for entry in sorted(self._due):
@@ -135,6 +248,8 @@ class Supervisor:
 
     def _next_wait_s(self) -> float | None:
         times = [at for at, _ in self._due]
+        if self._may_start() and self._starting:
+            times.append(min(self._starting.values()) + _STARTING_S)
         if self._timeout_at is not None:
             times.append(self._timeout_at)
         return max(0.0, min(times) - time.monotonic()) if times else None

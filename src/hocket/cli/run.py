@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from hocket.boot.admission import check_room
 from hocket.boot.job_result import JobResult
 from hocket.boot.launcher import run_job
 from hocket.boot.nodes import Nodes
@@ -57,7 +58,7 @@ def run(
         list[str], typer.Argument(metavar="SCRIPT", show_default=False, help="The script and its arguments.")
     ],
     num_ranks: Annotated[
-        int, typer.Option("-n", "--num-ranks", metavar="N", show_default=False, help="How many ranks to start.")
+        int, typer.Option("-n", "-np", "--num-ranks", metavar="N", show_default=False, help="How many ranks to start.")
     ],
     module: Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module's name, as in python -m.")] = False,
     tag_output: Annotated[bool, typer.Option("--tag-output", help='Put "[rank] " before each line of output.')] = False,
@@ -66,6 +67,12 @@ def run(
     ] = False,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="When a rank fails, let the others go on without it.")
+    ] = False,
+    oversubscribe: Annotated[
+        bool,
+        typer.Option(
+            "--oversubscribe", help="Start more than 16 ranks for each CPU, or more than free memory seems to allow."
+        ),
     ] = False,
     learn: Annotated[
         bool, typer.Option("--learn", help="Correct the tuning table while the program runs (HOCKET_LEARN=1).")
@@ -83,10 +90,18 @@ def run(
         _check_module(script[0])
     else:
         _check_script(script[0])
+    if not oversubscribe:
+        check_room(num_ranks)
     command = runner_command([*(["-m"] if module else []), *script])
     if learn:
         os.environ["HOCKET_LEARN"] = "1"  # for the ranks
-    result = run_job(command, num_ranks, tag_output=tag_output, patience=Patience(keep_going=keep_going), nodes=nodes)
+    result = run_job(
+        command,
+        num_ranks,
+        tag_output=tag_output,
+        patience=Patience(keep_going=keep_going),
+        nodes=nodes,
+    )
     sys.stderr.write(summarise(result))
     sys.stderr.flush()
     if as_json:

@@ -19,6 +19,7 @@ from hocket.backends import Backend, Job, backends_among
 from hocket.boot.control import ControlConnection
 from hocket.boot.environment import World, meeting_name, read_world
 from hocket.boot.joining import connect, connect_to
+from hocket.boot.record_folder import record_folder
 from hocket.boot.topology import find_domain
 from hocket.comm import Communicator, Fabric, Layout, Policy
 from hocket.comm.communicator import derive_key
@@ -348,17 +349,21 @@ class _FailureRecorder:
         logger.error("%s failed: %s: %s", communicator._label, type(error).__name__, error)
         for library in self._libraries:
             library.close(is_broken=True)
-        folder = Path(os.environ.get("HOCKET_RECORD_DIR") or Path.cwd() / "hocket-records" / self._world.job)
-        write_failure_record(
-            folder,
-            rank=self._world.rank,
-            size=self._world.size,
-            communicator=communicator._label,
-            error=error,
-            records=communicator.records(),
-        )
-        (self.root() or communicator).dump_flight_record(folder / "flight")
-        logger.error("its records are in %s", folder)
+        folder = Path(os.environ.get("HOCKET_RECORD_DIR") or record_folder(self._world.job))
+        try:
+            write_failure_record(
+                folder,
+                rank=self._world.rank,
+                size=self._world.size,
+                communicator=communicator._label,
+                error=error,
+                records=communicator.records(),
+            )
+            (self.root() or communicator).dump_flight_record(folder / "flight")
+        except OSError as why:  # what is raised is to be the failure itself
+            logger.error("its records could not be written to %s: %s", folder, why)
+        else:
+            logger.error("its records are in %s", folder)
 
 
 def _read_backends(backends: str | Sequence[str] | None) -> list[str] | None:

@@ -1,0 +1,31 @@
+"""How a rank tells the launcher that its interpreter is up: the launcher starts a few at a time.
+
+It is run in every rank before the program: the standard library alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+
+READY_FD = "HOCKET_READY_FD"  # the variable that names the file descriptor
+_MESSAGE = struct.Struct("=I")  # number of the rank; so short that it comes whole
+
+
+def say_ready() -> None:
+    """Write this rank's number to the launcher, once."""
+    fd, rank = os.environ.pop(READY_FD, ""), os.environ.get("RANK", "")
+    if fd.isdigit() and rank.isdigit():
+        with contextlib.suppress(OSError):
+            os.write(int(fd), _MESSAGE.pack(int(rank)))
+            os.close(int(fd))
+
+
+def ranks_that_are_ready(fd: int) -> list[int]:
+    """Return the ranks that have said so since the last call; `fd` is non-blocking."""
+    try:
+        data = os.read(fd, 1024 * _MESSAGE.size)
+    except BlockingIOError:
+        return []
+    return [rank for (rank,) in _MESSAGE.iter_unpack(data[: len(data) // _MESSAGE.size * _MESSAGE.size])]
