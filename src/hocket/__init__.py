@@ -8,7 +8,7 @@ from hocket.lazy_names import lazy
 
 if TYPE_CHECKING:
     from hocket._native import Work
-    from hocket.comm import Communicator, Policy, Recv, Send, register_reduction
+    from hocket.comm import Communicator, Policy, Recv, Send, register_reduction, wait_all, wait_any, wtime
     from hocket.errors import (
         Aborted,
         AuthenticationError,
@@ -67,6 +67,9 @@ __all__ = [
     "register_reduction",
     "simulate",
     "spawn",
+    "wait_all",
+    "wait_any",
+    "wtime",
 ]
 
 _PACKAGES = ("collectives", "keras", "measure", "memory", "pipeline", "sim", "torch", "train", "tune")
@@ -87,6 +90,9 @@ __getattr__ = lazy(
         "register_reduction": "comm",
         "simulate": "session",
         "spawn": "session",
+        "wait_all": "comm",
+        "wait_any": "comm",
+        "wtime": "comm",
     },
 )
 

@@ -23,6 +23,7 @@ from hocket.backends._split import make_split
 from hocket.backends.base import Backend, Job, Lane, Lanes, Shares
 from hocket.discovery import bad_entry, by_name, declared
 from hocket.errors import BackendUnavailable
+from hocket.suggestions import did_you_mean
 
 __all__ = [
     "Backend", "Declaration", "Finding", "Job", "Lane", "Lanes", "Link", "Requirements", "SharedMemory", "Shares",
@@ -80,7 +81,10 @@ def backends_among(wanted: Collection[str] | None) -> dict[str, type[Backend]]:
     for name in wanted or ():
         for part in name.split("+"):
             if part not in known and not (part == name == "shm"):
-                raise BackendUnavailable(f"backend {name!r} is not known; there are {', '.join(('shm', *known))}")
+                names = ("shm", *known)
+                raise BackendUnavailable(
+                    f"backend {name!r} is not known; there are {', '.join(names)}{did_you_mean(part, names)}"
+                )
     wanted_parts = {part for name in wanted or () for part in name.split("+")}
     found = {name: adapter for name, adapter in known.items() if not adapter.is_optional or name in wanted_parts}
     return found | {name: make_split(name) for name in wanted or () if "+" in name}

@@ -16,6 +16,7 @@ from hocket.collectives.blocks import sizes_of
 from hocket.collectives.schedule import Schedule
 from hocket.collectives.semantics import parts_per_rank
 from hocket.errors import InvalidArgument
+from hocket.suggestions import did_you_mean
 
 _REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "sum": np.add,
@@ -72,7 +73,7 @@ def execute(
     if schedule.num_ranks != comm.size:
         raise InvalidArgument(f"the schedule is for {schedule.num_ranks} ranks, the communicator has {comm.size}")
     if op not in _REDUCTIONS:
-        raise InvalidArgument(f"op must be one of {', '.join(_REDUCTIONS)}, not {op!r}")
+        raise InvalidArgument(f"op must be one of {', '.join(_REDUCTIONS)}, not {op!r}{did_you_mean(op, _REDUCTIONS)}")
     rank = schedule.place_of(comm.rank, root)
     slots = _Slots(schedule, rank, x, out)
     mine = (schedule.sources == rank) | (schedule.destinations == rank)

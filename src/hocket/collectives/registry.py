@@ -14,6 +14,7 @@ from hocket.collectives.semantics import SEMANTICS
 from hocket.discovery import discover, takes
 from hocket.errors import InvalidArgument, InvalidType
 from hocket.sim import Link
+from hocket.suggestions import did_you_mean
 
 Build: TypeAlias = Callable[..., Schedule]
 Seconds: TypeAlias = Callable[..., float]
@@ -150,9 +151,13 @@ def find_algorithm(collective: str, name: str) -> Algorithm:
     """
     _load()
     if collective not in SEMANTICS:
-        raise InvalidArgument(f"there is no collective {collective!r}; there are {', '.join(SEMANTICS)}")
+        raise InvalidArgument(
+            f"there is no collective {collective!r}; there are {', '.join(SEMANTICS)}{did_you_mean(collective, SEMANTICS)}"
+        )
     try:
         return _found[collective, name]
     except KeyError:
-        names = ", ".join(each.name for each in algorithms(collective))
-        raise InvalidArgument(f"{collective} has no algorithm {name!r}; it has {names}") from None
+        names = [each.name for each in algorithms(collective)]
+        raise InvalidArgument(
+            f"{collective} has no algorithm {name!r}; it has {', '.join(names)}{did_you_mean(name, names)}"
+        ) from None

@@ -5,5 +5,18 @@ from hocket.comm.fabric import Backends, Fabric, Layout
 from hocket.comm.messages import Recv, Send
 from hocket.comm.policy import Policy
 from hocket.comm.reductions import register_reduction
+from hocket.comm.waiting import wait_all, wait_any, wtime
 
-__all__ = ["Backends", "Communicator", "Fabric", "Layout", "Policy", "Recv", "Send", "register_reduction"]
+__all__ = [
+    "Backends",
+    "Communicator",
+    "Fabric",
+    "Layout",
+    "Policy",
+    "Recv",
+    "Send",
+    "register_reduction",
+    "wait_all",
+    "wait_any",
+    "wtime",
+]

@@ -50,7 +50,8 @@ class Communicator(SharingOperations):
     block of rank r, the same list on every rank; blocks lie one behind the other. For all_to_allv out_counts[r] says
     how many items come from rank r and in_counts[r] how many go there.
     all_gather_object(obj), gather_object(obj, root), broadcast_object(obj, root), scatter_object(objs, root),
-    all_to_all_object(objs), send_object(obj, dst, tag=0), recv_object(src, tag=0) carry Python objects.
+    all_reduce_object(obj, op="sum"), reduce_object(obj, root, op="sum"), all_to_all_object(objs),
+    send_object(obj, dst, tag=0), recv_object(src, tag=0) carry Python objects.
     The collectives take ``async_op=True`` and return a `Work` then; all take ``timeout`` in seconds.
 
     Reductions are made in rank order: bitwise equal on all ranks and from run to run. float16 and bfloat16 accumulate

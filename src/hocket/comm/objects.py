@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hocket import _native
+from hocket.comm.object_folds import Fold, find_fold
 from hocket.comm.object_seals import EVERYONE, ObjectSeals, Sealer
 from hocket.errors import InvalidArgument, InvalidState, InvalidType, ResourceExhausted
 
@@ -93,6 +94,41 @@ class ObjectOperations(_native.Communicator):
         gathered = _room(sizes if self.rank == root else [])
         self.gatherv(gathered if self.rank == root else None, data, list(sizes), root, **how).wait()
         return _unpickle(gathered, sizes, sealer) if self.rank == root else None
+
+    def all_reduce_object(
+        self, obj: Any, op: str | Fold = "sum", *, backend: str | None = None, timeout: float | None = None
+    ) -> Any:
+        """Return the objects of all ranks folded in rank order, on every rank; mpi4py's ``comm.allreduce(obj, op)``.
+
+        For Python numbers, strings, lists, dicts: whatever `op` takes. Arrays are reduced in place, and much faster, by
+        `all_reduce`.
+
+        Args:
+            obj: of this rank.
+            op: a reduction's name, which stands for Python's operator ("sum" is ``+``, "min" is ``min``, "avg" divides
+                the sum by the number of ranks), or a function of two objects, the same on all ranks.
+
+        Raises:
+            InvalidArgument: there is no such reduction; before anything is sent.
+            InvalidType, AuthenticationError: as of `all_gather_object`.
+
+        Example:
+            >>> comm.all_reduce_object(comm.rank + 0.5)  # on two ranks
+            2.0
+        """
+        fold = find_fold(op)
+        return fold(self.all_gather_object(obj, backend=backend, timeout=timeout))
+
+    def reduce_object(
+        self, obj: Any, root: int, op: str | Fold = "sum", *, backend: str | None = None, timeout: float | None = None
+    ) -> Any:
+        """Return the objects of all ranks folded in rank order, on the root; None on the others.
+
+        The rest as of `all_reduce_object`; mpi4py's ``comm.reduce(obj, op, root)``.
+        """
+        fold = find_fold(op)
+        gathered = self.gather_object(obj, root, backend=backend, timeout=timeout)
+        return None if gathered is None else fold(gathered)
 
     def broadcast_object(self, obj: Any, root: int, *, backend: str | None = None, timeout: float | None = None) -> Any:
         """Return the root's object, on every rank; what the others pass is not looked at.

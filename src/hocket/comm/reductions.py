@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hocket import _native
 from hocket.errors import InvalidArgument, InvalidType
+from hocket.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from hocket.comm.communicator import Communicator
@@ -46,8 +47,9 @@ def find_function(name: object) -> Function:
     """Return what was registered; InvalidArgument if nothing was."""
     if isinstance(name, str) and name in _functions:
         return _functions[name]
-    known = ", ".join(map(repr, (*_native.REDUCE_NAMES, *_functions)))
-    raise InvalidArgument(f"op must be one of {known}, not {name!r}")
+    names = (*_native.REDUCE_NAMES, *_functions)
+    hint = did_you_mean(name, names)
+    raise InvalidArgument(f"op must be one of {', '.join(map(repr, names))}, not {name!r}{hint}")
 
 
 class FoldedWork:

@@ -1,0 +1,33 @@
+"""What a name that does not exist is taken for."""
+
+from __future__ import annotations
+
+import pytest
+
+import hocket as hk
+from hocket.backends import backends_among
+from hocket.collectives import find_algorithm
+from hocket.pipeline import build
+from hocket.suggestions import did_you_mean
+
+from .naming import raises
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("summ", "'sum'"), ("SUM", "'sum'"), ("all-reduce", "'all_reduce'"), ("reduce_all", ""), ("x", ""), (3, "")],
+)
+def test_likeness(name: object, meant: str) -> None:
+    found = did_you_mean(name, ["sum", "prod", "all_reduce"])
+    assert meant in found and bool(meant) == bool(found)
+
+
+def test_registries_say_what_was_meant() -> None:
+    with raises(hk.BackendUnavailable, names="'gloo'"):
+        backends_among(["glooo"])
+    with raises(hk.InvalidArgument, names="'all_reduce'"):
+        find_algorithm("allreduce", "ring")
+    with raises(hk.InvalidArgument, names="'ring'"):
+        find_algorithm("all_reduce", "rings")
+    with raises(hk.InvalidArgument, names="'gpipe'"):
+        build("gpip", 2, 2)
