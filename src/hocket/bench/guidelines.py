@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Literal
 
 from hocket.bench.comparison import interval_of, row_confidence
 from hocket.bench.result import Result
@@ -72,8 +73,9 @@ class Finding:
         way: the library and its form.
         nbytes: of the operation.
         ratio: how many times as long it takes as what could be done instead.
-        interval: of the median ratio.
-        is_broken: whether it takes longer, beyond doubt.
+        interval: of the median ratio; None where there were too few samples.
+        verdict: "broken": it takes longer, beyond doubt; "holds": it takes no longer, beyond doubt; "not judged": the
+            interval leaves both open.
     """
 
     guideline: Guideline
@@ -81,7 +83,7 @@ class Finding:
     nbytes: int
     ratio: float
     interval: tuple[float, float] | None
-    is_broken: bool
+    verdict: Literal["broken", "holds", "not judged"]
 
 
 def needed_sizes(nbytes: int, num_ranks: int) -> dict[str, set[int]]:
@@ -128,5 +130,9 @@ def _finding(
     """Judge one; with many, each is held to a stricter level (Bonferroni)."""
     interval = interval_of(ratios, row_confidence(num_findings))
     middle = median(ratios)
-    is_broken = interval is not None and interval[0] > 1 and middle > 1 + least
-    return Finding(guideline, way, nbytes, middle, interval, is_broken)
+    verdict: Literal["broken", "holds", "not judged"] = "not judged"
+    if interval is not None and interval[0] > 1 and middle > 1 + least:
+        verdict = "broken"
+    elif interval is not None and interval[1] <= 1 + least:
+        verdict = "holds"
+    return Finding(guideline, way, nbytes, middle, interval, verdict)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hocket.cli._bench_compare import EXIT_UNJUDGED
 from hocket.cli._bench_options import (
     DEFAULT_SEED,
     AsJson,
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     from hocket.measure import Key
 
 _SIZES = (8, 4 << 10, 256 << 10)
-CHECK_HELP = """Find operations that take longer than doing the same by others. Exit code 1 if there are such.
+_VERDICTS = {"broken": "[bold red]broken[/]", "holds": "holds", "not judged": "[dim]not judged[/]"}
+CHECK_HELP = """Find operations that take longer than doing the same by others. Exit code 1 if there are such, 3 if there are none
+but some could not be judged: their intervals leave open whether they take longer.
 
 The guidelines are those of Träff, Gropp and Thakur: all_reduce <= reduce + broadcast, gather <= all_gather, and so on.
 A library that breaks one can be made faster by replacing the operation."""
@@ -82,10 +85,17 @@ def check(
     findings = judge(ran.results, given, least=least)
     if as_json:
         rows = [{**asdict(each), "guideline": each.guideline.words} for each in findings]
-        print(json.dumps({"findings": rows, "num_broken": sum(each.is_broken for each in findings)}))
+        numbers = {f"num_{verdict.replace(' ', '_')}": _count(findings, verdict) for verdict in ("broken", "not judged")}
+        print(json.dumps({"findings": rows, **numbers}))
     else:
         _print(findings, size)
-    return 1 if any(each.is_broken for each in findings) else 0
+    if _count(findings, "broken"):
+        return 1
+    return EXIT_UNJUDGED if _count(findings, "not judged") else 0
+
+
+def _count(findings: Sequence[Finding], verdict: str) -> int:
+    return sum(each.verdict == verdict for each in findings)
 
 
 def _print(findings: Sequence[Finding], num_ranks: int) -> None:
@@ -97,14 +107,13 @@ def _print(findings: Sequence[Finding], num_ranks: int) -> None:
         table.add_column(heading, justify="right" if heading in ("size", "times as long", "interval") else "left")
     for each in findings:
         interval = "-" if each.interval is None else f"{each.interval[0]:.2f} .. {each.interval[1]:.2f}"
-        judged = "[bold red]broken[/]" if each.is_broken else "holds"
         table.add_row(
             each.guideline.words,
             each.way.split()[0],
             format_nbytes(each.nbytes),
             f"{each.ratio:.2f}",
             interval,
-            "too few samples" if each.interval is None else judged,
+            "too few samples" if each.interval is None else _VERDICTS[each.verdict],
         )
     Console(width=None if sys.stdout.isatty() else 140).print(table)
 
