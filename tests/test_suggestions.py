@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 import hocket as hk
@@ -31,3 +33,16 @@ def test_registries_say_what_was_meant() -> None:
         find_algorithm("all_reduce", "rings")
     with raises(hk.InvalidArgument, names="'gpipe'"):
         build("gpip", 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "wrong", "meant"),
+    [
+        (lambda: hk.init(backend="shm"), "'backend'", "'backends'"),
+        (lambda: hk.init(time_out=3), "'time_out'", "'timeout'"),
+        (lambda: hk.simulate(print, 2, move_data=True), "'move_data'", "'moves_data'"),
+    ],
+)
+def test_keywords_that_do_not_exist(call: Callable[[], object], wrong: str, meant: str) -> None:
+    with raises(hk.InvalidType, names=(wrong, meant)):
+        call()

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
+
+from hocket.errors import InvalidType
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
@@ -20,3 +28,23 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     by_lower = {each.lower().replace("-", "_"): each for each in known}
     found = difflib.get_close_matches(name.lower().replace("-", "_"), by_lower, n=1, cutoff=0.6)
     return f"; did you mean {by_lower[found[0]]!r}?" if found else ""
+
+
+def names_wrong_keywords(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
+    """Have a function that is given a keyword it does not take say which of its own was meant.
+
+    Raises:
+        InvalidType: from the function, before it does anything.
+    """
+    known = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def checked(*args: _Given.args, **options: _Given.kwargs) -> _Result:
+        for name in options:
+            if name not in known:
+                raise InvalidType(
+                    f"{function.__name__}() takes {', '.join(known)}, and no {name!r}{did_you_mean(name, known)}"
+                )
+        return function(*args, **options)
+
+    return checked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,33 @@ def test_help_names_the_verbs(option: str) -> None:
     done = hocket(option)
     assert done.returncode == 0
     assert "  run " in done.stdout
+
+
+@pytest.mark.parametrize("group", [(), ("bench",), ("pipeline",), ("tune",), ("collectives",)])
+def test_lists_of_commands_are_not_cut(group: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "hocket.cli", *group, "-h"],
+        env={**os.environ, "COLUMNS": "60"}, capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert "..." not in done.stdout.partition("Commands:")[2] != ""
+
+
+@pytest.mark.parametrize(
+    ("shell", "words", "completed"),
+    [
+        ("bash", {"COMP_WORDS": "hocket ru", "COMP_CWORD": "1"}, "run"),
+        ("bash", {"COMP_WORDS": "hocket tune ch", "COMP_CWORD": "2"}, "check"),
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "hocket run --tag"}, "--tag-output"),
+        ("fish", {"_TYPER_COMPLETE_ARGS": "hocket doc", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}, "doctor"),
+    ],
+)
+def test_completion_in_shells(shell: str, words: dict[str, str], completed: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.argv = ['hocket']; from hocket.cli import main; main()"],
+        env={**os.environ, **words, "_HOCKET_COMPLETE": f"complete_{shell}"}, capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert completed in done.stdout
 
 
 def test_help_of_run_has_examples() -> None:

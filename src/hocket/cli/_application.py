@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import os
+import re
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -67,9 +69,19 @@ def _application() -> Any:
         hocket.cli, "register", "a function of the Typer application", lambda it: takes(it, "application")
     )
     verbs = [(name, module, verb) for module, register in modules for name, verb in _verbs(module, register)]
-    application = typer.main.get_group(_empty())
+    application: Any = typer.main.get_command(_empty())  # with the options for completion in a shell
     application.commands.update(by_name("verb", verbs))
+    _say_first_sentences(application)
     return application
+
+
+def _say_first_sentences(group: Any) -> None:
+    """Have lists of commands show the first sentence of each whole; by itself click cuts it to a line."""
+    for command in group.commands.values():
+        text = inspect.cleandoc(command.help or "").split("\n\n")[0]
+        command.short_help = re.split(r"(?<=\.)\s", " ".join(text.split()), maxsplit=1)[0]
+        if hasattr(command, "commands"):
+            _say_first_sentences(command)
 
 
 def _empty() -> typer.Typer:
@@ -77,7 +89,6 @@ def _empty() -> typer.Typer:
         name="hocket",
         help="Run, measure and observe the processes of a parallel Python program.",
         no_args_is_help=True,
-        add_completion=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )

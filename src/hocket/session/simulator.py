@@ -15,6 +15,7 @@ from hocket.comm import Communicator, Fabric, Layout
 from hocket.comm.communicator import derive_key
 from hocket.errors import Aborted, CommTimeout, InvalidArgument, InvalidState, InvalidType, PeerFailure
 from hocket.session.schedules import LazySchedules
+from hocket.suggestions import names_wrong_keywords
 
 if TYPE_CHECKING:
     from hocket.sim import Hosts, Link, Uniform
@@ -40,6 +41,7 @@ class Simulated:
     algorithms: dict[tuple[str, int, int], str]
 
 
+@names_wrong_keywords
 def simulate(
     fn: Callable[..., Any],
     n: int,

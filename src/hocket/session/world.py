@@ -35,6 +35,7 @@ from hocket.errors import (
 from hocket.session.learning import is_learning_asked_for, learn_until_finalized
 from hocket.session.libraries import Libraries, agree_on_policy, bring_up
 from hocket.session.schedules import LazySchedules
+from hocket.suggestions import names_wrong_keywords
 from hocket.trace import logger, start_log, write_failure_record
 
 _EXIT_DRAIN_S = 1.0  # the others are to learn of our end within two seconds
@@ -53,6 +54,7 @@ class _Session:
 _session = _Session()
 
 
+@names_wrong_keywords
 def init(
     backends: str | Sequence[str] | None = None,
     policy: str | Policy = "auto",
