@@ -22,6 +22,7 @@ PACKAGE = ROOT / "src" / "hocket"
 FLOORS = {
     "errors": 0,
     "lazy_names": 0,
+    "missing_packages": 0,
     "suggestions": 0,
     "whole_file": 0,
     "reserved_port": 0,

@@ -1,6 +1,7 @@
 """Packages load their names when these are asked for."""
 
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import hocket
 from hocket.lazy_names import lazy
 
-from .naming import raises
+from .naming import Given, assert_names, raises
 
 ROOMS = ("bench", "collectives", "pipeline", "sim", "train", "tune")
 
@@ -40,6 +41,31 @@ def test_names_are_loaded_once_and_stay(package: str) -> None:
         module.lost  # noqa: B018
     with pytest.raises(ModuleNotFoundError, match="no_such_library_at_all"):
         module.torn  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("missing", "name", "command"),
+    [
+        ("torch", "hocket.train.Trainer", "pip install 'hocket[torch]'"),
+        ("keras", "hocket.keras.fit", "pip install 'hocket[keras]'"),
+        ("tensorflow", "hocket.keras.fit", "export KERAS_BACKEND=torch"),
+    ],
+)
+def test_a_missing_extra_says_how_to_install_it(missing: str, name: str, command: str) -> None:
+    """In a fresh interpreter for which one package is not there."""
+    package, _, attribute = name.rpartition(".")
+    program = f"""
+import sys
+sys.modules[{missing!r}] = None
+import {package}
+try:
+    {package}.{attribute}
+except hocket.MissingPackage as error:
+    print(error)
+"""
+    env = {key: value for key, value in os.environ.items() if key != "KERAS_BACKEND" or missing != "tensorflow"}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60)
+    assert_names(done.stdout, name, missing, Given(command))
 
 
 def test_no_package_is_looked_for_before_a_name_is() -> None:

@@ -117,6 +117,10 @@ class ResourceExhausted(HocketError, MemoryError):
     """Shared memory or another resource of the machine ran out."""
 
 
+class MissingPackage(HocketError, ImportError):
+    """Something needs a package that is not installed; the message says which, and the command that installs it."""
+
+
 class BackendUnavailable(HocketError, RuntimeError):
     """A backend asked for by name cannot be had here; the message says why."""
 

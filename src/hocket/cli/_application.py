@@ -26,6 +26,7 @@ from hocket.errors import (
     TableError,
     WrongResult,
 )
+from hocket.missing_packages import explain_missing
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -54,6 +55,8 @@ def run_command_line(arguments: list[str]) -> int:
     except Exception as error:
         if os.environ.get("HOCKET_TRACEBACK"):
             raise
+        if isinstance(error, ModuleNotFoundError):
+            error = explain_missing(error, f"hocket {arguments[0]}") or error
         if isinstance(error, LaunchError):  # shows what a job wrote, in lines
             print(f"hocket {arguments[0]}: {error}", file=sys.stderr)
             return EXIT_FAILED
