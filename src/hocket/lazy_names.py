@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hocket.missing_packages import explain_missing
-
 
 def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Return a ``__getattr__`` for a package: ``__getattr__ = lazy(__name__, {"Schedule": "schedule"})``.
@@ -31,6 +29,8 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         try:
             module = importlib.import_module(f"{package}.{home or name}")
         except ModuleNotFoundError as error:
+            from hocket.missing_packages import explain_missing
+
             missing = explain_missing(error, f"{package}.{name}")
             if missing is None:
                 raise

@@ -12,6 +12,7 @@ import pytest
 from hocket.backends import declarations
 from hocket.cli import _findings
 
+from ..naming import assert_names
 from .command import hocket
 
 pytestmark = pytest.mark.timeout(60)
@@ -26,6 +27,14 @@ def test_as_a_user_calls_it(tmp_path: Path) -> None:
     data = json.loads(hocket(tmp_path, "doctor", "--json").stdout)
     assert data["has_problem"] is False and {each["state"] for each in data["findings"]} <= {"good", "note"}
     assert all(each["remedy"] for each in data["findings"] if each["state"] != "good")
+
+
+def test_a_table_that_is_missing_is_not_to_be_removed(tmp_path: Path) -> None:
+    table = tmp_path / "table.json"
+    done = hocket(tmp_path, "doctor", table=table)
+    (line,) = [each for each in done.stdout.splitlines() if "PROBLEM table" in each]
+    assert_names(line, "HOCKET_TABLE", str(table))
+    assert "unset HOCKET_TABLE" in done.stdout and "remove" not in done.stdout
 
 
 def test_a_broken_table_is_a_problem(tmp_path: Path) -> None:

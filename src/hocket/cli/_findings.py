@@ -123,6 +123,10 @@ def check_table() -> Iterator[Finding]:
     if path is None:
         yield Finding("table", "note", "none: a model chooses among the libraries", "hocket tune run -n RANKS")
         return
+    if not path.exists():
+        told = f"HOCKET_TABLE names {path}, which is not there"
+        yield Finding("table", "problem", told, "hocket tune run -n RANKS writes it; or unset HOCKET_TABLE")
+        return
     try:
         table = load_table(path)
     except (TableError, OSError) as error:
