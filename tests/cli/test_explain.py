@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from hocket.backends import declarations
 from hocket.comm.policy import CHOOSABLE
 from hocket.tune import Row, Table, save_table, this_machine
 
-from ..naming import NO_SUCH_FILE, assert_names
+from ..naming import NO_SUCH_FILE, Given, assert_names
 from .command import hocket
 
 pytestmark = pytest.mark.timeout(60)
@@ -147,3 +149,28 @@ def test_table_of_another_machine(folder: Path) -> None:
     save_table(replace(TABLE, machine=replace(TABLE.machine, processor="another one")), folder / "here.json")
     done = hocket(folder, "explain", "all_reduce", "1MiB", table=folder / "here.json")  # init() takes the model
     assert "another machine" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("table", [True, False])
+def test_what_is_not_installed_is_not_ranked(folder: Path, table: bool) -> None:
+    program = """
+import sys
+sys.modules["mpi4py"] = None
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "mpi4py" else find(name, *rest)
+from hocket.cli import main
+sys.argv = ["hocket", "explain", "all_reduce", "1MiB", *sys.argv[1:], "--json"]
+main()
+"""
+    arguments = ["--table", str(folder / "here.json")] if table else []
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60)
+    found = json.loads(done.stdout)
+    assert all(each["backend"] != "mpi" for each in found["candidates"]) and found["chosen"] == "shm"
+    assert_names(found["refused"]["mpi"], "mpi4py", Given("pip install 'hocket[mpi]'"))
+
+
+def test_what_was_meant(folder: Path) -> None:
+    done = hocket(folder, "explain", "allreduce", "1MiB")
+    assert done.returncode == 2
+    assert_names(done.stderr, "'allreduce'", "'all_reduce'")

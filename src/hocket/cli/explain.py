@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Annotated
 import typer
 
 from hocket import _native
-from hocket.backends import backends_among
+from hocket.backends import backends_among, find_backends
 from hocket.cli._sizes import read_size
 from hocket.comm.policy import CHOOSABLE, Explanation, Group, Policy, dtype_class
 from hocket.errors import InvalidArgument
 from hocket.session.schedules import LazySchedules
+from hocket.suggestions import did_you_mean
 from hocket.tune.find import find_table, foreign_table
 from hocket.tune.machine import this_machine
 from hocket.tune.model import ModelPolicy, links_for
@@ -51,9 +53,12 @@ def explain(
 ) -> int:
     """Check the arguments and print the explanation."""
     if op not in CHOOSABLE:
-        raise InvalidArgument(f"there is no operation {op!r}; there are {', '.join(CHOOSABLE)}")
+        raise InvalidArgument(
+            f"there is no operation {op!r}; there are {', '.join(CHOOSABLE)}{did_you_mean(op, CHOOSABLE)}"
+        )
     if dtype not in _native.DTYPE_NAMES:
-        raise InvalidArgument(f"there is no type {dtype!r}; there are {', '.join(_native.DTYPE_NAMES)}")
+        names = _native.DTYPE_NAMES
+        raise InvalidArgument(f"there is no type {dtype!r}; there are {', '.join(names)}{did_you_mean(dtype, names)}")
     if num_ranks < 1:
         raise InvalidArgument(f"-n must be 1 or more, not {num_ranks}")
     if not 1 <= num_hosts <= num_ranks:
@@ -67,10 +72,30 @@ def explain(
         difference = None if table else this_machine({}, num_hosts).difference(loaded.machine, carries_over=True)
         policy = TablePolicy(loaded) if difference is None else foreign_table(path, difference)
         backends = list(loaded.machine.backends)
+    refused = {name: why for name in backends if (why := _why_not_here(name)) is not None}
+    backends = [name for name in backends if name not in refused] or ["shm"]
     nbytes = read_size(size)
     group = Group(num_ranks, backends, num_hosts)
     reason, candidates = policy.explain(group, op, dtype_class(op, dtype), nbytes)
     candidates = LazySchedules().complete_candidates(candidates, op, nbytes, group, policy)
-    explanation = Explanation(op, nbytes, dtype, num_ranks, candidates[0].carrier, reason, tuple(candidates), {})
+    explanation = Explanation(op, nbytes, dtype, num_ranks, candidates[0].carrier, reason, tuple(candidates), refused)
     print(json.dumps(asdict(explanation)) if as_json else explanation)
     return 0
+
+
+def _why_not_here(name: str) -> str | None:
+    """Why a backend, or one of two with a plus between, cannot be had in this environment; None where it can."""
+    known = find_backends()
+    for part in name.split("+"):
+        if part not in known:  # shared memory; or of another installation, of which a table tells
+            if part == "shm":
+                continue
+            return f"hocket has no backend {part!r} here"
+        needed = known[part].requires
+        for module in needed.modules:
+            if importlib.util.find_spec(module) is None:
+                return f"{module} is not installed: pip install 'hocket[{needed.extra}]'"
+        # To ask torch itself takes longer than all else.
+        if "torch" not in needed.modules and (obstacle := known[part].find_obstacle()) is not None:
+            return obstacle
+    return None
