@@ -20,9 +20,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "hocket"
 
 FLOORS = {
-    "errors": 0,
+    "errors": -1,
     "lazy_names": 0,
-    "missing_packages": 0,
     "suggestions": 0,
     "whole_file": 0,
     "reserved_port": 0,

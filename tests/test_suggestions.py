@@ -17,7 +17,7 @@ from .naming import raises
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("summ", "'sum'"), ("SUM", "'sum'"), ("all-reduce", "'all_reduce'"), ("reduce_all", ""), ("x", ""), (3, "")],
+    [("summ", "'sum'"), ("SUM", "'sum'"), ("all-reduce", "'all_reduce'"), ("x", ""), (3, "")],
 )
 def test_likeness(name: object, meant: str) -> None:
     found = did_you_mean(name, ["sum", "prod", "all_reduce"])

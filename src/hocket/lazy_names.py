@@ -1,11 +1,28 @@
-"""Names of a package that are loaded when they are asked for (PEP 562), so that importing the package costs little."""
+"""Names of a package that are loaded when they are asked for (PEP 562), so that importing the package costs little.
+
+So what a package needs may turn out to be missing when a name is asked for: the error says which extra brings it.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hocket.errors import MissingPackage
+
+_EXTRAS = {
+    "keras": "keras",
+    "matplotlib": "plot",
+    "mlxtend": "demo",
+    "mpi4py": "mpi",
+    "sklearn": "bench",
+    "torch": "torch",
+    "ucxx": "ucx",
+}
+_OTHER_BACKENDS_OF_KERAS = ("tensorflow", "jax")
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
@@ -29,8 +46,6 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         try:
             module = importlib.import_module(f"{package}.{home or name}")
         except ModuleNotFoundError as error:
-            from hocket.missing_packages import explain_missing
-
             missing = explain_missing(error, f"{package}.{name}")
             if missing is None:
                 raise
@@ -40,3 +55,22 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         return value
 
     return load
+
+
+def explain_missing(error: ModuleNotFoundError, needed_by: str) -> MissingPackage | None:
+    """Return an error that says what to do about a package that is not installed; None where hocket does not know.
+
+    Args:
+        error: of the import.
+        needed_by: what was asked for, such as "hocket.keras.fit".
+    """
+    from hocket.errors import MissingPackage  # at its first use: `import hocket` is to stay as cheap as it is
+
+    package = (error.name or "").partition(".")[0]
+    if package in _OTHER_BACKENDS_OF_KERAS:
+        return MissingPackage(
+            f"{needed_by} needs Keras on torch, and Keras looks for {package}: export KERAS_BACKEND=torch", name=package
+        )
+    if package not in _EXTRAS:
+        return None
+    return MissingPackage(f"{needed_by} needs {package}: pip install 'hocket[{_EXTRAS[package]}]'", name=package)

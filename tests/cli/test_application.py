@@ -55,7 +55,8 @@ def test_lists_of_commands_are_not_cut(group: tuple[str, ...]) -> None:
 def test_completion_in_shells(shell: str, words: dict[str, str], completed: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import sys; sys.argv = ['hocket']; from hocket.cli import main; main()"],
-        env={**os.environ, **words, "_HOCKET_COMPLETE": f"complete_{shell}"}, capture_output=True, text=True, timeout=30,
+        env={**os.environ, **words, "_HOCKET_COMPLETE": f"complete_{shell}"},
+        capture_output=True, text=True, timeout=30,
     )  # fmt: skip
     assert completed in done.stdout
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hocket as hk
+from hocket.sim import Link
 
 from ..naming import raises
 
@@ -86,4 +87,4 @@ def test_virtual_clock() -> None:
         hk.wait_all(works)
         return round(hk.wtime() - begin, 1), first
 
-    assert [seconds for seconds, _ in hk.simulate(program, 2).results] == [2.5, 2.5]
+    assert [seconds for seconds, _ in hk.simulate(program, 2, fabric=Link.of(2.0, 10.0)).results] == [2.5, 2.5]

@@ -26,7 +26,7 @@ from hocket.errors import (
     TableError,
     WrongResult,
 )
-from hocket.missing_packages import explain_missing
+from hocket.lazy_names import explain_missing
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2

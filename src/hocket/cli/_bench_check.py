@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 
 _SIZES = (8, 4 << 10, 256 << 10)
 _VERDICTS = {"broken": "[bold red]broken[/]", "holds": "holds", "not judged": "[dim]not judged[/]"}
-CHECK_HELP = """Find operations that take longer than doing the same by others. Exit code 1 if there are such, 3 if there are none
-but some could not be judged: their intervals leave open whether they take longer.
+CHECK_HELP = """Find operations that take longer than doing the same by others. Exit code 1 if there are such.
+
+Exit code 3 if there are none, but some could not be judged: their intervals leave open whether they take longer.
 
 The guidelines are those of Träff, Gropp and Thakur: all_reduce <= reduce + broadcast, gather <= all_gather, and so on.
 A library that breaks one can be made faster by replacing the operation."""
@@ -85,7 +86,7 @@ def check(
     findings = judge(ran.results, given, least=least)
     if as_json:
         rows = [{**asdict(each), "guideline": each.guideline.words} for each in findings]
-        numbers = {f"num_{verdict.replace(' ', '_')}": _count(findings, verdict) for verdict in ("broken", "not judged")}
+        numbers = {"num_broken": _count(findings, "broken"), "num_not_judged": _count(findings, "not judged")}
         print(json.dumps({"findings": rows, **numbers}))
     else:
         _print(findings, size)

@@ -152,7 +152,8 @@ def find_algorithm(collective: str, name: str) -> Algorithm:
     _load()
     if collective not in SEMANTICS:
         raise InvalidArgument(
-            f"there is no collective {collective!r}; there are {', '.join(SEMANTICS)}{did_you_mean(collective, SEMANTICS)}"
+            f"there is no collective {collective!r}; there are {', '.join(SEMANTICS)}"
+            f"{did_you_mean(collective, SEMANTICS)}"
         )
     try:
         return _found[collective, name]
