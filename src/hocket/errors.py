@@ -101,8 +101,8 @@ class PeerFailure(HocketError, RuntimeError):
         self.ranks = ranks
 
 
-class UnsupportedCall(HocketError, NotImplementedError):
-    """An interface of another library that hocket fills has a call that hocket has not; says what would do."""
+class UnsupportedCall(HocketError, RuntimeError):
+    """A method of another library's interface that hocket does not support; the message names an alternative."""
 
 
 class AuthenticationError(HocketError, RuntimeError):

@@ -1,6 +1,6 @@
-"""How a rank tells the launcher that its interpreter is up: the launcher starts a few at a time.
+"""How a rank tells the launcher that its interpreter is up; the launcher starts only a few ranks at a time.
 
-It is run in every rank before the program: the standard library alone.
+Every rank imports this file before the program, so it uses the standard library alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ def say_ready() -> None:
 
 
 def ranks_that_are_ready(fd: int) -> list[int]:
-    """Return the ranks that have said so since the last call; `fd` is non-blocking."""
+    """Return the ranks that reported ready since the last call.
+
+    Args:
+        fd: reading end of the pipe, non-blocking.
+    """
     try:
         data = os.read(fd, 1024 * _MESSAGE.size)
     except BlockingIOError:

@@ -1,9 +1,10 @@
-"""Where ranks write the records of their last operations when they fail, if nobody has said where."""
+"""The default folder for the records that ranks write when they fail."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -18,8 +19,8 @@ def record_folder(job: str) -> Path:
         job: name of the job.
 
     Returns:
-        ``hocket/records/<job>`` in $XDG_CACHE_HOME or ~/.cache; in the temporary folder for users without a home that
-        can be written.
+        ``hocket/records/<job>`` in $XDG_CACHE_HOME or ~/.cache. If neither is writable, a folder in the temporary
+        directory that only this user can open.
     """
     return _parent() / job.replace("/", "_")
 
@@ -38,4 +39,10 @@ def _parent() -> Path:
         there = next(each for each in (cache, *cache.parents) if each.exists())
         if cache.is_absolute() and there.is_dir() and os.access(there, os.W_OK):
             return cache / "hocket" / "records"
-    return Path(tempfile.gettempdir()) / f"hocket-records-{os.getuid()}"
+    folder = Path(tempfile.gettempdir()) / f"hocket-records-{os.getuid()}"
+    with suppress(OSError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+        return folder
+    return Path(tempfile.mkdtemp(prefix="hocket-records-"))  # somebody else made the folder of that name

@@ -18,10 +18,10 @@ from hocket.boot.signals import SignalInbox
 
 # One Ctrl-C can come twice: from the terminal, and from a wrapper (make, uv) that passes on what it got from there.
 _SAME_REQUEST_S = 0.2
-# Of ranks whose interpreters are not up yet; one that has not said so for as long is not counted any more.
+# Ranks per CPU that may be starting at once. A rank is starting until it reports ready, or until this time has passed.
 _MOST_STARTING_PER_CPU = 4
 _STARTING_S = 2.0
-# So long nobody may read the rest of the output once a signal or the timeout has ended the ranks.
+# After a signal or a timeout the rest of the output is dropped when its reader has read nothing for this long.
 _MOST_UNREAD_S = 1.0
 
 

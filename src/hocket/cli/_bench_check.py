@@ -40,7 +40,7 @@ _SIZES = (8, 4 << 10, 256 << 10)
 _VERDICTS = {"broken": "[bold red]broken[/]", "holds": "holds", "not judged": "[dim]not judged[/]"}
 CHECK_HELP = """Find operations that take longer than doing the same by others. Exit code 1 if there are such.
 
-Exit code 3 if there are none, but some could not be judged: their intervals leave open whether they take longer.
+Exit code 3 if no guideline is broken but at least one could not be judged because its interval is too wide.
 
 The guidelines are those of Träff, Gropp and Thakur: all_reduce <= reduce + broadcast, gather <= all_gather, and so on.
 A library that breaks one can be made faster by replacing the operation."""

@@ -24,11 +24,12 @@ def wait_all(works: Iterable[Waitable], timeout: float | None = None) -> None:
     """Wait for operations in flight; mpi4py's ``Request.Waitall``.
 
     Args:
-        works: in any order. All of them go on while one is waited for.
-        timeout: seconds for all together; None: each has its own.
+        works: in any order; all of them make progress during the wait.
+        timeout: seconds for all of them together. None: each operation keeps its own timeout.
 
     Raises:
-        HocketError: what went wrong with the first of them; the others are in flight still, or done.
+        CommTimeout: an operation did not complete in time.
+        HocketError: the error of the first operation in `works` that failed; later ones may still be in flight.
 
     Example:
         >>> works = [comm.irecv(halo, left), comm.isend(edge, right)]
@@ -43,13 +44,13 @@ def wait_any(works: Sequence[Waitable], timeout: float | None = None) -> int:
     """Wait until one of several operations in flight is done, and return its index; mpi4py's ``Request.Waitany``.
 
     Args:
-        works: at least one.
-        timeout: seconds; None: until one is done or fails.
+        works: at least one operation.
+        timeout: seconds. None: each operation keeps its own timeout.
 
     Raises:
-        InvalidArgument: there are none.
-        CommTimeout: none was done in time; all of them are in flight still.
-        HocketError: what went wrong with one of them.
+        InvalidArgument: `works` is empty.
+        CommTimeout: no operation completed within `timeout` (all stay in flight), or one exceeded its own timeout.
+        HocketError: the error of an operation that failed.
 
     Example:
         >>> works = [comm.irecv(buffers[src], src) for src in others]

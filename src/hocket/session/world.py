@@ -351,8 +351,8 @@ class _FailureRecorder:
         logger.error("%s failed: %s: %s", communicator._label, type(error).__name__, error)
         for library in self._libraries:
             library.close(is_broken=True)
-        folder = Path(os.environ.get("HOCKET_RECORD_DIR") or record_folder(self._world.job))
         try:
+            folder = Path(os.environ.get("HOCKET_RECORD_DIR") or record_folder(self._world.job))
             write_failure_record(
                 folder,
                 rank=self._world.rank,
@@ -362,8 +362,8 @@ class _FailureRecorder:
                 records=communicator.records(),
             )
             (self.root() or communicator).dump_flight_record(folder / "flight")
-        except OSError as why:  # what is raised is to be the failure itself
-            logger.error("its records could not be written to %s: %s", folder, why)
+        except OSError as why:  # the user is to see the failure itself, not this
+            logger.error("its records could not be written: %s", why)
         else:
             logger.error("its records are in %s", folder)
 

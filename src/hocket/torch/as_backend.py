@@ -1,4 +1,4 @@
-"""What torch asks of a backend, and a group that is written in Python is its own: what it can, and what it refuses."""
+"""torch's `Backend` interface, as far as it moves no data. A process group written in Python is its own backend."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hocket.errors import UnsupportedCall
 
 
 class AsBackend:
-    """The part of torch's `Backend` and `ProcessGroup` that needs nothing of a group."""
+    """Stateless methods of torch's `Backend` and `ProcessGroup`: capabilities, and calls that hocket refuses."""
 
     supports_coalescing = False  # torch then calls the coalesced operations, which do the same
     supports_shrinking = False
@@ -30,13 +30,13 @@ class AsBackend:
         raise _refusal("mem_allocator", "allocate_tensor() makes tensors in shared memory")
 
     def memory_stats(self) -> NoReturn:
-        raise _refusal("memory_stats()", "what is shared is counted as shared memory of the process")
+        raise _refusal("memory_stats()", "read RssShmem in /proc/self/status for shared memory")
 
     def suspend(self) -> NoReturn:
         raise _refusal("suspend()", "quiesce() of its communicator waits until nothing is in flight")
 
     def resume(self) -> NoReturn:
-        raise _refusal("resume()", "it cannot be suspended")
+        raise _refusal("resume()", "a group cannot be suspended either")
 
     def shrink(self, ranks_to_exclude: Sequence[int], shrink_flags: int = 0, opts_override: Any = None) -> NoReturn:
         raise _refusal("shrink()", "shrink() of its communicator goes on without ranks that were lost")
@@ -46,4 +46,4 @@ class AsBackend:
 
 
 def _refusal(what: str, instead: str) -> UnsupportedCall:
-    return UnsupportedCall(f"a process group of hocket has no {what}; {instead}")
+    return UnsupportedCall(f"hocket process groups do not support {what}; {instead}")

@@ -1,4 +1,4 @@
-"""Groups that are made of groups by themselves, rather than by `torch.distributed`: split, and merged with others."""
+"""`ProcessGroup.split_group` and `merge_remote_group`: groups made from existing groups."""
 
 from __future__ import annotations
 
@@ -33,19 +33,20 @@ def split_group(
     """Make a group of some members, in the order of their ranks; called by all members of the group.
 
     Args:
-        group: of which it is a part.
-        ranks: of `group`, each once.
-        timeout: None: that of `opts`, else that of `group`.
-        opts: of which the timeout counts.
-        group_name: None: one that is made of the ranks.
-        group_desc: None: one that is made of that of `group`.
-        device_types: those whose backends it is to have; None: all of `group`; "cpu" is one of them.
+        group: the parent group.
+        ranks: ranks of `group`, each at most once.
+        timeout: default timeout of the new group's operations. None: that of `opts`, else that of `group`.
+        opts: only the timeout in them is used.
+        group_name: None: derived from the parent's name and the ranks.
+        group_desc: None: derived from the parent's description.
+        device_types: devices whose backends the new group keeps; must include "cpu". None: all devices of `group`.
 
     Returns:
-        The group; None on ranks that are no part of it.
+        The new group, or None on ranks that are not members of it.
 
     Raises:
-        InvalidArgument: no rank, a rank twice or out of range, options of another kind, or devices without "cpu".
+        InvalidArgument: `ranks` is empty, repeats a rank or has one out of range; `opts` has the wrong type;
+            `device_types` lacks "cpu".
     """
     members = sorted(operator.index(rank) for rank in ranks)
     if not members or len(set(members)) != len(members):
@@ -88,17 +89,20 @@ def merge_remote_group(
     """Make a group of the members of this one and of others that know the same store.
 
     Args:
-        group: of which this rank is a member.
-        store: through which all find each other; used once. The new group has shared memory, and gloo between hosts.
-        size: number of all ranks, which are numbered as they come.
-        timeout: for all of them to come, and of the operations of the new group.
-        group_name: None: one that is made of that of `group`.
-        group_desc: None: one that is made of that of `group`.
+        group: the group that this rank brings along.
+        store: a store that all ranks share; it can be used for one merge only.
+        size: total number of ranks. They are numbered in the order in which they call.
+        timeout: for all ranks to arrive, and the default timeout of the new group's operations.
+        group_name: None: derived from the name of `group`.
+        group_desc: None: derived from the description of `group`.
+
+    Returns:
+        The merged group. It uses shared memory, and gloo between hosts.
 
     Raises:
-        InvalidArgument: `size` is less than the size of `group`, or more ranks came than that.
-        UnsupportedCall: the group has a backend for another device.
-        CommTimeout: some rank never came.
+        InvalidArgument: `size` is smaller than `group`, or more than `size` ranks called.
+        UnsupportedCall: `group` has a backend for another device.
+        CommTimeout: some rank never called.
     """
     if group._elsewhere:
         raise UnsupportedCall(f"a group that has another backend for {', '.join(group._elsewhere)} cannot be merged")
@@ -106,7 +110,9 @@ def merge_remote_group(
         raise InvalidArgument(f"a group of {group.size()} ranks cannot become one of {size}")
     rank = store.add(_COUNTER, 1) - 1
     if rank >= size:
-        raise InvalidArgument(f"this store has been used to merge {size} ranks already, and this one is one more")
+        raise InvalidArgument(
+            f"more than {size} ranks called merge_remote_group with this store; use a new store for each merge"
+        )
     communicator = open_communicator(store, rank, size, timeout.total_seconds(), told=None, is_at_master=False)
     made = type(group)(communicator, None, timeout.total_seconds(), store)
     return _named(made, group_name or f"{group.group_name}:merge", group_desc or f"{group.group_desc}:merge")
