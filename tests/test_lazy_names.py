@@ -2,17 +2,20 @@
 
 import importlib
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import hocket
-from hocket.lazy_names import lazy
+from hocket.lazy_names import _EXTRAS, lazy
 
 from .naming import Given, assert_names, raises
 
+ROOT = Path(__file__).parents[1]
 ROOMS = ("bench", "collectives", "pipeline", "sim", "train", "tune")
 
 
@@ -98,3 +101,12 @@ def test_every_documented_package_is_reached_by_its_name() -> None:
 
 def test_hocket_lists_its_public_names() -> None:
     assert dir(hocket) == sorted(hocket.__all__)
+
+
+def test_extras_bring_what_they_are_said_to_bring() -> None:
+    """Of the names that errors give, against pyproject.toml."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    distributions = {"sklearn": "scikit-learn", "ucxx": "ucxx-cu13"}
+    for module, extra in _EXTRAS.items():
+        names = [re.split(r"[<>=\[]", each)[0] for each in extras[extra]]
+        assert distributions.get(module, module) in names, (module, extra)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from hocket.boot import runner
-from hocket.boot.rank_process import RankProcess, runner_command
+from hocket.boot.rank_process import Descriptors, RankProcess, runner_command
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -28,11 +28,11 @@ _CODE_OF_FAILED_FLUSH = 120  # CPython's, of Py_RunMain
 _RUNNER = runner_command([])
 
 
-def start_rank(rank: int, command: list[str], env: Mapping[str, str], **ends: int | None) -> RankProcess:
+def start_rank(rank: int, command: list[str], env: Mapping[str, str], descriptors: Descriptors) -> RankProcess:
     """Take the place of `RankProcess`: fork where the command is a Python program that `runner_command` made."""
     if command[: len(_RUNNER)] != _RUNNER:
-        return RankProcess(rank, command, env, **ends)
-    return ForkedRank(rank, command[len(_RUNNER) :], env, **ends)
+        return RankProcess(rank, command, env, descriptors)
+    return ForkedRank(rank, command[len(_RUNNER) :], env, descriptors)
 
 
 class ForkedRank(RankProcess):
@@ -42,30 +42,21 @@ class ForkedRank(RankProcess):
         rank: number of the rank.
         arguments: ``["script.py", *args]`` or ``["-m", "module", *args]``.
         env: all its variables.
-        stdout, stderr, ready: as of `RankProcess`.
+        descriptors: as of `RankProcess`.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        arguments: list[str],
-        env: Mapping[str, str],
-        *,
-        stdout: int | None = None,
-        stderr: int | None = None,
-        ready: int | None = None,
-    ) -> None:
+    def __init__(self, rank: int, arguments: list[str], env: Mapping[str, str], descriptors: Descriptors) -> None:
         self.rank = rank
         self.started_s = time.time()
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            for fd, own in ((stdout, 1), (stderr, 2)):
+            for fd, own in ((descriptors.stdout, 1), (descriptors.stderr, 2)):
                 if fd is not None:
                     os.dup2(fd, own)
             become_program(parent, arguments, env)
-        if ready is not None:
-            os.write(ready, struct.pack("=I", rank))  # it is up already
+        if descriptors.ready is not None:
+            os.write(descriptors.ready, struct.pack("=I", rank))  # it is up already
         self._process = _Child(pid)  # type: ignore[assignment]
         self.pidfd = os.pidfd_open(pid)
 

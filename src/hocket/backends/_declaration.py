@@ -6,6 +6,7 @@ Declarations are read without the library: no file of this folder imports a thir
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -54,6 +55,13 @@ class Requirements:
 
     extra: str = ""
     modules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def missing(self) -> str | None:
+        """Return which module is not installed and the command that installs it; None if all are there."""
+        for module in self.modules:
+            if importlib.util.find_spec(module) is None:
+                return f"{module} is not installed: pip install 'hocket[{self.extra}]'"
+        return None
 
 
 @dataclass(frozen=True)

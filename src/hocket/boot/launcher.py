@@ -17,7 +17,7 @@ from hocket.boot.guardian import Guardian
 from hocket.boot.job_result import JobResult
 from hocket.boot.nodes import Nodes
 from hocket.boot.rank_output import Outputs
-from hocket.boot.rank_process import RankProcess, job_environment, rank_environment
+from hocket.boot.rank_process import Descriptors, RankProcess, job_environment, rank_environment
 from hocket.boot.record_folder import forget_old_records, record_folder
 from hocket.boot.report import read_reports
 from hocket.boot.signals import SignalInbox
@@ -101,40 +101,30 @@ def run_job(
         cleanup.callback(os.close, ready)
         cleanup.callback(os.close, says_ready)
         os.set_blocking(ready, False)
-        outputs = None
-        if tag_output or num_ranks > 1:
-            outputs = Outputs()
-            cleanup.callback(outputs.close)
+        outputs = Outputs(are_inherited=num_ranks == 1 and not tag_output)
+        cleanup.callback(outputs.close)
         started: list[Started] = []
         cleanup.callback(_close_all, started)
 
         def start(rank: int, local_rank: int) -> Started:
             try:
-                channels = None if outputs is None else outputs.open(b"[%d] " % rank if tag_output else b"")
+                channels = outputs.open(b"[%d] " % rank if tag_output else b"")
             except OSError as error:
                 raise LaunchError(f"rank {rank} could not be started: {error}") from error
             try:
-                process = RankProcess(
-                    rank,
-                    command,
-                    rank_environment(rank, local_rank, shared),
-                    stdout=None if channels is None else channels.stdout,
-                    stderr=None if channels is None else channels.stderr,
-                    ready=says_ready,
-                )
+                descriptors = Descriptors(channels.stdout, channels.stderr, says_ready)
+                process = RankProcess(rank, command, rank_environment(rank, local_rank, shared), descriptors)
             except BaseException:
-                if channels is not None:
-                    channels.close()
+                channels.close()
                 raise
-            if channels is not None:
-                channels.close_rank_ends()
-            started.append(Started(process, [] if channels is None else channels.outputs))
+            channels.close_rank_ends()
+            started.append(Started(process, channels.outputs))
             guardian.watch(process.pid)
             return started[-1]
 
         patience = patience or Patience()
         starts = [partial(start, rank, local) for local, rank in enumerate(nodes.ranks(num_ranks))]
-        supervisor = Supervisor(starts, ready, inbox, patience, [] if outputs is None else outputs.targets)
+        supervisor = Supervisor(starts, ready, inbox, patience, outputs.targets)
         outcomes = supervisor.run()
         result = JobResult(
             outcomes,

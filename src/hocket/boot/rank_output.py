@@ -17,6 +17,7 @@ import stat
 import termios
 import tty
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _CHUNK_BYTES = 1 << 16
@@ -70,7 +71,7 @@ class Target:
                 self._queue.appendleft(text)
                 return
             except OSError as error:
-                if error.errno in _READER_IS_GONE:
+                if self._may_wait and error.errno in _READER_IS_GONE:
                     self.is_lost, self._num_queued = True, 0
                     self._queue.clear()
                     return
@@ -195,17 +196,18 @@ class Channels:
     """Where a rank writes.
 
     Args:
-        stdout, stderr: the rank's ends, which the launcher closes once the rank has them.
+        stdout, stderr: the rank's ends, which the launcher closes once the rank has them; None: inherited.
         outputs: the launcher's ends.
     """
 
-    stdout: int
-    stderr: int
-    outputs: list[RankOutput]
+    stdout: int | None = None
+    stderr: int | None = None
+    outputs: Sequence[RankOutput] = ()
 
     def close_rank_ends(self) -> None:
         for fd in {self.stdout, self.stderr}:
-            os.close(fd)
+            if fd is not None:
+                os.close(fd)
 
     def close(self) -> None:
         """Close both sides: the rank could not be started."""
@@ -215,10 +217,14 @@ class Channels:
 
 
 class Outputs:
-    """The launcher's outputs, and what ranks write to them."""
+    """The launcher's outputs, and what ranks write to them.
 
-    def __init__(self) -> None:
-        fds = (1,) if os.path.sameopenfile(1, 2) else (1, 2)
+    Args:
+        are_inherited: ranks write to them directly.
+    """
+
+    def __init__(self, *, are_inherited: bool) -> None:
+        fds = () if are_inherited else (1,) if os.path.sameopenfile(1, 2) else (1, 2)
         self.targets = [Target(fd) for fd in fds]
 
     def open(self, tag: bytes = b"") -> Channels:
@@ -227,6 +233,8 @@ class Outputs:
         Raises:
             OSError: there are too many descriptors.
         """
+        if not self.targets:
+            return Channels()
         rank_ends: list[int] = []
         outputs: list[RankOutput] = []
         try:

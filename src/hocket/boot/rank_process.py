@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from hocket.boot.nodes import Nodes
@@ -19,6 +20,20 @@ from hocket.errors import LaunchError
 _PR_SET_PDEATHSIG = 1
 # Looked up before any fork: between fork and exec the child of a threaded process must not load anything.
 _prctl = ctypes.CDLL(None).prctl
+
+
+@dataclass(frozen=True)
+class Descriptors:
+    """File descriptors that a rank gets.
+
+    Args:
+        stdout, stderr: None: those of the launcher.
+        ready: where it reports that its interpreter is up (`hocket.boot.readiness`); None: nowhere.
+    """
+
+    stdout: int | None = None
+    stderr: int | None = None
+    ready: int | None = None
 
 
 class RankProcess:
@@ -31,25 +46,16 @@ class RankProcess:
         rank: number of the rank.
         command: program and arguments.
         env: all its variables.
-        stdout, stderr: file descriptors that it gets as its own; None: those of this process.
-        ready: file descriptor to which the rank says that its interpreter is up.
+        descriptors: its outputs, and where it reports ready.
 
     Raises:
         LaunchError: the program is not there, may not be run, or the machine has no room for another process.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        command: list[str],
-        env: Mapping[str, str],
-        *,
-        stdout: int | None = None,
-        stderr: int | None = None,
-        ready: int | None = None,
-    ) -> None:
+    def __init__(self, rank: int, command: list[str], env: Mapping[str, str], descriptors: Descriptors) -> None:
         self.rank = rank
         self.started_s = time.time()
+        ready = descriptors.ready
         if ready is not None:
             env = {**env, READY_FD: str(ready)}
         try:
@@ -57,8 +63,8 @@ class RankProcess:
                 command,
                 env=dict(env),
                 stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
+                stdout=descriptors.stdout,
+                stderr=descriptors.stderr,
                 pass_fds=() if ready is None else (ready,),
                 process_group=0,
                 preexec_fn=_DieWithLauncher(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -91,11 +90,10 @@ def _why_not_here(name: str) -> str | None:
             if part == "shm":
                 continue
             return f"hocket has no backend {part!r} here"
-        needed = known[part].requires
-        for module in needed.modules:
-            if importlib.util.find_spec(module) is None:
-                return f"{module} is not installed: pip install 'hocket[{needed.extra}]'"
+        missing = known[part].requires.missing()
+        if missing is not None:
+            return missing
         # To ask torch itself takes longer than all else.
-        if "torch" not in needed.modules and (obstacle := known[part].find_obstacle()) is not None:
+        if "torch" not in known[part].requires.modules and (obstacle := known[part].find_obstacle()) is not None:
             return obstacle
     return None
