@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import selectors
 import signal
 import time
 from collections import deque
@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hocket.boot.job_result import RankOutcome
+from hocket.boot.output_pump import OutputPump
 from hocket.boot.rank_output import RankOutput, Target
 from hocket.boot.rank_process import RankProcess
 from hocket.boot.readiness import ranks_that_are_ready
 from hocket.boot.signals import SignalInbox
+from hocket.boot.watcher import Watcher
 
 # One Ctrl-C can come twice: from the terminal, and from a wrapper (make, uv) that passes on what it got from there.
 _SAME_REQUEST_S = 0.2
@@ -23,6 +25,7 @@ _MOST_STARTING_PER_CPU = 4
 _STARTING_S = 2.0
 # After a signal or a timeout the rest of the output is dropped when its reader has read nothing for this long.
 _MOST_UNREAD_S = 1.0
+_LOOK_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -96,11 +99,10 @@ class Supervisor:
         self._terminated_s: dict[int, float] = {}
         self._due: list[tuple[float, int]] = []
         self._timeout_at = None if patience.timeout_s is None else time.monotonic() + patience.timeout_s
-        self._targets = list(targets)
-        self._outputs: dict[int, RankOutput] = {}
-        self._selector = selectors.DefaultSelector()
-        self._watch(inbox.socket.fileno(), self._on_signals)
-        self._watch(ready, self._on_ready)
+        self._watcher = Watcher()
+        self._pump = OutputPump(targets, self._watcher)
+        self._watcher.watch(inbox.socket.fileno(), self._on_signals)
+        self._watcher.watch(ready, self._on_ready)
 
     @property
     def num_not_started(self) -> int:
@@ -112,17 +114,16 @@ class Supervisor:
         Raises:
             LaunchError: a rank could not be started.
         """
-        with self._selector:
+        with contextlib.closing(self._watcher):
             while self._running or self._may_start():
                 starts_now = self._may_start() and len(self._starting) < self._most_starting
                 if starts_now:
                     self._start(self._to_start.popleft())
                 # One at a time, and a look for signals after each.
-                for key, _ in self._selector.select(0 if starts_now else self._next_wait_s()):
-                    key.data()
+                self._watcher.wait(0 if starts_now else self._next_wait_s())
                 self._send_what_is_due()
                 self._forget_slow_starts()
-                self._mind_outputs()
+                self._pump.update()
             self._drain()
         return tuple(self._outcomes[rank] for rank in sorted(self._outcomes))
 
@@ -134,10 +135,9 @@ class Supervisor:
         rank = started.process
         self._running[rank.rank] = rank
         self._starting[rank.rank] = time.monotonic()
-        self._watch(rank.pidfd, lambda: self._on_end(rank))
+        self._watcher.watch(rank.pidfd, lambda: self._on_end(rank))
         for output in started.outputs:
-            self._outputs[output.fd] = output
-            self._watch(output.fd, output.forward)
+            self._pump.add(output)
 
     def _on_ready(self) -> None:
         for rank in ranks_that_are_ready(self._ready):
@@ -147,58 +147,27 @@ class Supervisor:
         now = time.monotonic()
         self._starting = {rank: at for rank, at in self._starting.items() if now - at <= _STARTING_S}
 
-    def _watch(self, fd: int, react: Callable[[], None], events: int = selectors.EVENT_READ) -> None:
-        if fd not in self._selector.get_map():
-            self._selector.register(fd, events, react)
-
-    def _watch_no_more(self, fd: int) -> None:
-        if fd in self._selector.get_map():
-            self._selector.unregister(fd)
-
-    def _mind_outputs(self) -> None:
-        """Write where someone reads again; have ranks wait for readers that are behind."""
-        for target in self._targets:
-            if target.num_queued > 0:
-                self._watch(target.fd, target.flush, selectors.EVENT_WRITE)
-            else:
-                self._watch_no_more(target.fd)
-        for fd, output in list(self._outputs.items()):
-            if output.is_over:
-                self._let_go(output)
-            elif output.target.is_full:
-                self._watch_no_more(fd)
-            else:
-                self._watch(fd, output.forward)
-
-    def _let_go(self, output: RankOutput) -> None:
-        output.finish()
-        self._watch_no_more(output.fd)
-        output.close()
-        del self._outputs[output.fd]
-
     def _drain(self) -> None:
-        """Pass on what is left: to a reader that reads, if it is awaited, and until a signal says that it is not."""
+        """Write the rest of the output. After a signal or a timeout a reader that has stopped is not waited for."""
         for rank in self._ended:
-            rank.signal_group(signal.SIGKILL)  # what its processes would still write is not of the job
-        for output in list(self._outputs.values()):
-            self._let_go(output)
-        is_awaited = self.interrupted_by is None and not self.timed_out
+            rank.signal_group(signal.SIGKILL)  # processes that outlive their rank write nothing more
+        self._pump.finish()
+        must_wait = self.interrupted_by is None and not self.timed_out
         num_signals, last_read_s = self._num_signals, time.monotonic()
-        while (num_queued := sum(target.num_queued for target in self._targets)) > 0:
-            self._mind_outputs()
-            for key, _ in self._selector.select(0.1):
-                key.data()
+        while (num_queued := self._pump.num_queued) > 0:
+            self._pump.update()
+            self._watcher.wait(_LOOK_S)
             now = time.monotonic()
-            if sum(target.num_queued for target in self._targets) < num_queued:
+            if self._pump.num_queued < num_queued:
                 last_read_s = now
-            if self._num_signals > num_signals or (not is_awaited and now > last_read_s + _MOST_UNREAD_S):
+            if self._num_signals > num_signals or (not must_wait and now > last_read_s + _MOST_UNREAD_S):
                 return
 
     def _on_end(self, rank: RankProcess) -> None:
         return_code = rank.poll()
         if return_code is None:
             return
-        self._watch_no_more(rank.pidfd)
+        self._watcher.unwatch(rank.pidfd)
         self._ended.append(self._running.pop(rank.rank))
         self._starting.pop(rank.rank, None)
         terminated_s = self._terminated_s.get(rank.rank)

@@ -1,0 +1,59 @@
+"""Moves the ranks' output to the launcher's, as fast as its readers read."""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Sequence
+
+from hocket.boot.rank_output import RankOutput, Target
+from hocket.boot.watcher import Watcher
+
+
+class OutputPump:
+    """Forwards what ranks write whenever the watcher reacts.
+
+    Args:
+        targets: the launcher's outputs.
+        watcher: waits for ranks to write and for readers to read.
+    """
+
+    def __init__(self, targets: Sequence[Target], watcher: Watcher) -> None:
+        self._targets = targets
+        self._watcher = watcher
+        self._outputs: dict[int, RankOutput] = {}
+
+    @property
+    def num_queued(self) -> int:
+        """Bytes that ranks have written and nobody has read yet."""
+        return sum(target.num_queued for target in self._targets)
+
+    def add(self, output: RankOutput) -> None:
+        """Begin to forward an output of a rank."""
+        self._outputs[output.fd] = output
+        self._watcher.watch(output.fd, output.forward)
+
+    def update(self) -> None:
+        """Watch targets that have something queued, and outputs whose target has room; to be called after each wait."""
+        for target in self._targets:
+            if target.num_queued > 0:
+                self._watcher.watch(target.fd, target.flush, selectors.EVENT_WRITE)
+            else:
+                self._watcher.unwatch(target.fd)
+        for fd, output in list(self._outputs.items()):
+            if output.is_over:
+                self._remove(output)
+            elif output.target.is_full:
+                self._watcher.unwatch(fd)
+            else:
+                self._watcher.watch(fd, output.forward)
+
+    def finish(self) -> None:
+        """Take in what the ranks, which have ended, wrote last; it may stay queued."""
+        for output in list(self._outputs.values()):
+            self._remove(output)
+
+    def _remove(self, output: RankOutput) -> None:
+        output.finish()
+        self._watcher.unwatch(output.fd)
+        output.close()
+        del self._outputs[output.fd]
