@@ -8,6 +8,7 @@ import subprocess
 import sys
 import termios
 import time
+import tty
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -398,3 +399,41 @@ comm.barrier()
     assert job.returncode == 1
     assert bool(list(cache.glob("hocket/records/*/rank-0.json"))) == ("PeerFailure" in cause)
     assert sorted(each.name for each in tmp_path.iterdir() if each != cache) == ["script.py"]
+
+
+def test_a_line_that_is_begun_is_shown_on_a_terminal(tmp_path: Path) -> None:
+    """And is not joined with another rank's: that waits for its end, or goes below it."""
+    (tmp_path / "script.py").write_text("""
+import os, time
+rank = os.environ["RANK"]
+if rank == "0":
+    os.write(1, b"loading")
+    open("shown", "w").close()
+    while not os.path.exists("go on"): time.sleep(0.01)
+    os.write(1, b" done\\n")
+    open("quick", "w").close()
+else:
+    while not os.path.exists("go below"): time.sleep(0.01)
+    os.write(1, b"other\\n")
+""")
+    mine, others = os.openpty()
+    tty.setraw(others)
+    command = [sys.executable, "-m", "hocket.cli", "run", "-n", "2", "script.py"]
+    job = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=others, stderr=others)
+    os.close(others)
+    seen = b""
+    try:
+        while b"loading" not in seen:
+            seen += os.read(mine, 4096)
+        (tmp_path / "go below").touch()
+        while b"other" not in seen:
+            seen += os.read(mine, 4096)
+        (tmp_path / "go on").touch()
+        while chunk := os.read(mine, 4096):
+            seen += chunk
+    except OSError:  # how a terminal says that it is over
+        pass
+    finally:
+        os.close(mine)
+    assert job.wait(30) == 0
+    assert seen == b"loading\nother\n done\n"

@@ -27,6 +27,11 @@ class OutputPump:
         """Bytes that ranks have written and nobody has read yet."""
         return sum(target.num_queued for target in self._targets)
 
+    def next_update_s(self) -> float | None:
+        """Return after how many seconds `update` is due even if nothing is ready; None: it is not."""
+        held_s = [each.target.seconds_held(each) for each in self._outputs.values()]
+        return min((each for each in held_s if each > 0), default=None)
+
     def add(self, output: RankOutput) -> None:
         """Begin to forward an output of a rank."""
         self._outputs[output.fd] = output
@@ -42,7 +47,7 @@ class OutputPump:
         for fd, output in list(self._outputs.items()):
             if output.is_over:
                 self._remove(output)
-            elif output.target.is_full:
+            elif output.target.is_full or output.target.seconds_held(output) > 0:
                 self._watcher.unwatch(fd)
             else:
                 self._watcher.watch(fd, output.forward)

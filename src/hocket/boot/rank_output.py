@@ -4,6 +4,9 @@ Ranks that write to one terminal or file by themselves tear each other's lines, 
 two writes. Where the launcher's own output is a terminal, a rank's is a terminal of its own (a pty), so that programs
 colour and draw as they do by themselves; else it is a pipe. Where both outputs of the launcher go to the same place,
 so do both of a rank, and keep their order.
+
+On a terminal the beginning of a line is shown at once, as with ``print("loading", end="", flush=True)``. Other ranks
+wait up to 0.2 s for the end of that line; then their lines go below it.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import select
 import socket
 import stat
 import termios
+import time
 import tty
 from collections import deque
 from collections.abc import Sequence
@@ -25,6 +29,7 @@ _WRITE_BYTES = 4096
 _READER_IS_GONE = {errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.EIO, errno.ENXIO}
 _MOST_QUEUED_BYTES = 1 << 20  # then the ranks wait for who reads
 _MOST_LAST_READS = 64  # of a pipe whose writer is over: all that it holds, even if a child of the rank writes for ever
+HELD_S = 0.2  # so long other ranks wait for the end of a line that is shown
 MOST_LINE_BYTES = 16 << 20  # what is longer is passed on in parts
 
 
@@ -40,7 +45,10 @@ class Target:
         self._socket = socket.socket(fileno=os.dup(fd)) if stat.S_ISSOCK(mode) else None
         self._may_wait = self._socket is not None or stat.S_ISFIFO(mode) or os.isatty(fd)
         self.fd = self._socket.fileno() if self._socket is not None else _own_description(fd, self._may_wait)
+        self.is_terminal = os.isatty(fd)
         self.is_lost = False  # nobody reads it any more
+        self._open_line_of: RankOutput | None = None  # who has begun a line and not ended it
+        self._opened_s = 0.0
         self.error: OSError | None = None  # why something could not be written
         self._queue: deque[memoryview] = deque()
         self._num_queued = 0
@@ -60,6 +68,24 @@ class Target:
             self._queue.append(memoryview(text))
             self._num_queued += len(text)
             self.flush()
+
+    def seconds_held(self, output: RankOutput) -> float:
+        """Return how long an output has to wait for another one to end its line."""
+        if self._open_line_of is None or self._open_line_of is output:
+            return 0.0
+        return max(0.0, self._opened_s + HELD_S - time.monotonic())
+
+    def has_open_line_of(self, output: RankOutput) -> bool:
+        """Return whether what this output writes now continues its line."""
+        return self._open_line_of is output
+
+    def write_of(self, output: RankOutput, text: bytes) -> None:
+        """Write for an output; where another one has an open line, below it."""
+        if self._open_line_of not in (None, output):
+            self.write(b"\n")
+        self.write(text)
+        is_open = not text.endswith((b"\n", b"\r"))
+        self._open_line_of, self._opened_s = (output if is_open else None), time.monotonic()
 
     def flush(self) -> None:
         """Write what can be written now."""
@@ -153,7 +179,7 @@ class RankOutput:
         if end < len(chunk):
             self._parts.append(chunk[end:])
             self._num_pending += len(chunk) - end
-        if self._num_pending > MOST_LINE_BYTES:
+        if self._parts and (self.target.is_terminal or self._num_pending > MOST_LINE_BYTES):
             self._pass_on_pending()
         self.is_over = not chunk or self.target.is_lost
 
@@ -167,9 +193,9 @@ class RankOutput:
             self.forward()
         if self._parts:
             self._pass_on_pending()
-        if self._is_within_line:
-            self.target.write(b"\n")
-            self._is_within_line = False
+        if self._is_within_line and self.target.has_open_line_of(self):
+            self.target.write_of(self, b"\n")
+        self._is_within_line = False
 
     def close(self) -> None:
         """Who writes to it from now on is told so (EPIPE)."""
@@ -182,12 +208,10 @@ class RankOutput:
         self._parts, self._num_pending = [], 0
 
     def _pass_on(self, text: bytes) -> None:
-        if not self._tag:
-            self.target.write(text)
-        else:
-            lines = text.splitlines(keepends=True)
-            first = b"" if self._is_within_line else self._tag
-            self.target.write(first + self._tag.join(lines))
+        if self._tag:
+            goes_on = self._is_within_line and self.target.has_open_line_of(self)
+            text = (b"" if goes_on else self._tag) + self._tag.join(text.splitlines(keepends=True))
+        self.target.write_of(self, text)
         self._is_within_line = not text.endswith((b"\n", b"\r"))
 
 

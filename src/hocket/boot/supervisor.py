@@ -221,4 +221,7 @@ class Supervisor:
             times.append(min(self._starting.values()) + _STARTING_S)
         if self._timeout_at is not None:
             times.append(self._timeout_at)
-        return max(0.0, min(times) - time.monotonic()) if times else None
+        waits_s = [max(0.0, min(times) - time.monotonic())] if times else []
+        if (update_s := self._pump.next_update_s()) is not None:
+            waits_s.append(update_s)
+        return min(waits_s, default=None)
