@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ import hocket as hk
 import hocket.memory
 
 from ..naming import raises
-from . import devices
-from .devices import DeviceArray, SharingDriver
+from . import devices, on_device
+from .devices import DeviceArray, DeviceView, SharingDriver
+from .on_device import check_collectives
 
 pytestmark = pytest.mark.timeout(120)
-cloudpickle.register_pickle_by_value(devices)  # ranks cannot import what lies among the tests
+for each in (devices, on_device):  # ranks cannot import what lies among the tests
+    cloudpickle.register_pickle_by_value(each)
 
 
 class Place:
@@ -35,6 +38,14 @@ class Place:
         array = DeviceArray(self.driver, x, self._page)
         self._page += x.nbytes // 4096 + 1
         return array
+
+    put = __call__
+
+    def read(self, array: DeviceArray) -> np.ndarray[Any, Any]:
+        return array.read()
+
+    def view(self, array: DeviceArray, begin: int, count: int) -> DeviceView:
+        return array.view(begin, count)
 
 
 def _start(comm: hk.Communicator, driver: SharingDriver) -> Place:
@@ -50,58 +61,20 @@ def _start(comm: hk.Communicator, driver: SharingDriver) -> Place:
 def _every_kind(comm: hk.Communicator, count: int, dtype: str) -> dict[str, tuple[bool, int, int, int]]:
     """Return of each operation whether it was done in place, and how many copies this rank made of each kind."""
     driver = SharingDriver()
-    put = _start(comm, driver)
-    rank, size = comm.rank, comm.size
-    rng = np.random.default_rng(count)
-    all_in = rng.integers(0, 50, (size, size, count)).astype(dtype)
-    all_x = all_in[:, 0]
-    counts = [count + 700 * peer for peer in range(size)]
+    place = _start(comm, driver)
     seen: dict[str, tuple[bool, int, int, int]] = {}
 
-    def check(name: str, arrays: list[Any], call: Any, expected: np.ndarray[Any, Any] | None) -> None:
+    def watch(name: str, call: Callable[[], object]) -> None:
         before = driver.num_to_host, driver.num_to_device, driver.num_within
-        call(*arrays)
+        call()
         after = driver.num_to_host, driver.num_to_device, driver.num_within
-        record = comm.records()[-1]
         host, device, within = (b - a for a, b in zip(before, after, strict=True))
-        seen[name] = record.in_place, host, device, within
-        if expected is not None:
-            np.testing.assert_array_equal(arrays[0].read(), expected, err_msg=name)
+        seen[name] = comm.records()[-1].in_place, host, device, within
 
-    zeros = np.zeros((size, count), dtype)
-    check("all_reduce", [put(all_x[rank])], comm.all_reduce, all_x.sum(0, dtype))
-    check("max", [put(all_x[rank])], lambda x: comm.all_reduce(x, "max"), all_x.max(0))
-    check("reduce", [put(all_x[rank])], lambda x: comm.reduce(x, 1), all_x.sum(0, dtype) if rank == 1 else all_x[rank])
-    check("scan", [put(all_x[rank])], comm.scan, all_x[: rank + 1].sum(0, dtype))
-    check("broadcast", [put(all_x[rank])], lambda x: comm.broadcast(x, size - 1), all_x[size - 1])
-    check("all_gather", [put(zeros), put(all_x[rank])], comm.all_gather, all_x)
-    check("reduce_scatter", [put(zeros[0]), put(all_in[rank])], comm.reduce_scatter, all_in.sum(0, dtype)[rank])
-    check("all_to_all", [put(zeros), put(all_in[rank])], comm.all_to_all, all_in[:, rank])
-    if rank == 0:
-        check("gather", [put(zeros), put(all_x[rank])], lambda out, x: comm.gather(out, x, 0), all_x)
-        check("scatter", [put(zeros[0]), put(all_in[0])], lambda out, x: comm.scatter(out, x, 0), all_in[0, 0])
-    else:
-        check("gather", [put(all_x[rank])], lambda x: comm.gather(None, x, 0), all_x[rank])
-        check("scatter", [put(zeros[0])], lambda out: comm.scatter(out, None, 0), all_in[0, rank])
-    ragged = [np.full(n, peer + 1, dtype) for peer, n in enumerate(counts)]
-    joined = np.concatenate(ragged)
-    check("all_gatherv", [put(np.zeros(sum(counts), dtype)), put(ragged[rank])],
-          lambda out, x: comm.all_gatherv(out, x, counts), joined)  # fmt: skip
-    check("reduce_scatterv", [put(np.zeros(counts[rank], dtype)), put(joined)],
-          lambda out, x: comm.reduce_scatterv(out, x, counts), ragged[rank] * dtype_of(dtype, size))  # fmt: skip
-    check("all_to_allv", [put(np.zeros(size * counts[rank], dtype)), put(joined)],
-          lambda out, x: comm.all_to_allv(out, x, [counts[rank]] * size, counts),
-          np.tile(ragged[rank], size))  # fmt: skip
-    # In place in the larger array, as FSDP does it.
-    whole = put(np.where(np.arange(size)[:, None] == rank, all_x, 0).astype(dtype))
-    check("own block", [whole, whole.view(rank * count, count)], comm.all_gather, all_x)
+    check_collectives(comm, place, count, dtype, watch)
     assert driver.open_now and not driver.num_refused
     comm.finalize()
     return seen
-
-
-def dtype_of(dtype: str, value: int) -> Any:
-    return np.dtype(dtype).type(value)
 
 
 @pytest.mark.parametrize("size", [2, 3])
