@@ -30,7 +30,7 @@ _SPAWNING = ("bench", "comm", "conformance", "gpu", "keras", "mixing", "model", 
 _LAUNCHERS = (
     "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_", "ROLE_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "TORCHELASTIC_",
 )  # fmt: skip
-_KEPT = ("HOCKET_ISA", "HOCKET_SOAK", "HOCKET_TEST_")
+_KEPT = ("HOCKET_ISA", "HOCKET_PROGRESS", "HOCKET_SOAK", "HOCKET_TEST_")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

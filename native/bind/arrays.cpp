@@ -123,11 +123,12 @@ void Array::acquire(PyObject* object, const ArrayRules& rules) {
 void Array::acquire_buffer(PyObject* object, const ArrayRules& rules) {
   if (PyObject_GetBuffer(object, &buffer_, PyBUF_RECORDS_RO) != 0) {
     buffer_.obj = nullptr;
-    // NumPy cannot export types it does not know itself, such as ml_dtypes.bfloat16.
-    if (!PyObject_HasAttrString(object, "__array_interface__")) throw PythonError();
-    PyErr_Clear();
-    acquire_interface(object, rules);
-    return;
+    nb::python_error refused;  // asking for attributes would clear it
+    // NumPy cannot export types it does not know itself, such as ml_dtypes.bfloat16; CuPy's arrays have the protocol to
+    // say that they are not of the host.
+    if (PyObject_HasAttrString(object, "__array_interface__")) return acquire_interface(object, rules);
+    if (PyObject_HasAttrString(object, "__cuda_array_interface__")) return acquire_cuda_interface(object, rules);
+    throw refused;
   }
   if (!dtype_of_format(buffer_.format, &dtype_))
     unsupported_dtype(rules, std::string("with buffer format '") + buffer_.format + "'");
@@ -174,7 +175,7 @@ void Array::acquire_tensor(PyObject* object, const ArrayRules& rules) {
   data_ = facts.data;
   nbytes_ = facts.nbytes;
   // A tensor vouches for nothing: its memory may be exchanged (x.data = y).
-  if (facts.stream) return set_foreign(reinterpret_cast<uintptr_t>(facts.data), facts.stream, false, nullptr);
+  if (facts.stream) return set_foreign(reinterpret_cast<uintptr_t>(facts.data), facts.stream, nullptr);
   if (facts.is_contiguous) [[likely]]
     return;
   set_strided({facts.data, itemsize(dtype_), std::move(facts.shape), std::move(facts.strides)}, rules);
@@ -190,7 +191,7 @@ void Array::set_strided(StridedArray array, const ArrayRules& rules) {
     throw Failure(ErrorCode::invalid_argument, std::string("argument ") + rules.argument +
                                                    ": several items of the array share memory (a stride of zero), so a "
                                                    "result cannot be written into it; pass a copy");
-  copy_ = std::make_unique<std::byte[]>(nbytes_);
+  copy_ = std::make_unique_for_overwrite<std::byte[]>(nbytes_);
   array.gather_into(copy_.get());
   strided_ = std::move(array);
   data_ = copy_.get();

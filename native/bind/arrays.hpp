@@ -100,7 +100,7 @@ class Array {
   void acquire_cuda_interface(PyObject* object, const ArrayRules& rules);
   void acquire_dlpack(PyObject* object, const ArrayRules& rules);
   // Memory of which only the address is known: of the host, of a device, or of both.
-  void set_foreign(uintptr_t address, std::optional<uintptr_t> stream, bool is_synchronized, PyObject* holder);
+  void set_foreign(uintptr_t address, std::optional<uintptr_t> stream, PyObject* holder);
   void set_strided(StridedArray array, const ArrayRules& rules);
   StridedArray as_given() const;  // without the copy; in bytes where it is contiguous
 

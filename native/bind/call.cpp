@@ -113,12 +113,13 @@ std::vector<WorkPtr> read_deps(PyObject* object, const Communicator& core) {
 
 }  // namespace
 
-bool try_at_once(Communicator& core, Operation& op, Communicator::AtOnce& at_once) {
+bool try_at_once(const Entry& entry, const Arrays& arrays, Operation& op, Communicator::AtOnce& at_once) {
   if (is_point_to_point(op.kind)) op.site = call_site();  // it travels with the message
   Engine& engine = Engine::instance();
   if (!engine.lock().try_lock()) return false;
   const std::lock_guard guard(engine.lock(), std::adopt_lock);
-  const bool is_done = core.try_short(op, at_once);
+  entry.refresh(arrays);
+  const bool is_done = entry.core().try_short(op, at_once);
   if (is_done) engine.progress_others();
   return is_done;
 }
@@ -140,8 +141,9 @@ WorkPtr make_work(const Entry& entry, const Operation& op, Arrays& arrays, doubl
   return work;
 }
 
-void issue(PyObject* self, Communicator& core, const WorkPtr& work, const Communicator::AtOnce& at_once,
-           bool is_async) {
+void issue(PyObject* self, const Entry& entry, const Arrays& arrays, const WorkPtr& work,
+           const Communicator::AtOnce& at_once, bool is_async) {
+  Communicator& core = entry.core();
   std::optional<Failure> failure;
   Engine& engine = Engine::instance();
   work->is_async = is_async;
@@ -151,8 +153,10 @@ void issue(PyObject* self, Communicator& core, const WorkPtr& work, const Commun
       core.adopt(work, at_once);
     else if (core.failure())
       failure = Failure(*core.failure());
-    else
+    else {
+      entry.refresh(arrays);
       core.issue(work, is_async ? kEventAsync : 0);
+    }
     engine.progress();  // every entry drives all lanes
     if (!core.events().has_clock()) engine.look_at_libraries(work->issued_ns);
     if (is_async && !failure && !core.events().has_clock())
@@ -220,7 +224,7 @@ PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<
       communicator.mode == PyCommunicator::Mode::coalesce && !options.is_async && !options.is_internal;
   const bool is_async = options.is_async || is_coalesced;
   Communicator::AtOnce at_once;
-  if (!is_async && deps.empty() && try_at_once(core, op, at_once)) [[likely]] {
+  if (!is_async && deps.empty() && try_at_once(entry, *arrays, op, at_once)) [[likely]] {
     if (arrays->has_copies()) arrays->write_back();
     arrays_pool().give_back(std::move(arrays));
     Py_RETURN_NONE;
@@ -228,8 +232,9 @@ PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<
   release_finished_arrays();
   const WorkPtr work = make_work(entry, op, *arrays, options.timeout_s);
   work->deps = std::move(deps);
+  const Arrays& held = *arrays;
   work->pins = pin(std::move(arrays), self);
-  issue(self, core, work, at_once, is_async);
+  issue(self, entry, held, work, at_once, is_async);
   if (!is_async) {
     wait_for_work(nb::handle(self), work, options.timeout_s);
     release_pins(work->pins);

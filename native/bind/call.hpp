@@ -26,16 +26,23 @@ class Entry {
       leave();
       throw not_its_thread(core);
     }
+    num_finished_ = core.num_finished();
   }
   ~Entry() { leave(); }
   Entry(const Entry&) = delete;
   Entry& operator=(const Entry&) = delete;
   PyCommunicator& communicator() const { return self_; }
   Communicator& core() const { return self_.core(); }
+  // With the progress lock, before an operation is issued: copies of arrays are made without it, and what was in flight
+  // then may have written into these arrays since; when it is over, nothing tells that this operation follows it.
+  void refresh(const Arrays& arrays) const {
+    if (arrays.has_copies() && core().num_finished() != num_finished_) arrays.read_in();
+  }
 
  private:
   void leave() { self_.core().entered.store(false, std::memory_order_release); }
   PyCommunicator& self_;
+  uint64_t num_finished_ = 0;  // of the communicator's operations, when this call began
 };
 
 inline Entry enter_for_collective(PyObject* communicator) {
@@ -85,9 +92,10 @@ PyObject* collective(const Signature<N>& signature, PyObject* self, PyObject* co
 }
 
 // The steps of run(), for operations that are issued again and again.
-bool try_at_once(Communicator& core, Operation& op, Communicator::AtOnce& at_once);
+bool try_at_once(const Entry& entry, const Arrays& arrays, Operation& op, Communicator::AtOnce& at_once);
 WorkPtr make_work(const Entry& entry, const Operation& op, Arrays& arrays, double timeout_s);  // without deps and pins
-void issue(PyObject* self, Communicator& core, const WorkPtr& work, const Communicator::AtOnce& at_once, bool is_async);
+void issue(PyObject* self, const Entry& entry, const Arrays& arrays, const WorkPtr& work,
+           const Communicator::AtOnce& at_once, bool is_async);
 void note_written(const Arrays& arrays);
 
 // Issues the operation and, unless it is asynchronous, waits for it. Returns None or a Work.

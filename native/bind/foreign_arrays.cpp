@@ -10,6 +10,8 @@ namespace hocket {
 
 namespace {
 
+constexpr uintptr_t kDefaultStream = 1;  // CUDA's, as the interface and its driver number it
+
 [[noreturn]] void invalid(const ArrayRules& rules, const std::string& what) {
   throw Failure(ErrorCode::invalid_type, std::string("argument ") + rules.argument + ": " + what);
 }
@@ -80,12 +82,14 @@ void Array::acquire_cuda_interface(PyObject* object, const ArrayRules& rules) {
   nbytes_ = array.itemsize;
   for (int64_t extent : array.shape) nbytes_ *= static_cast<size_t>(extent);
   std::optional<uintptr_t> stream;
-  // From version 3 on no stream means that nothing has to be waited for; before, nothing is said.
-  const bool is_synchronized =
-      nb::cast<int>(interface["version"]) >= 3 && (!interface.contains("stream") || interface["stream"].is_none());
-  if (interface.contains("stream") && !interface["stream"].is_none()) stream = nb::cast<uintptr_t>(interface["stream"]);
+  if (interface.contains("stream") && !interface["stream"].is_none())
+    stream = nb::cast<uintptr_t>(interface["stream"]);
+  else if (nb::cast<int>(interface["version"]) >= 3)
+    // Nothing has to be waited for, by what runs on a stream of this process. But Numba says so of arrays that the
+    // default stream is still filling, and other processes are to read them.
+    stream = kDefaultStream;
   owner_ = Py_NewRef(object);
-  set_foreign(nb::cast<uintptr_t>(data[0]), stream, is_synchronized, object);
+  set_foreign(nb::cast<uintptr_t>(data[0]), stream, object);
 }
 
 void Array::acquire_dlpack(PyObject* object, const ArrayRules& rules) {
@@ -128,10 +132,10 @@ void Array::acquire_dlpack(PyObject* object, const ArrayRules& rules) {
   if (!strided.is_contiguous()) invalid(rules, "an array in device memory has to be contiguous; pass a copy");
   nbytes_ = array.nbytes();
   // Its producer has seen to it that the default stream may read it.
-  set_foreign(reinterpret_cast<uintptr_t>(data), std::nullopt, false, object);
+  set_foreign(reinterpret_cast<uintptr_t>(data), std::nullopt, object);
 }
 
-void Array::set_foreign(uintptr_t address, std::optional<uintptr_t> stream, bool is_synchronized, PyObject* holder) {
+void Array::set_foreign(uintptr_t address, std::optional<uintptr_t> stream, PyObject* holder) {
   data_ = reinterpret_cast<std::byte*>(address);  // NOLINT
   is_of_device_ = nbytes_ == 0;
   if (nbytes_ == 0) return;
@@ -141,8 +145,7 @@ void Array::set_foreign(uintptr_t address, std::optional<uintptr_t> stream, bool
     throw Failure(ErrorCode::invalid_argument,
                   "an array of " + std::to_string(nbytes_) + " bytes does not fit into its allocation of " +
                       std::to_string(buffer.end - buffer.begin) + " bytes of device memory");
-  if (!is_synchronized && buffer.kind != MemoryKind::host)
-    driver->synchronize(buffer.device, stream ? &*stream : nullptr);
+  if (buffer.kind != MemoryKind::host) driver->synchronize(buffer.device, stream ? &*stream : nullptr);
   if (buffer.kind != MemoryKind::device) return;
   is_of_device_ = true;
   device_ = std::make_unique<DeviceMemory>(DeviceMemory{driver, address, buffer});

@@ -61,14 +61,14 @@ void start_as(PyPrepared& prepared, const Entry& entry, bool is_async) {
   Communicator::AtOnce at_once;
   prepared.arrays->look_again();
   if (prepared.arrays->has_copies()) prepared.arrays->read_in();
-  if (!is_async && try_at_once(entry.core(), op, at_once)) [[likely]] {
+  if (!is_async && try_at_once(entry, *prepared.arrays, op, at_once)) [[likely]] {
     if (prepared.arrays->has_copies()) prepared.arrays->write_back();
     return;
   }
   release_finished_arrays();
   prepared.work = make_work(entry, op, *prepared.arrays, prepared.timeout_s);
   prepared.work->pins = prepared.pins;
-  issue(prepared.communicator.ptr(), entry.core(), prepared.work, at_once, is_async);
+  issue(prepared.communicator.ptr(), entry, *prepared.arrays, prepared.work, at_once, is_async);
 }
 
 PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {

@@ -257,6 +257,7 @@ void Communicator::finish(Work& work) {
   events_.end(work.event, EventState::completed);
   if (work.op.is_in_place) events_.set_in_place(work.event);
   if (work.op.program) events_.set_aux(work.event, work.op.sent_nbytes);
+  num_finished_.fetch_add(1, std::memory_order_release);
   work.state.store(Work::State::done, std::memory_order_release);
   Engine::instance().note_finished(work);
 }

@@ -97,6 +97,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Nothing more can be done with this communicator: pending operations fail, later ones raise.
   void fail(const Error& error);
   const std::optional<Error>& failure() const { return failure_; }
+  // Of those that went through a queue, whose results are where they belong by then. Read without the lock, too.
+  uint64_t num_finished() const { return num_finished_.load(std::memory_order_acquire); }
   // The first failure of an asynchronous operation, as long as the program was told of no failure of this communicator.
   std::optional<Error> unseen_failure() const { return is_failure_seen.load() ? std::nullopt : unseen_failure_; }
   // Whether a receive of a message of this rank to itself waits for one more.
@@ -153,6 +155,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::vector<uint64_t> recv_seq_;
   std::optional<Error> unseen_failure_;
   std::optional<Error> failure_;
+  std::atomic<uint64_t> num_finished_{0};
 };
 
 }  // namespace hocket

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,8 @@ class FakeDriver:
         self.asked: list[int] = []
         self.synchronized: list[tuple[int, int | None]] = []
         self.fails = fails
+        self.copy_s = 0.0  # how much longer copies to the host take
+        self._lock = threading.RLock()  # the progress thread copies, too
         self.num_to_host = self.num_to_device = 0
         self._kind = kind
         self._next_id = 100
@@ -49,15 +53,18 @@ class FakeDriver:
     def _copy(self, to: int, source: int, nbytes: int) -> int:
         if self.fails:
             return 700
-        self._protect(_ALL)
-        ctypes.memmove(to, source, nbytes)
-        if self._kind == "device":
-            self._protect(_NONE)
+        with self._lock:
+            self._protect(_ALL)
+            ctypes.memmove(to, source, nbytes)
+            if self._kind == "device":
+                self._protect(_NONE)
         return 0
 
     def _to_host(self, to: int, source: int, nbytes: int) -> int:
         self.num_to_host += 1
-        return self._copy(to, source, nbytes)
+        result = self._copy(to, source, nbytes)
+        time.sleep(self.copy_s)
+        return result
 
     def _to_device(self, to: int, source: int, nbytes: int) -> int:
         self.num_to_device += 1
@@ -137,9 +144,10 @@ class SharingDriver(FakeDriver):
         memory = mmap.mmap(opened, _MEMORY_BYTES)
         os.close(opened)
         begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        self._ranges[begin] = _MEMORY_BYTES
-        self._maps.append(memory)
-        self._protect(_NONE)
+        with self._lock:
+            self._ranges[begin] = _MEMORY_BYTES
+            self._maps.append(memory)
+            self._protect(_NONE)
         self.open_now[begin + place] = pid, place
         return begin + place
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -104,6 +105,33 @@ def _every_operation(comm: hk.Communicator, which: str, backend: str) -> bool:
     return True
 
 
+def _ends_during_the_copy(comm: hk.Communicator, how: str) -> None:
+    """An operation on an array that another one writes into until this one has made its copy."""
+    comm.finalize()
+    comm = hk.init(backends="shm", timeout=30, progress="thread")
+    fake = FakeDriver()
+    hocket.memory.use_driver(fake)
+    x = DeviceArray(fake, np.full(6, float(comm.rank)))
+    prepared = comm.prepare("all_reduce", x)
+    first = comm.all_reduce(x, async_op=True)
+    fake.copy_s = 0.3  # long after which the first one is over, as the progress thread drives it
+    if how == "asynchronous":
+        comm.all_reduce(x, async_op=True).wait()
+    elif how == "blocking":
+        comm.all_reduce(x)
+    elif how == "prepared":
+        prepared()
+    else:
+        comm.all_reduce_coalesced([x, DeviceArray(fake, np.zeros(2), 1)])
+    first.wait()
+    np.testing.assert_array_equal(x.read(), np.full(6, 2.0))
+
+
+@pytest.mark.parametrize("how", ["asynchronous", "blocking", "prepared", "coalesced"])
+def test_an_operation_that_ends_while_the_next_one_copies(how: str) -> None:
+    hk.spawn(_ends_during_the_copy, 2, how, timeout=60)
+
+
 @pytest.mark.parametrize("backend", WITH_COLLECTIVES)
 @pytest.mark.parametrize("which", ["device", "dlpack"])
 def test_every_kind_of_operation(which: str, backend: str) -> None:
@@ -114,8 +142,11 @@ def test_streams_are_waited_for_as_the_interface_says(comm: hk.Communicator, dri
     x = np.ones(4, np.float32)
     for page, (fields, waited) in enumerate(
         [
-            ({}, []),  # version 3 without a stream: nothing to wait for
-            ({"stream": None}, []),
+            (
+                {},
+                [(3, 1)],
+            ),  # version 3 without a stream: what is on the default one may still fill it for other processes
+            ({"stream": None}, [(3, 1)]),
             ({"stream": 7}, [(3, 7)]),
             ({"version": 2}, [(3, None)]),  # says nothing: all streams
         ]
@@ -233,3 +264,20 @@ def test_dlpack(comm: hk.Communicator) -> None:
         comm.all_reduce(Broken())  # type: ignore[arg-type]
     with raises(hk.InvalidType, names=("x", "DLPack", "CUDA", "list")):
         comm.all_reduce([1.0])  # type: ignore[arg-type]
+
+
+def test_a_buffer_that_is_refused(comm: hk.Communicator, driver: FakeDriver) -> None:
+    """CuPy's arrays have the buffer protocol, and say through it that they are not of the host."""
+    released = memoryview(bytearray(8))
+    released.release()
+    with pytest.raises(ValueError, match="released"):
+        comm.all_reduce(released)
+    array = DeviceArray(driver, np.arange(4.0))
+
+    class OnDevice(mmap.mmap):
+        __cuda_array_interface__ = array.__cuda_array_interface__
+
+    refusing = OnDevice(-1, mmap.PAGESIZE)
+    refusing.close()
+    comm.all_reduce(refusing)
+    np.testing.assert_array_equal(array.read(), np.arange(4.0))

@@ -78,11 +78,12 @@ def init(
         policy: how a library is chosen for an operation that names none: "auto", or a `Policy`.
         timeout: seconds after which an operation, or this call, gives up.
         progress: who drives asynchronous operations: "caller" (every call into hocket does), "thread" (a native thread
-            does as well), or "auto" (a thread only where there are more processors than local ranks).
+            does as well), or "auto": as HOCKET_PROGRESS says; without it a thread only where there are more
+            processors than local ranks.
         deterministic: freeze library and algorithm (nothing is learned); the shm backend is deterministic in any case.
 
     Raises:
-        InvalidArgument: an argument has no known meaning, or HOCKET_LEARN.
+        InvalidArgument: an argument has no known meaning, or HOCKET_LEARN or HOCKET_PROGRESS.
         InvalidState: there is a world already.
         BackendUnavailable: a backend asked for by name is not there, or the job spans hosts and nothing connects them.
         BootstrapMismatch: the launcher's variables, or the ranks, contradict each other.
@@ -93,6 +94,8 @@ def init(
     wanted = _read_backends(backends)
     _check_arguments(policy, timeout, progress, deterministic)
     learns = is_learning_asked_for() and not deterministic
+    if progress == "auto":
+        progress = _told_progress()
     if _session.world is not None:
         raise InvalidState("hocket.init() was called already; use that communicator, or finalize() it first")
     world = read_world()
@@ -394,6 +397,15 @@ def _check_arguments(policy: object, timeout: float, progress: str, deterministi
         raise InvalidArgument(f"progress must be 'auto', 'caller' or 'thread', not {progress!r}")
     if not isinstance(deterministic, bool):
         raise InvalidArgument(f"deterministic must be True or False, not {deterministic!r}")
+
+
+def _told_progress() -> Literal["auto", "caller", "thread"]:
+    """Return what the environment says of who drives operations."""
+    match os.environ.get("HOCKET_PROGRESS", "") or "auto":
+        case ("auto" | "caller" | "thread") as known:
+            return known
+        case told:
+            raise InvalidArgument(f"HOCKET_PROGRESS must be 'auto', 'caller' or 'thread', not {told!r}")
 
 
 def _finalize_all() -> None:
