@@ -6,7 +6,7 @@ NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(shell find native -name '*.[ch
 
 PART ?= 1/1
 
-.PHONY: install demo test test-full test-loaded test-native test-system test-mutations test-coverage lint format bench soak wheel clean
+.PHONY: install demo test test-full test-loaded test-native test-system test-gpu test-mutations test-coverage lint format bench soak wheel clean
 .DEFAULT_GOAL := install
 
 install: $(VENV)/.native
@@ -30,11 +30,11 @@ demo: install
 	$(BIN)/python examples/mnist_ddp/demo.py
 
 test: install
-	$(BIN)/python -m pytest tests --ignore tests/native --ignore tests/system --enforce-budgets
+	$(BIN)/python -m pytest tests --ignore tests/native --ignore tests/system --ignore tests/gpu --enforce-budgets
 
 # Everything but tests/system, every rank a fresh interpreter; in pieces: PART=1/4 to PART=4/4.
 test-full: install
-	$(BIN)/python -m pytest tests --ignore tests/system --tier full --part "$(PART)"
+	$(BIN)/python -m pytest tests --ignore tests/system --ignore tests/gpu --tier full --part "$(PART)"
 
 # What communicates, beside eight busy processes, with deadlines ten times as long; it has no time limit of its own.
 COMMUNICATING := bench boot cli comm conformance examples faults keras memory mixing model openness pipeline session \
@@ -50,6 +50,10 @@ test-native: install
 test-system: install
 	$(BIN)/python -m pytest tests/system --enforce-budgets
 
+# What needs an NVIDIA GPU; with the torch that is there, CuPy, Numba and JAX.
+test-gpu: install
+	$(BIN)/python -m pytest tests/gpu --tier full
+
 # Whether the tests see 43 small bugs, put in one after the other; ONLY=id: that one; AGAIN=1: those caught before, too.
 test-mutations: install
 	$(BIN)/python -m tests.mutations.run $(if $(filter undefined,$(origin ONLY)),,--only "$(ONLY)") $(if $(AGAIN),--again)
@@ -59,7 +63,7 @@ TIER ?= quick
 test-coverage: install
 	@case "$(TIER)" in quick|full) ;; *) echo "TIER must be quick or full, not '$(TIER)'" >&2; exit 2;; esac
 	mkdir -p build/coverage && rm -f build/coverage/data*
-	$(BIN)/python -m coverage run -m pytest tests --ignore tests/native --ignore tests/system --tier $(TIER) --deadline-factor 5; \
+	$(BIN)/python -m coverage run -m pytest tests --ignore tests/native --ignore tests/system --ignore tests/gpu --tier $(TIER) --deadline-factor 5; \
 	code=$$?; $(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage report && exit $$code
 
 lint: install
@@ -93,7 +97,7 @@ bench: install
 	$(BIN)/python benchmarks/vgg.py
 
 soak: install
-	HOCKET_SOAK=1 $(BIN)/python -m pytest tests --ignore tests/system --tier full --timeout 3600
+	HOCKET_SOAK=1 $(BIN)/python -m pytest tests --ignore tests/system --ignore tests/gpu --tier full --timeout 3600
 
 # The source archive and a manylinux wheel in dist/, tried out in an environment of their own.
 wheel: install
