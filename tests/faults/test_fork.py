@@ -14,6 +14,8 @@ pytestmark = pytest.mark.timeout(60)
 @pytest.mark.parametrize("end", ["sys.exit(0)", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_forked_child(run_job: Callable[..., Any], progress: str, end: str) -> None:
     script = """
+import warnings
+warnings.filterwarnings("ignore", "This process .* is multi-threaded")  # of Python 3.12 and later
 start_together()
 comm = hk.init(timeout=10, progress=sys.argv[1])
 half = comm.split(0)

@@ -13,6 +13,7 @@ that connection, and the result goes back the same way. All of them are pipes of
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import importlib
@@ -48,7 +49,8 @@ _TORCH = ("torchgen", "functorch")
 def main(light: socket.socket, heavy: socket.socket) -> None:
     """Import what ranks need, and serve on both sockets until the other side is gone."""
     for name in _PRELOADED:
-        importlib.import_module(name)
+        with contextlib.suppress(ModuleNotFoundError):  # other releases have other parts
+            importlib.import_module(name)
     algorithms()  # a registry that is read later looks like something that a task left behind
     _build_command_line()
     own = os.getpid()
