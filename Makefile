@@ -6,7 +6,7 @@ NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(shell find native -name '*.[ch
 
 PART ?= 1/1
 
-.PHONY: install demo test test-full test-loaded test-native test-system test-gpu test-mutations test-coverage lint format bench soak wheel clean
+.PHONY: install demo test test-full test-loaded test-thread test-native test-system test-gpu test-mutations test-coverage lint format bench soak wheel clean
 .DEFAULT_GOAL := install
 
 install: $(VENV)/.native
@@ -41,6 +41,10 @@ COMMUNICATING := bench boot cli comm conformance examples faults keras memory mi
 	torch train tune
 test-loaded: install
 	$(BIN)/python -m pytest $(COMMUNICATING:%=tests/%) --busy 8 --deadline-factor 10
+
+# What communicates, with the thread that drives operations where a machine has more processors than ranks.
+test-thread: install
+	HOCKET_PROGRESS=thread $(BIN)/python -m pytest tests/comm tests/conformance tests/memory tests/session tests/torch
 
 # The native core as it is shipped, and under address and thread sanitizer.
 test-native: install
