@@ -130,10 +130,19 @@ void Array::acquire_buffer(PyObject* object, const ArrayRules& rules) {
     if (PyObject_HasAttrString(object, "__cuda_array_interface__")) return acquire_cuda_interface(object, rules);
     throw refused;
   }
-  if (!dtype_of_format(buffer_.format, &dtype_))
+  if (!dtype_of_format(buffer_.format, &dtype_)) {
+    DType swapped;
+    if (*buffer_.format == '>' && dtype_of_format(buffer_.format + 1, &swapped))
+      unsupported_dtype(rules, std::string("big-endian ") + name(swapped) + ", which astype('" + name(swapped) +
+                                   "') makes one of this machine,");
     unsupported_dtype(rules, std::string("with buffer format '") + buffer_.format + "'");
-  if (buffer_.readonly && rules.access == Access::write)
+  }
+  if (buffer_.readonly && rules.access == Access::write) {
+    if (PyObject_HasAttrString(object, "dtype") && !PyObject_HasAttrString(object, "__setitem__"))  // NumPy's scalars
+      invalid_type(rules, std::string("the result cannot be written into a scalar (") + Py_TYPE(object)->tp_name +
+                              "); pass an array without axes, as numpy.array(x) makes one");
     invalid_type(rules, "the array is read-only, but the result is written into it");
+  }
   data_ = static_cast<std::byte*>(buffer_.buf);
   nbytes_ = static_cast<size_t>(buffer_.len);
   if (is_c_contiguous(buffer_)) [[likely]]

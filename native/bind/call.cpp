@@ -215,6 +215,7 @@ PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<
               const Options& options) {
   Communicator& core = entry.core();
   PyCommunicator& communicator = entry.communicator();
+  op.is_of_object = communicator.carries_object;
   if (!options.is_internal) set_carrier(self, communicator, options, op, *arrays);
   std::vector<WorkPtr> deps = read_deps(options.deps, core);
   if (communicator.mode == PyCommunicator::Mode::prepare) [[unlikely]]

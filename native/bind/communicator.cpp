@@ -321,6 +321,7 @@ void bind_communicator(nb::module_& module) {
       .def_prop_ro("timeout", [](const PyCommunicator& self) { return self.timeout_s; })
       .def_prop_ro("_label", [](PyCommunicator& self) { return self.core().label; })
       .def_prop_ro("_closed", [](PyCommunicator& self) { return self.core().closed.load(); })
+      .def_rw("_carries_object", &PyCommunicator::carries_object)
       .def_prop_rw(
           "_check_grad", [](const PyCommunicator& self) { return self.check_grad; },
           [](PyCommunicator& self, bool value) { self.check_grad = value; })

@@ -83,8 +83,9 @@ class PyCommunicator {
   // What operations do: run; be kept for later (prepared.hpp); or be issued and waited for together.
   enum class Mode : uint8_t { run, prepare, coalesce };
   Mode mode = Mode::run;
-  nb::list coalesced;     // Work objects
-  nb::object on_failure;  // called with (communicator, exception) when an operation failed
+  bool carries_object = false;  // what is issued is part of an operation on objects
+  nb::list coalesced;           // Work objects
+  nb::object on_failure;        // called with (communicator, exception) when an operation failed
 
  private:
   Wish wish_of(PyObject* backend, bool keeps_program) const;  // under the progress lock; throws BackendUnavailable

@@ -32,6 +32,7 @@ struct Operation {
   uint32_t shares = 0;               // which version of its lane's Shares divides it; 0: none, so in halves
   bool is_in_place = false;          // it was done on shared arrays, where they are
   bool is_named = false;             // no policy has a say in it, and none learns from it
+  bool is_of_object = false;         // it carries a pickled object, or the size of one, and no array of the user's
 
   size_t count() const { return nbytes / itemsize(dtype); }
   // Bytes at `in` and at `out` of this rank; of gather and scatter those of the root.
@@ -58,8 +59,8 @@ struct Operation {
   uint64_t agreed_nbytes() const { return kind == OpKind::all_to_allv ? 0 : nbytes; }
 };
 
-// Kind, dtype, reduction, backend, root, bytes and schedule, mixed to 64 bits (decision 1). Zero is never a
-// fingerprint.
+// Kind, dtype, reduction, backend, root, bytes, schedule, and whether it is of an object, mixed to 64 bits (decision
+// 1). Zero is never a fingerprint.
 inline uint64_t fingerprint(const Operation& op) {
   const uint64_t head = static_cast<uint64_t>(op.kind) | static_cast<uint64_t>(op.dtype) << 8 |
                         (reduces(op.kind) ? static_cast<uint64_t>(op.reduce) + 1 : 0) << 16 |
@@ -67,8 +68,15 @@ inline uint64_t fingerprint(const Operation& op) {
                         static_cast<uint64_t>(static_cast<uint32_t>(op.root)) << 32;
   uint64_t h = head * 0x9E3779B97F4A7C15ull ^ op.agreed_nbytes() ^ (op.blocks ? op.blocks->agreed : 0);
   if (op.program) h ^= op.program->hash;
+  if (op.is_of_object) h = ~h;
   h = (h ^ (h >> 32)) * 0xD6E8FEB86659FD93ull;
   return (h ^ (h >> 29)) | 1;
+}
+
+// "1048576 bytes float32", "a part of an object, 8 bytes": of its pickle, or its size.
+inline std::string content_text(uint64_t nbytes, DType dtype, bool is_of_object) {
+  if (is_of_object) return "a part of an object, " + std::to_string(nbytes) + " bytes";
+  return std::to_string(nbytes) + " bytes " + name(dtype);
 }
 
 // "all_reduce(sum) of 1048576 bytes float32", "broadcast from root 2 of 8 bytes int64", "send to rank 1 ...".
@@ -81,7 +89,7 @@ inline std::string describe(const Operation& op) {
   if (op.kind == OpKind::send) text += " to rank " + std::to_string(op.root);
   if (op.kind == OpKind::recv) text += " from rank " + std::to_string(op.root);
   if (op.kind == OpKind::send || op.kind == OpKind::recv) text += " with tag " + std::to_string(op.tag);
-  text += " of " + std::to_string(op.nbytes) + " bytes " + name(op.dtype);
+  text += " of " + content_text(op.nbytes, op.dtype, op.is_of_object);
   if (!op.blocks) return text;
   const Blocks& blocks = *op.blocks;
   const uint64_t item = itemsize(op.dtype);

@@ -173,7 +173,7 @@ bool PointToPointLane::enter_ring(int peer, Outgoing& out, Transfer& transfer) {
   PipeControl& control = region_->control(channel_, rank_, peer);
   const Operation& op = transfer.op;
   const bool is_long = op.nbytes > region_->ring_message_bytes;
-  const Envelope envelope{op.nbytes, is_long ? out.last_id + 1 : 0, op.tag, op.dtype};
+  const Envelope envelope{op.nbytes, is_long ? out.last_id + 1 : 0, op.tag, op.dtype, op.is_of_object};
   const uint64_t end = out.head + bytes_in_ring(envelope);
   const auto has_room = [&] { return end + sizeof(Head) - out.tail <= region_->ring_bytes; };
   if (!has_room()) {
@@ -358,7 +358,8 @@ void PointToPointLane::go_past(int peer, Incoming& in, const Envelope& envelope)
 }
 
 bool PointToPointLane::fits(const Transfer& transfer, const Envelope& envelope) {
-  return envelope.nbytes == transfer.op.nbytes && envelope.dtype == transfer.op.dtype;
+  return envelope.nbytes == transfer.op.nbytes && envelope.dtype == transfer.op.dtype &&
+         envelope.is_of_object == transfer.op.is_of_object;
 }
 
 void PointToPointLane::accept(int peer, Incoming& in, Transfer& transfer, const Message& message) {
@@ -447,7 +448,7 @@ Error PointToPointLane::mismatch(int peer, const Transfer& transfer, const Messa
   return {ErrorCode::collective_mismatch,
           "rank " + std::to_string(rank_) + ": " + describe(transfer.op) + " at " +
               (transfer.op.site ? transfer.op.site : "?") + "; rank " + std::to_string(peer) + " sent " +
-              std::to_string(message.envelope.nbytes) + " bytes " + name(message.envelope.dtype) + " at " +
+              content_text(message.envelope.nbytes, message.envelope.dtype, message.envelope.is_of_object) + " at " +
               message.site,
           {peer}};
 }

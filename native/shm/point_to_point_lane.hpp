@@ -53,6 +53,7 @@ class PointToPointLane final : public Lane {
     uint64_t id;  // of a long message, counted per sender and receiver from 1; 0: short, the payload follows
     int32_t tag;
     DType dtype;
+    bool is_of_object;
   };
   // A message in the ring: this line, its call site as text, and what of the payload this line does not hold.
   struct alignas(kLineBytes) Head {

@@ -224,7 +224,8 @@ void Region::note_issued(const Operation& op) const {
   // A reader that sees one of the new fields sees at least the zero.
   entry.seq.store(0, std::memory_order_relaxed);
   entry.kind.store(static_cast<uint64_t>(op.kind) | static_cast<uint64_t>(op.dtype) << 8 |
-                       static_cast<uint64_t>(op.reduce) << 16 | static_cast<uint64_t>(op.backend) << 24 |
+                       static_cast<uint64_t>(op.reduce) << 16 | static_cast<uint64_t>(op.is_of_object) << 23 |
+                       static_cast<uint64_t>(op.backend) << 24 |
                        static_cast<uint64_t>(static_cast<uint32_t>(op.root)) << 32,
                    std::memory_order_release);
   entry.nbytes.store(op.nbytes, std::memory_order_release);
@@ -241,11 +242,12 @@ std::optional<std::pair<Operation, uint64_t>> Region::issued(int peer, uint64_t 
   if (entry.seq.load(std::memory_order_relaxed) != seq) return std::nullopt;  // overwritten meanwhile
   const Operation op{.kind = static_cast<OpKind>(kind & 0xff),
                      .dtype = static_cast<DType>(kind >> 8 & 0xff),
-                     .reduce = static_cast<ReduceOp>(kind >> 16 & 0xff),
+                     .reduce = static_cast<ReduceOp>(kind >> 16 & 0x7f),
                      .backend = static_cast<uint8_t>(kind >> 24 & 0xff),
                      .root = static_cast<int32_t>(kind >> 32),
                      .seq = seq,
-                     .nbytes = nbytes};
+                     .nbytes = nbytes,
+                     .is_of_object = (kind >> 23 & 1) != 0};
   return std::pair(op, its_fingerprint);
 }
 

@@ -306,6 +306,7 @@ class Communicator:
     @property
     def _closed(self) -> bool: ...
     _check_grad: bool
+    _carries_object: bool
     _on_failure: Callable[[Any, BaseException], object] | None
 
     @overload

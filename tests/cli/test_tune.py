@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pytest
 from hocket.comm.policy import LARGEST_NBYTES, Range, format_seconds
 from hocket.tune import Machine, Row, Table, load_table, save_table
 
+from ..load import BusyProcesses
 from ..naming import NO_SUCH_FILE, assert_names
 from ..tier import full
 from .command import hocket
@@ -46,6 +49,7 @@ def folder(tmp_path: Path) -> Path:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("measured")
     options = ["--ops", "all_reduce", "--sizes", "16,4KiB", "--rounds", "6"]
+    options.append("--beside-others")  # such as other tests
     return folder, hocket(folder, "tune", "run", "-n", "2", *options, "-o", "new/table.json", "--json")
 
 
@@ -72,9 +76,28 @@ def test_what_run_wrote_is_good(measured: tuple[Path, subprocess.CompletedProces
     shown = hocket(folder, "tune", "show", "new/table.json")
     assert shown.returncode == 0 and shown.stdout.count("all_reduce") == 4, shown.stderr
     checked = hocket(folder, "tune", "check", "new/table.json", "--points", "0")
-    assert checked.returncode == 0 and json.loads(ran.stdout)["hash"] in checked.stdout
+    assert checked.returncode == int(not load_table(folder / "new" / "table.json").is_judged)
+    assert json.loads(ran.stdout)["hash"] in checked.stdout
     exported = hocket(folder, "tune", "export", "new/table.json")
     assert len(list(csv.DictReader(io.StringIO(exported.stdout)))) == json.loads(ran.stdout)["rows"]
+
+
+def test_a_busy_machine(folder: Path) -> None:
+    """What was measured beside others' work is not written over what is there, and where it is, a check tells."""
+    before = (folder / "here.json").read_bytes()
+    options = ["--ops", "all_reduce", "--sizes", "16", "--rounds", "6", "-o", "here.json"]
+    with closing(BusyProcesses(2 * len(os.sched_getaffinity(0)))):
+        done = hocket(folder, "tune", "run", "-n", "2", *options)
+        assert done.returncode == 3 and done.stdout == ""
+        assert_names(done.stderr, "25%", "--beside-others")
+        assert (folder / "here.json").read_bytes() == before
+        done = hocket(folder, "tune", "run", "-n", "2", *options, "--beside-others")
+        assert done.returncode == 0, done.stderr
+    assert 0.25 < load_table(folder / "here.json").foreign_busy <= 1
+    checked = hocket(folder, "tune", "check", "here.json", "--points", "0")
+    assert checked.returncode == 1 and "NOISE" in checked.stdout
+    checked = hocket(folder, "tune", "check", "here.json", "--points", "0", "--json")
+    assert checked.returncode == 1 and json.loads(checked.stdout)["judged"] is False
 
 
 def test_merge_into_the_users_table(tmp_path: Path, measured: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -84,7 +107,7 @@ def test_merge_into_the_users_table(tmp_path: Path, measured: tuple[Path, subpro
     path = tmp_path / "cache" / "hocket" / "table.json"
     save_table(Table(machine, (kept, again)), path)
     options = ["--ops", "barrier", "--sizes", "16", "--rounds", "6", "--backends", "shm,mpi", "--merge"]
-    done = hocket(tmp_path, "tune", "run", "-n", "2", *options)
+    done = hocket(tmp_path, "tune", "run", "-n", "2", "--beside-others", *options)
     assert done.returncode == 0, done.stderr
     assert f"{path}: 3 rows, for 2 ranks, hash {load_table(path).hash}" in done.stdout
     assert_names(done.stderr, "gloo")
@@ -97,7 +120,7 @@ def test_merge_into_the_users_table(tmp_path: Path, measured: tuple[Path, subpro
 @full
 def test_merge_does_not_mix_machines(folder: Path) -> None:
     options = ["--ops", "barrier", "--rounds", "6", "--backends", "shm", "--merge", "-o", "here.json"]
-    done = hocket(folder, "tune", "run", "-n", "2", *options)
+    done = hocket(folder, "tune", "run", "-n", "2", "--beside-others", *options)
     table = load_table(folder / "here.json")
     if done.returncode == 0:  # the new rows alone
         assert {row.op for row in table.rows} == {"barrier"} and len(table.rows) == 1
@@ -172,7 +195,7 @@ def test_check(folder: Path) -> None:
         "  mpi: MPICH 5",
     ]
     done = hocket(folder, "tune", "check", "here.json", "--json", "--points", "0")
-    expected = {"path": "here.json", "rows": 5, "hash": TABLE.hash, **MACHINE.to_json(), "points": []}
+    expected = {"path": "here.json", "rows": 5, "hash": TABLE.hash, **MACHINE.to_json(), "judged": True, "points": []}
     assert json.loads(done.stdout) == expected
 
 

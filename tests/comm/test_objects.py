@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,40 @@ def test_not_to_be_pickled() -> None:
     for texts in hk.spawn(_cannot, 3, timeout=50):
         for text in texts:
             assert_names(text, "rank 1", "function", "_cannot.<locals>.bad")
+
+
+def _meets_an_array(comm: hk.Communicator, operation: str) -> None:
+    """Rank 0 has an object, rank 1 an array of as many bytes as the object's size is sent as."""
+    x, both = np.zeros(1, np.int64), np.zeros(2, np.int64)
+    calls: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        "broadcast": (lambda: comm.broadcast_object("it", 0), lambda: comm.broadcast(x, 0)),
+        "all_gather": (lambda: comm.all_gather_object("it"), lambda: comm.all_gather(both, x)),
+        "gather": (lambda: comm.gather_object("it", 0), lambda: comm.all_gather(both, x)),
+        "scatter": (lambda: comm.scatter_object(["it", "this"], 0), lambda: comm.broadcast(both, 0)),
+        "all_to_all": (lambda: comm.all_to_all_object(["it", "this"]), lambda: comm.all_to_all(both, both.copy())),
+    }
+    with raises(hk.CollectiveMismatch, names=("rank 0", "object", "rank 1", "int64")):
+        calls[operation][comm.rank]()
+    assert comm.all_gather_object(comm.rank) == [0, 1]
+
+
+@pytest.mark.parametrize("operation", ["broadcast", "all_gather", "gather", "scatter", "all_to_all"])
+def test_an_object_meets_an_array(operation: str) -> None:
+    hk.spawn(_meets_an_array, 2, operation, timeout=50)
+
+
+def _message_meets_an_array(comm: hk.Communicator, of_object: int) -> None:
+    x = np.zeros(1, np.int64)
+    if comm.rank == 0:
+        comm.send_object("it", 1) if of_object == 0 else comm.send(x, 1)
+    else:
+        with raises(hk.CollectiveMismatch, names=("rank 1", "object", "rank 0", "int64")):
+            comm.recv_object(0) if of_object == 1 else comm.recv(x, 0)
+
+
+@pytest.mark.parametrize("of_object", [0, 1])
+def test_the_message_of_an_object_meets_an_array(of_object: int) -> None:
+    hk.spawn(_message_meets_an_array, 2, of_object, timeout=50)
 
 
 def _root_cannot(comm: hk.Communicator) -> list[str]:

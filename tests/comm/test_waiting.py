@@ -71,6 +71,15 @@ def test_nothing_to_wait_for() -> None:
         hk.wait_any([])
 
 
+def test_what_is_no_operation_in_flight() -> None:
+    with hk.init(backends="shm") as comm:
+        done = comm.all_reduce(np.zeros(1), async_op=True)
+        with raises(hk.InvalidType, names=("works[1]", "None", "async_op=True")):
+            hk.wait_all([done, comm.all_reduce(np.zeros(1))])  # type: ignore[list-item]
+        with raises(hk.InvalidType, names=("works[0]", "3")):
+            hk.wait_any([3])  # type: ignore[list-item]
+
+
 def test_clock() -> None:
     begin = hk.wtime()
     time.sleep(0.01)

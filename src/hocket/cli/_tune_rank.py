@@ -14,6 +14,8 @@ from hocket.backends import backends_among
 from hocket.comm import Communicator
 from hocket.comm.policy import DefaultPolicy
 from hocket.measure import progress
+from hocket.measure.judge import MAX_FOREIGN_BUSY
+from hocket.measure.report import NOT_JUDGED
 from hocket.session import init
 from hocket.tune.policy import TablePolicy
 from hocket.tune.recheck import recheck
@@ -34,6 +36,15 @@ def main(options: dict[str, Any]) -> None:
     show = progress(f"tuning {', '.join(comm.backends)}") if comm.rank == 0 else contextlib.nullcontext()
     with show as on_round:
         table = measure_table(comm, sweep, on_round=on_round)
+    if not table.is_judged and not options["beside_others"]:
+        if comm.rank == 0:
+            print(
+                f"hocket tune: not written: others' work took {table.foreign_busy:.0%} of the CPUs' time meanwhile, at "
+                f"most {MAX_FOREIGN_BUSY:.0%} may be; measure again on a quiet machine, or with --beside-others",
+                file=sys.stderr,
+            )
+        comm.finalize()
+        sys.exit(NOT_JUDGED)
     if comm.local_rank == 0:  # each host has a table
         path = options["output"]
         if options["merge"] and os.path.exists(path):

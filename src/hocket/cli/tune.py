@@ -27,6 +27,7 @@ from hocket.cli._sizes import read_size
 from hocket.comm.policy import LARGEST_NBYTES, format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
 from hocket.measure.pictures import check_picture_path
+from hocket.measure.report import NOT_JUDGED
 from hocket.tune.draw import draw_table
 from hocket.tune.find import default_path, find_table
 from hocket.tune.recheck import Point
@@ -36,7 +37,8 @@ from hocket.tune.table import Row, Table, load_table, save_table
 _HELP = "Measure which backend is the fastest for which operation and size; hocket.init() chooses by the result."
 _RUN_HELP = """Measure every operation at every size over every backend, all of them interleaved, and write the table.
 
-Takes one to two minutes for 2 ranks. Run it on a quiet machine, with as many ranks as the programs that will use it."""
+Takes one to two minutes for 2 ranks; measure with as many ranks as the programs that will use it. The exit code is 3,
+and nothing is written, where the work of other programs took more than a quarter of the CPUs' time meanwhile."""
 _RUN_EXAMPLES = """\b
 Examples:
   hocket tune run -n 2
@@ -46,7 +48,7 @@ Examples:
 _CHECK_HELP = """Say whether a table is well-formed and of what machine it is, and time some of its choices again.
 
 Each is timed beside every library's own way and the schedules that the table or the model think well of. The exit code
-is 1 if one is clearly slower than 1.2 times the best of those."""
+is 1 if one is clearly slower than 1.2 times the best of those, or if the table was measured on a busy machine."""
 _CHECK_EXAMPLES = """\b
 Examples:
   hocket tune check
@@ -102,6 +104,9 @@ def run(
     merge: Annotated[
         bool, typer.Option("--merge", help="Keep rows of the old table that are not measured again.")
     ] = False,
+    beside_others: Annotated[
+        bool, typer.Option("--beside-others", help="Write the table also where other programs kept the machine busy.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the path and the number of rows as JSON.")] = False,
     num_nodes: NumNodes = 1,
     node_rank: NodeRank = 0,
@@ -128,11 +133,13 @@ def run(
         "sweep": sweep,
         "output": str(path.absolute()),
         "merge": merge,
+        "beside_others": beside_others,
     }
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the ranks: one thread each
     command = runner_command(["-m", "hocket.cli._tune_rank", json.dumps(options)])
     result = run_job(command, num_ranks, nodes=nodes)
-    sys.stderr.write(summarise(result))
+    if result.exit_code != NOT_JUDGED:  # of which a rank has said why
+        sys.stderr.write(summarise(result))
     if result.exit_code == 0:
         table = load_table(path)
         print(
@@ -225,9 +232,11 @@ def check(
             return exit_code
     if as_json:
         facts = {"path": loaded.path, "rows": len(loaded.rows), "hash": loaded.hash, **loaded.machine.to_json()}
-        print(json.dumps(facts | {"points": [asdict(point) for point in found]}))
-        return int(not all(point.holds for point in found))
+        print(json.dumps(facts | {"judged": loaded.is_judged, "points": [asdict(point) for point in found]}))
+        return int(not loaded.is_judged or not all(point.holds for point in found))
     print(_written(loaded))
+    if not loaded.is_judged:
+        print(f"  NOISE others' work took {loaded.foreign_busy:.0%} of the CPUs' time while it was measured")
     for name, description in loaded.machine.backends.items():
         print(f"  {name}: {description}")
     for point in found:
@@ -236,7 +245,7 @@ def check(
             f"{point.chosen} takes {point.ratio:.2f} [{point.low:.2f}, {point.high:.2f}] of the time of {point.best}, "
             f"the best of {point.num_others} others"
         )
-    return int(not all(point.holds for point in found))
+    return int(not loaded.is_judged or not all(point.holds for point in found))
 
 
 def _time_again(loaded: Table, points: int, seed: int) -> tuple[int, list[Point]]:

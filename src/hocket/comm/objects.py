@@ -7,11 +7,12 @@ rank is an error on every rank that would have received something of it, and non
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pickle
 from array import array
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from hocket import _native
 from hocket.comm.object_folds import Fold, find_fold
@@ -23,6 +24,26 @@ if TYPE_CHECKING:
     from hocket.comm.fabric import Backends, Fabric
 
 _SIZE_NBYTES = 8
+
+
+_Result = TypeVar("_Result")
+_Arguments = ParamSpec("_Arguments")
+
+
+def _of_an_object(
+    method: Callable[Concatenate[ObjectOperations, _Arguments], _Result],
+) -> Callable[Concatenate[ObjectOperations, _Arguments], _Result]:
+    """Have what a method issues say that it is of an object: it meets no operation on arrays of the same size."""
+
+    @functools.wraps(method)
+    def marked(self: ObjectOperations, *args: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+        self._carries_object = True
+        try:
+            return method(self, *args, **options)
+        finally:
+            self._carries_object = False
+
+    return marked  # type: ignore[return-value]
 
 
 class ObjectOnItsWay:
@@ -65,6 +86,7 @@ class ObjectOperations(_native.Communicator):
             backend = "shm"
         return {"async_op": True, "backend": backend, "timeout": timeout}, backend != "shm" and virtual is None
 
+    @_of_an_object
     def all_gather_object(self, obj: Any, *, backend: str | None = None, timeout: float | None = None) -> list[Any]:
         """Return the objects of all ranks, by rank.
 
@@ -77,6 +99,7 @@ class ObjectOperations(_native.Communicator):
         data, sizes = self._share_sizes(obj, sealer, how)
         return self._gather_all(data, sizes, sealer, how)
 
+    @_of_an_object
     def gather_object(
         self, obj: Any, root: int, *, backend: str | None = None, timeout: float | None = None
     ) -> list[Any] | None:
@@ -130,6 +153,7 @@ class ObjectOperations(_native.Communicator):
         gathered = self.gather_object(obj, root, backend=backend, timeout=timeout)
         return None if gathered is None else fold(gathered)
 
+    @_of_an_object
     def broadcast_object(self, obj: Any, root: int, *, backend: str | None = None, timeout: float | None = None) -> Any:
         """Return the root's object, on every rank; what the others pass is not looked at.
 
@@ -148,6 +172,7 @@ class ObjectOperations(_native.Communicator):
             return obj
         return _unpickle(received, sizes, sealer, sender=root)[0]
 
+    @_of_an_object
     def scatter_object(
         self,
         objs: Sequence[Any] | None,
@@ -180,6 +205,7 @@ class ObjectOperations(_native.Communicator):
         self.scatterv(received, given if is_root else None, counts, root, **how).wait()
         return _unpickle(received, [sizes[self.rank]], sealer, sender=root, receiver=self.rank)[0]
 
+    @_of_an_object
     def all_to_all_object(
         self, objs: Sequence[Any], *, backend: str | None = None, timeout: float | None = None
     ) -> list[Any]:
@@ -237,6 +263,7 @@ class ObjectOperations(_native.Communicator):
         """
         self.isend_object(obj, dst, tag, backend=backend, timeout=timeout).wait()
 
+    @_of_an_object
     def isend_object(
         self,
         obj: Any,
@@ -261,6 +288,7 @@ class ObjectOperations(_native.Communicator):
         header = self.isend(_int64s(1, [len(data)]), dst, tag, backend=backend, timeout=timeout)
         return ObjectOnItsWay((header, self.isend(data, dst, tag, backend=backend, timeout=timeout)))
 
+    @_of_an_object
     def recv_object(self, src: int, tag: int = 0, *, backend: str | None = None, timeout: float | None = None) -> Any:
         """Return an object that a rank sent by `send_object`.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from hocket import _native
-from hocket.errors import CommTimeout, InvalidArgument
+from hocket.errors import CommTimeout, InvalidArgument, InvalidType
 
 _LOOKS_WITHOUT_SLEEP = 1000
 _SLEEP_S = 50e-6
@@ -30,11 +30,14 @@ def wait_all(works: Iterable[Waitable], timeout: float | None = None) -> None:
     Raises:
         CommTimeout: an operation did not complete in time.
         HocketError: the error of the first operation in `works` that failed; later ones may still be in flight.
+        InvalidType: something in `works` is no operation in flight, such as the None of a call without `async_op`.
 
     Example:
         >>> works = [comm.irecv(halo, left), comm.isend(edge, right)]
         >>> hk.wait_all(works)
     """
+    works = list(works)
+    _check_works(works)
     deadline = None if timeout is None else time.monotonic() + timeout
     for work in works:
         work.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -49,6 +52,7 @@ def wait_any(works: Sequence[Waitable], timeout: float | None = None) -> int:
 
     Raises:
         InvalidArgument: `works` is empty.
+        InvalidType: as of `wait_all`.
         CommTimeout: no operation completed within `timeout` (all stay in flight), or one exceeded its own timeout.
         HocketError: the error of an operation that failed.
 
@@ -58,6 +62,7 @@ def wait_any(works: Sequence[Waitable], timeout: float | None = None) -> int:
     """
     if not works:
         raise InvalidArgument("works must hold at least one operation; an empty list has nothing to wait for")
+    _check_works(works)
     begin = time.monotonic()
     num_looks = 0
     while True:
@@ -69,6 +74,14 @@ def wait_any(works: Sequence[Waitable], timeout: float | None = None) -> int:
             raise CommTimeout(f"timed out after {timeout:g} s waiting for any of {len(works)} operations")
         if num_looks > _LOOKS_WITHOUT_SLEEP and not _native.is_virtual_rank():
             time.sleep(_SLEEP_S)
+
+
+def _check_works(works: Sequence[Waitable]) -> None:
+    for index, work in enumerate(works):
+        if work is None:
+            raise InvalidType(f"works[{index}] is None, which a call without async_op=True returns when it is over")
+        if not hasattr(work, "wait") or not hasattr(work, "test"):
+            raise InvalidType(f"works[{index}] must be an operation in flight, such as a Work, not {work!r}")
 
 
 def wtime() -> float:

@@ -78,8 +78,9 @@ class TablePolicy(Policy):
         reason = f"the fastest of those measured in {self.table.path}"
         if len(candidates) > 1 and (best := candidates[0].seconds) and (second := candidates[1].seconds):
             reason = f"{second / best:.2f} times as fast as the second in {self.table.path}"
-            if not _is_faster(rows[candidates[0].carrier], rows[candidates[1].carrier]):
-                reason = f"as fast as the second in {self.table.path}, within the noise"
+            first_row, second_row = (rows[each.carrier] for each in candidates[:2])
+            if first_row.high >= second_row.low or not _is_faster(first_row, second_row):
+                reason = f"not distinguishable from the second in {self.table.path}"
         reason = chosen.reason or reason
         if measured_size != group.size:
             reason += f"; measured between {measured_size} ranks, there are no times for {group.size}"

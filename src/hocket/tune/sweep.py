@@ -109,7 +109,8 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
             f" and {len(stage.budget.left_out) - _MOST_NAMED} more" if len(stage.budget.left_out) > _MOST_NAMED else ""
         )
         warnings.warn(f"hocket tune: not measured within {sweep.time_limit_s:g} s: {few}{more}", stacklevel=2)
-    return Table(this_machine(comm.backends, comm.num_hosts), tuple(rows.values()), fits=tuple(fits))
+    machine = this_machine(comm.backends, comm.num_hosts)
+    return Table(machine, tuple(rows.values()), fits=tuple(fits), foreign_busy=stage.foreign_busy)
 
 
 class Stage:
@@ -120,6 +121,10 @@ class Stage:
         sweep: how long a sample is, and the limit of all rounds.
         on_round: see `hocket.measure.measure`.
         arrays: that the operations work on.
+
+    Attributes:
+        foreign_busy: the largest share of all CPUs' time, 0 to 1, that others' work took in one of the measurements;
+            equal on all ranks.
     """
 
     def __init__(
@@ -131,6 +136,7 @@ class Stage:
         self._arrays = arrays or _Arrays()
         self._control = comm.dup()  # what the measurement itself says must not go over what is measured
         self._control.policy = Policy.fixed({"*": quickest(comm.backends, comm.num_hosts)})
+        self.foreign_busy = 0.0
         self.budget = Budget(sweep.time_limit_s, lambda value: max(row[0] for row in self.gather([value])))
 
     def close(self) -> None:
@@ -158,6 +164,7 @@ class Stage:
             time_limit_s=left_s,
         )
         measured = measure(team, settings, on_round=self._on_round)
+        self.foreign_busy = max(self.foreign_busy, measured.foreign_busy)
         return [
             [each.seconds[cell.contender.key] / cell.ops_per_iteration for each in measured.rounds] for cell in cells
         ]

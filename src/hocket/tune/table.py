@@ -15,6 +15,7 @@ from typing import Any
 from hocket import _native
 from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Range, join_carrier, split_carrier
 from hocket.errors import InvalidArgument, TableError
+from hocket.measure.judge import MAX_FOREIGN_BUSY
 from hocket.measure.statistics import median_interval
 from hocket.tune.fit import Fit, is_usable
 from hocket.tune.machine import Machine
@@ -108,6 +109,7 @@ class Table:
         path: the file it came from, for messages.
         fits: links fitted to messages over the backends, for what was not measured.
         rules: what follows from the rows, by operation in order of size. Where there are none, a policy makes them.
+        foreign_busy: share of all CPUs' time, 0 to 1, that others' work took while it was measured.
     """
 
     machine: Machine
@@ -115,6 +117,12 @@ class Table:
     path: str = "a table in memory"
     fits: tuple[Fit, ...] = ()
     rules: tuple[Rule, ...] = ()
+    foreign_busy: float = 0.0
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the machine was quiet enough for its times to mean something."""
+        return self.foreign_busy <= MAX_FOREIGN_BUSY
 
     @cached_property
     def ranges(self) -> Mapping[tuple[str, str, int], Sequence[Range]]:
@@ -135,7 +143,7 @@ class Table:
         """Equal for tables with equal content; ranks compare it at init."""
         fits = sorted(map(asdict, self.fits), key=repr)
         rows, rules = (sorted(map(asdict, each), key=repr) for each in (self.rows, self.rules))
-        content = json.dumps([self.machine.to_json(), rows, fits, rules], sort_keys=True)
+        content = json.dumps([self.machine.to_json(), rows, fits, rules, self.foreign_busy], sort_keys=True)
         return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
     @cached_property
@@ -162,13 +170,15 @@ class Table:
         fits = {fit.backend: fit for fit in (*self.fits, *other.fits)}
         measured = {(row.op, row.dtypes, row.num_ranks) for row in other.rows}
         rules = tuple(rule for rule in self.rules if rule.key not in measured)
-        return Table(machine, tuple(rows.values()), other.path, tuple(fits.values()), rules)
+        foreign_busy = max(self.foreign_busy, other.foreign_busy)
+        return Table(machine, tuple(rows.values()), other.path, tuple(fits.values()), rules, foreign_busy)
 
 
 def save_table(table: Table, path: str | Path) -> None:
     """Write a table, one row a line. A reader sees the old file or the new one, never a part."""
     path = Path(path)
-    head = json.dumps({"format": FORMAT, "machine": table.machine.to_json()}, indent=1)[:-2]
+    facts = {"format": FORMAT, "machine": table.machine.to_json(), "foreign_busy": table.foreign_busy}
+    head = json.dumps(facts, indent=1)[:-2]
     fits, rules, rows = (
         ",\n".join(f"  {json.dumps(each)}" for each in part)
         for part in (map(asdict, table.fits), map(_rule_as_json, table.rules), map(asdict, table.rows))
@@ -190,6 +200,9 @@ def load_table(path: str | Path) -> Table:
     machine = _read_machine(content.get("machine"), str(path))
     fits = () if is_old else _read_fits(content.get("fits"), machine, str(path))
     rules = () if is_old else _read_rules(content.get("rules", []), machine, str(path))
+    foreign_busy = content.get("foreign_busy", 0.0)  # older tables do not say
+    if not is_usable(foreign_busy) or foreign_busy > 1:
+        raise TableError(f"{path}: foreign_busy must be a share from 0 to 1, not {foreign_busy!r}")
     rows = content.get("rows")
     if not isinstance(rows, list):
         raise TableError(f"{path}: there is no list of rows")
@@ -203,7 +216,7 @@ def load_table(path: str | Path) -> Table:
         if first != line:
             raise TableError(f"{path}, line {line}: the same is said on line {first} already")
         checked.append(row)
-    return Table(machine, tuple(checked), str(path), fits, rules)
+    return Table(machine, tuple(checked), str(path), fits, rules, foreign_busy)
 
 
 def _read_fits(content: Any, machine: Machine, path: str) -> tuple[Fit, ...]:
