@@ -454,11 +454,7 @@ class Communicator:
         timeout: float | None = None,
     ) -> None: ...
     def _batch(
-        self,
-        messages: Sequence[tuple[str, Array, int, int]],
-        *,
-        backend: Backend = None,
-        timeout: float | None = None,
+        self, messages: Sequence[tuple[str, Array, int, int]], *, backend: Backend = None, timeout: float | None = None
     ) -> list[Work]: ...
     def _find_sender(self, tag: int) -> int | None: ...
     def isend(
