@@ -106,7 +106,9 @@ def members(each: type) -> Iterator[tuple[str, Any]]:
     seen = {}
     for base in reversed(each.__mro__[:-1]):
         if base.__module__.startswith("hocket") and not issubclass(each, Exception):
-            seen |= {name: value for name, value in vars(base).items() if not name.startswith("_")}
+            seen |= {
+                name: value for name, value in vars(base).items() if not name.startswith("_") and hasattr(each, name)
+            }
     for name, value in seen.items():
         documented = value.fget if isinstance(value, property) else value
         value = value.__func__ if isinstance(value, classmethod | staticmethod) else value

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import sys
+import sysconfig
 import time
 import traceback
 from collections.abc import Iterable
@@ -15,6 +19,9 @@ from hocket.whole_file import write_whole
 
 # A rank raises these because of what happened to another one.
 _CONSEQUENCES = (PeerFailure, Aborted, CommTimeout)
+_OF_OTHERS = (
+    str(Path(__file__).parents[1]), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<frozen "
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -24,8 +31,9 @@ class Report:
     Args:
         rank: the rank that failed.
         type_name: name of the exception's class.
-        message: the exception as text.
-        where: innermost place of the traceback, as "file:line in function"; empty where there is none.
+        message: the exception as text, with what Python thinks was meant.
+        where: innermost place of the traceback that is in no library, as "file:line in function"; empty where there is
+            none.
         traceback: the whole traceback as Python prints it.
         time_s: when it was caught, in seconds since the epoch.
         consequence: the exception, or one it was raised from or while handling, says that another rank failed.
@@ -55,12 +63,13 @@ def make_report(rank: int, error: BaseException, trace: TracebackType | None) ->
         trace: its traceback from the frame on that the user should see first.
     """
     frames = traceback.extract_tb(trace)
+    of_user = [frame for frame in frames if not frame.filename.startswith(_OF_OTHERS)] or frames
     return Report(
         rank=rank,
         type_name=type(error).__name__,
-        message=_text(error),
-        where=f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else "",
-        traceback="".join(traceback.format_exception(type(error), error, trace)),
+        message=_text(error) + _hint(error),
+        where=f"{of_user[-1].filename}:{of_user[-1].lineno} in {of_user[-1].name}" if frames else "",
+        traceback=_as_python_prints(error, trace),
         time_s=time.time(),
         consequence=_is_consequence(error),
     )
@@ -92,6 +101,29 @@ def _text(error: BaseException) -> str:
         return str(error)
     except Exception:
         return "<its text could not be made>"
+
+
+def _as_python_prints(error: BaseException, trace: TracebackType | None) -> str:
+    """Return the traceback with what Python thinks was meant, which before 3.12 its own hook alone puts in."""
+    text = "".join(traceback.format_exception(type(error), error, trace))
+    hint = _hint(error)
+    if not hint or hint in text:
+        return text
+    head, _, last = text.rstrip("\n").rpartition("\n")
+    return f"{head}\n{last}{hint}\n"
+
+
+def _hint(error: BaseException) -> str:
+    """Return ``. Did you mean: 'size'?`` where Python would print that."""
+    if not isinstance(error, (AttributeError, NameError)) or getattr(error, "name", None) is None:
+        return ""
+    bare = type(error)("", name=error.name, **({"obj": error.obj} if isinstance(error, AttributeError) else {}))
+    bare.__traceback__ = error.__traceback__  # of a name the hook looks at the variables of the innermost frame
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        sys.__excepthook__(type(bare), bare, bare.__traceback__)
+    _, found, meant = said.getvalue().rstrip("\n").rpartition(". Did you mean: ")
+    return found + meant if found else ""
 
 
 def _is_consequence(error: BaseException) -> bool:

@@ -19,6 +19,7 @@ from typing import Any, SupportsIndex, cast
 
 from hocket import _native
 from hocket.comm.fabric import Backends, Fabric
+from hocket.comm.foreign_names import ForeignNames
 from hocket.comm.fusion import Bucket, Fused
 from hocket.comm.leaving import leave, tell
 from hocket.comm.messages import Recv, Send
@@ -34,7 +35,7 @@ _NO_COLOR = -1
 _LARGEST_INT64 = 2**63 - 1
 
 
-class Communicator(SharingOperations):
+class Communicator(SharingOperations, ForeignNames):
     """A group of ranks with an issue order of its own.
 
     Operations work in place or write into `out`, on NumPy arrays, torch tensors on the CPU and anything else with the

@@ -1,0 +1,113 @@
+"""What is called otherwise in mpi4py and torch.distributed, or is not here: who writes a name of theirs is told ours.
+
+docs/migrate.md has the same as tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NoReturn
+
+_BLOCKING = {
+    "Allreduce": "all_reduce(x)", "Reduce": "reduce(x, root)", "Bcast": "broadcast(x, root)", "Barrier": "barrier()",
+    "Scan": "scan(x)", "Allgather": "all_gather(out, x)", "Allgatherv": "all_gatherv(out, x, counts)",
+    "Alltoall": "all_to_all(out, x)", "Alltoallv": "all_to_allv(out, x, out_counts, in_counts)",
+    "Gather": "gather(out, x, root)", "Gatherv": "gatherv(out, x, counts, root)", "Scatter": "scatter(out, x, root)",
+    "Scatterv": "scatterv(out, x, counts, root)", "Reduce_scatter_block": "reduce_scatter(out, x)",
+    "Reduce_scatter": "reduce_scatterv(out, x, counts)",
+}  # fmt: skip
+_OTHERS = {
+    "Get_rank": "rank", "Get_size": "size", "allreduce": "all_reduce(x) of an array, all_reduce_object(obj)",
+    "bcast": "broadcast(x, root) of an array, broadcast_object(obj, root)",
+    "allgather": "all_gather(out, x) of arrays, all_gather_object(obj)",
+    "alltoall": "all_to_all(out, x) of arrays, all_to_all_object(objs)", "Send": "send(x, dst, tag)",
+    "Recv": "recv(x, src, tag)", "Isend": "isend(x, dst, tag)", "Irecv": "irecv(x, src, tag)",
+    "Sendrecv": "sendrecv(x, dst, out, src)", "Isendrecv": "batch([hk.Send(x, dst), hk.Recv(y, src)])",
+    "Probe": "probe(tag)", "Iprobe": "probe(tag)", "iprobe": "probe(tag)", "Split": "split(color, key)", "Dup": "dup()",
+    "Clone": "dup()", "Idup": "dup()", "Create": "group(ranks)", "Create_group": "group(ranks)",
+    "Free": "finalize()", "free": "finalize()", "Disconnect": "finalize()", "Abort": "abort(reason)",
+    "Revoke": "abort(reason)", "Shrink": "shrink()", "Ishrink": "shrink()",
+    "Is_revoked": "barrier(), which raises Aborted",
+    "Ssend": "send(x, dst, tag)", "Issend": "isend(x, dst, tag)", "Bsend": "isend(x, dst, tag)",
+    "Ibsend": "isend(x, dst, tag)", "Rsend": "send(x, dst, tag)", "Irsend": "isend(x, dst, tag)",
+    "ssend": "send_object(obj, dst, tag)", "issend": "isend_object(obj, dst, tag)",
+    "bsend": "isend_object(obj, dst, tag)", "ibsend": "isend_object(obj, dst, tag)",
+    # torch.distributed
+    "get_rank": "rank", "get_world_size": "size", "all_gather_into_tensor": "all_gather(out, x)",
+    "all_gather_single": "all_gather(out, x)", "reduce_scatter_tensor": "reduce_scatter(out, x)",
+    "reduce_scatter_single": "reduce_scatter(out, x)", "all_to_all_single": "all_to_all(out, x)",
+    "monitored_barrier": "barrier()", "new_group": "group(ranks)", "destroy_process_group": "finalize()",
+}  # fmt: skip
+
+
+def _asynchronous(call: str) -> str:
+    return call.replace("()", "(async_op=True)") if call.endswith("()") else call.replace(")", ", async_op=True)")
+
+
+def _prepared(call: str) -> str:
+    name, _, arguments = call.partition("(")
+    return f'prepare("{name}", {arguments}' if arguments != ")" else f'prepare("{name}")'
+
+
+HERE = {
+    **_BLOCKING,
+    **_OTHERS,
+    **{f"I{name.lower()}": _asynchronous(call) for name, call in _BLOCKING.items()},
+    **{f"{name}_init": _prepared(call) for name, call in _BLOCKING.items()},
+}
+"""By a name of theirs: what is written behind ``comm.`` instead."""
+
+_GRIDS = "grids and graphs of ranks, and operations on neighbours, are not here: compute the ranks, and use batch()"
+_OTHER_WORLDS = "jobs that start or meet other jobs are not here: start all ranks together, and use split()"
+_NOTES = "communicators carry no attributes, infos or names of the user's"
+_ERRORS = "there are no error handlers: every error is an exception"
+_FAILURES = "what survivors agree on is what shrink() returns"
+_EXSCAN = "an exclusive scan is not here: scan(x), and subtract what this rank gave"
+_TYPES = "a type for each block is not here: all_to_allv of one type, or of bytes"
+_MESSAGES = "a message that is taken before it is received is not here: probe(tag), then recv"
+_PERSISTENT = "messages cannot be prepared: isend and irecv, or batch()"
+_REPLACE = "sendrecv needs an array for what is received, which is another one than what is sent"
+_HANDLES = "there is no handle of C or Fortran"
+NOT_HERE = {
+    name: reason
+    for reason, names in {
+        _GRIDS: "Cart_map Create_cart Create_dist_graph Create_dist_graph_adjacent Create_graph Graph_map Get_topology "
+        "is_topo topology Split_type",
+        _OTHER_WORLDS: "Accept Connect Create_from_group Create_intercomm Get_parent Is_inter Is_intra Join Spawn "
+        "Spawn_multiple is_inter is_intra",
+        _NOTES: "Create_keyval Delete_attr Dup_with_info Free_keyval Get_attr Get_info Get_name Idup_with_info "
+        "Set_attr Set_info Set_name info name Compare Get_group",
+        _ERRORS: "Call_errhandler Create_errhandler Get_errhandler Set_errhandler",
+        _FAILURES: "Ack_failed Agree Get_failed Iagree",
+        _EXSCAN: "Exscan Exscan_init Iexscan exscan",
+        _TYPES: "Alltoallw Alltoallw_init Ialltoallw",
+        _MESSAGES: "Improbe Mprobe improbe mprobe",
+        _PERSISTENT: "Attach_buffer Bsend_init Detach_buffer Flush_buffer Iflush_buffer Precv_init Psend_init "
+        "Recv_init Rsend_init Send_init Ssend_init",
+        _REPLACE: "Isendrecv_replace Sendrecv_replace",
+        _HANDLES: "f2py fromhandle fromint handle py2f toint",
+    }.items()
+    for name in names.split()
+}
+"""By a name of mpi4py's: why nothing stands for it."""
+
+
+class _Elsewhere:
+    """An attribute that is not there, as `hasattr` says, too."""
+
+    def __init__(self, name: str, told: str) -> None:
+        self._name, self._told = name, told
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        raise AttributeError(f"{owner.__name__!r} object has no attribute {self._name!r}; {self._told}")
+
+
+class ForeignNames:
+    """Tells our names. Not by `__getattr__`, which would make every look at an attribute slower."""
+
+    def __dir__(self) -> Iterable[str]:
+        return [name for name in super().__dir__() if name not in HERE and name not in NOT_HERE]
+
+
+for _name, _told in ({name: f"here it is comm.{call}" for name, call in HERE.items()} | NOT_HERE).items():
+    setattr(ForeignNames, _name, _Elsewhere(_name, _told))
