@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hocket.boot.report import make_report, read_reports, write_report
+from hocket.backends import backends_among
+from hocket.boot.report import Report, make_report, read_reports, write_report
 from hocket.errors import Aborted, CommTimeout, PeerFailure
+
+from ..naming import names_value
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -70,3 +75,43 @@ def test_report_survives_the_file(tmp_path: Path) -> None:
 def test_exception_without_text() -> None:
     error = raised(Unprintable())
     assert make_report(0, error, error.__traceback__).type_name == "Unprintable"
+
+
+def _of(call: Callable[[], object]) -> Report:
+    try:
+        call()
+    except Exception as error:
+        return make_report(0, error, error.__traceback__)
+    raise AssertionError("nothing was raised")
+
+
+class Sized:
+    size = 3
+
+
+def _misspelt() -> object:
+    rank_count = 3
+    return rank_count, rank_cout  # type: ignore[name-defined]  # noqa: F821
+
+
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (_misspelt, "'rank_count'"),
+        (lambda: Sized().siz, "'size'"),  # type: ignore[attr-defined]
+        (lambda: json.lods, "'loads'"),  # type: ignore[attr-defined]
+        (lambda: Sized().nothing_like_it, None),  # type: ignore[attr-defined]
+        (lambda: {}["size"], None),
+    ],
+)
+def test_what_python_thinks_was_meant(call: Callable[[], object], meant: str | None) -> None:
+    report = _of(call)
+    for text in (report.one_line, report.traceback.splitlines()[-1]):
+        assert text.count("Did you mean") == (meant is not None)
+        assert meant is None or names_value(text, meant)
+
+
+def test_where_is_the_users_line() -> None:
+    """Not that of a library which found the mistake."""
+    for call in (lambda: json.loads("{"), lambda: backends_among(["shn"])):
+        assert _of(call).where.startswith(f"{__file__}:")

@@ -96,11 +96,20 @@ def run(
         str | None,
         typer.Option(metavar="A,B", show_default=False, help="Such as 16,64KiB,1MiB; default: 16 B to 16 MiB."),
     ] = None,
-    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds of measuring everything.")] = 7,
+    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds of measuring everything, 6 or more.")] = 7,
     schedules: Annotated[
         bool, typer.Option(help="Measure schedules beside the libraries' own ways, those that a model thinks well of.")
     ] = True,
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="TABLE", show_default=False)] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="TABLE",
+            show_default=False,
+            help="Default: the user's table, by which all programs choose that name none: ~/.cache/hocket/table.json.",
+        ),
+    ] = None,
     merge: Annotated[
         bool, typer.Option("--merge", help="Keep rows of the old table that are not measured again.")
     ] = False,

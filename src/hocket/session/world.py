@@ -35,6 +35,7 @@ from hocket.errors import (
 from hocket.session.learning import is_learning_asked_for, learn_until_finalized
 from hocket.session.libraries import Libraries, agree_on_policy, bring_up
 from hocket.session.schedules import LazySchedules
+from hocket.session.variables import check_variables
 from hocket.suggestions import names_wrong_keywords
 from hocket.trace import logger, start_log, write_failure_record
 
@@ -83,7 +84,7 @@ def init(
         deterministic: freeze library and algorithm (nothing is learned); the shm backend is deterministic in any case.
 
     Raises:
-        InvalidArgument: an argument has no known meaning, or HOCKET_LEARN or HOCKET_PROGRESS.
+        InvalidArgument: an argument has no known meaning, or a variable of hocket has none.
         InvalidState: there is a world already.
         BackendUnavailable: a backend asked for by name is not there, or the job spans hosts and nothing connects them.
         BootstrapMismatch: the launcher's variables, or the ranks, contradict each other.
@@ -99,6 +100,7 @@ def init(
     if _session.world is not None:
         raise InvalidState("hocket.init() was called already; use that communicator, or finalize() it first")
     world = read_world()
+    check_variables(is_told=world.rank == 0)
     start_log(world.rank)
     job = _meet(world, wanted, timeout)
     host = job.host
