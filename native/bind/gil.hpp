@@ -60,9 +60,7 @@ class ReleasedGil final : public WaitHooks {
     state_ = PyEval_SaveThread();
     return raised;
   }
-  void stalled(const std::string& report) override {
-    std::fprintf(stderr, "hocket: %s; still waiting\n", report.c_str());
-  }
+  void stalled(const std::string& report) override { std::fprintf(stderr, "hocket: %s\n", report.c_str()); }
 
  private:
   PyThreadState* state_;

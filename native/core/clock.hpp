@@ -4,6 +4,8 @@
 #include <time.h>
 
 #include <cstdint>
+#include <cstdio>
+#include <string>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <x86intrin.h>
@@ -21,6 +23,13 @@ inline int64_t now_ns() {
 inline int64_t timeout_ns(double seconds) {
   constexpr double kForeverS = 3e9;  // a hundred years
   return static_cast<int64_t>((seconds < kForeverS ? seconds : kForeverS) * 1e9);
+}
+
+// "2.5 s".
+inline std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g s", seconds);
+  return text;
 }
 
 #if defined(__x86_64__)

@@ -9,12 +9,6 @@ namespace hocket {
 
 namespace {
 
-std::string seconds(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g s", value);
-  return text;
-}
-
 std::string at_site(const Operation& op) { return op.site ? std::string(" at ") + op.site : ""; }
 
 // A Failure belongs to its own operation only; these break the communicator as well.
@@ -373,7 +367,7 @@ void Communicator::give_up(Work& work, double waited_s) {
   size_t position;
   LaneQueue* queue = queue_of(work, &position);
   if (!queue) return;  // it finished after all
-  const Error error{ErrorCode::comm_timeout, waiting_text(work) + ": timed out after a timeout of " + seconds(waited_s),
+  const Error error{ErrorCode::comm_timeout, waiting_text(work) + ": timed out after " + seconds_text(waited_s),
                     missing(work)};
   const bool posted = position < queue->num_posted;
   const bool independent = queue->lane->depth() > 1;

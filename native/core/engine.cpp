@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "core/backoff.hpp"
 #include "core/bell.hpp"
@@ -27,6 +28,11 @@ struct WaiterCount {
   ~WaiterCount() { work.waiters.fetch_sub(1, std::memory_order_relaxed); }
   Work& work;
 };
+
+std::string still_waiting(double waited_s, double timeout_s) {
+  const std::string text = "; still waiting after " + seconds_text(waited_s);
+  return std::isinf(timeout_s) ? text + ", without a limit" : text + ", for " + seconds_text(timeout_s) + " at most";
+}
 
 thread_local bool t_is_progress_thread = false;
 
@@ -266,7 +272,7 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
         check_health();
         if (!work.finished() && waited_s >= stall_s && !work.stall_reported) {
           work.stall_reported = true;
-          report = communicator.waiting_text(work);
+          report = communicator.waiting_text(work) + still_waiting(waited_s, timeout_s);
         }
       }
       driving.end();  // code of the program may run here, or this thread may wait for the GIL
@@ -320,7 +326,7 @@ bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, Wait
       if (now >= deadline) return ready();
       if (tick && now >= stall && !stall_reported) {
         stall_reported = true;
-        report = waiting_text();
+        report = waiting_text() + still_waiting(static_cast<double>(now - begin) * 1e-9, timeout_s);
       }
     }
     moved |= attend(tick);
