@@ -105,7 +105,8 @@ nb::object ask_work(PyPrepared& prepared, const char* method, const Arguments&..
   };
   try {
     nb::object result = nb::cast(PyWork{work, prepared.communicator}).attr(method)(arguments...);
-    forget_finished();
+    // The progress thread may have ended it since: who was told that it is not over asks again.
+    if (!result.is(nb::handle(Py_False))) forget_finished();
     return result;
   } catch (...) {
     forget_finished();
