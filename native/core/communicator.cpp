@@ -367,8 +367,8 @@ void Communicator::give_up(Work& work, double waited_s) {
   size_t position;
   LaneQueue* queue = queue_of(work, &position);
   if (!queue) return;  // it finished after all
-  const Error error{ErrorCode::comm_timeout, waiting_text(work) + ": timed out after " + seconds_text(waited_s),
-                    missing(work)};
+  const Error error{ErrorCode::comm_timeout,
+                    waiting_text(work) + ": timed out after a timeout of " + seconds_text(waited_s), missing(work)};
   const bool posted = position < queue->num_posted;
   const bool independent = queue->lane->depth() > 1;
   if (independent && posted) {
