@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import hocket as hk
-from hocket.session.variables import KNOWN, SWITCHES, check_variables
+from hocket.session.variables import KNOWN, VALUES, check_variables
 
 from ..naming import assert_names, raises
 
@@ -34,12 +34,12 @@ def test_what_is_read_is_known() -> None:
     assert read and read <= set(KNOWN)
 
 
-@pytest.mark.parametrize("name", SWITCHES)
-def test_a_switch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for value in ("", "0", "1"):
+@pytest.mark.parametrize("name", VALUES)
+def test_wrong_values(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("", *VALUES[name]):
         check_variables({name: value})
     monkeypatch.setenv(name, "maybe")
-    with raises(hk.InvalidArgument, names=(name, "1", "0", "'maybe'")):
+    with raises(hk.InvalidArgument, names=(name, *VALUES[name], "'maybe'")):
         hk.init(backends="shm")
 
 

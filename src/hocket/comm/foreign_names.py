@@ -1,4 +1,4 @@
-"""What is called otherwise in mpi4py and torch.distributed, or is not here: who writes a name of theirs is told ours.
+"""Error messages for mpi4py and torch.distributed names: each says what the operation is called in hocket.
 
 docs/migrate.md has the same as tables.
 """
@@ -55,19 +55,19 @@ HERE = {
     **{f"I{name.lower()}": _asynchronous(call) for name, call in _BLOCKING.items()},
     **{f"{name}_init": _prepared(call) for name, call in _BLOCKING.items()},
 }
-"""By a name of theirs: what is written behind ``comm.`` instead."""
+"""The hocket expression, after ``comm.``, for each name."""
 
-_GRIDS = "grids and graphs of ranks, and operations on neighbours, are not here: compute the ranks, and use batch()"
-_OTHER_WORLDS = "jobs that start or meet other jobs are not here: start all ranks together, and use split()"
-_NOTES = "communicators carry no attributes, infos or names of the user's"
-_ERRORS = "there are no error handlers: every error is an exception"
-_FAILURES = "what survivors agree on is what shrink() returns"
-_EXSCAN = "an exclusive scan is not here: scan(x), and subtract what this rank gave"
-_TYPES = "a type for each block is not here: all_to_allv of one type, or of bytes"
-_MESSAGES = "a message that is taken before it is received is not here: probe(tag), then recv"
-_PERSISTENT = "messages cannot be prepared: isend and irecv, or batch()"
-_REPLACE = "sendrecv needs an array for what is received, which is another one than what is sent"
-_HANDLES = "there is no handle of C or Fortran"
+_GRIDS = "hocket has no process topologies or neighbourhood collectives; compute the ranks yourself and use batch()"
+_OTHER_WORLDS = "hocket cannot spawn or connect to other jobs; start all ranks together and use split()"
+_NOTES = "hocket communicators have no user-defined attributes, info objects or names"
+_ERRORS = "hocket has no error handlers; every error is raised as an exception"
+_FAILURES = "use shrink(), which returns a communicator of the surviving ranks"
+_EXSCAN = "hocket has no exclusive scan; call scan(x) and subtract this rank's own values"
+_TYPES = "hocket has no datatype per block; use all_to_allv with one dtype, or on bytes"
+_MESSAGES = "hocket has no matched probe; use probe(tag), then recv"
+_PERSISTENT = "hocket has no persistent messages; use isend and irecv, or batch()"
+_REPLACE = "hocket does not receive into the array being sent; use sendrecv with a second array"
+_HANDLES = "hocket communicators have no C or Fortran handles"
 NOT_HERE = {
     name: reason
     for reason, names in {
@@ -89,11 +89,11 @@ NOT_HERE = {
     }.items()
     for name in names.split()
 }
-"""By a name of mpi4py's: why nothing stands for it."""
+"""For mpi4py names that have no equivalent: the message."""
 
 
 class _Elsewhere:
-    """An attribute that is not there, as `hasattr` says, too."""
+    """An attribute that raises AttributeError, so `hasattr` is False, with a message that helps."""
 
     def __init__(self, name: str, told: str) -> None:
         self._name, self._told = name, told
@@ -103,11 +103,11 @@ class _Elsewhere:
 
 
 class ForeignNames:
-    """Tells our names. Not by `__getattr__`, which would make every look at an attribute slower."""
+    """Mixin with the messages. A `__getattr__` would slow down every attribute access, so each name is a descriptor."""
 
     def __dir__(self) -> Iterable[str]:
         return [name for name in super().__dir__() if name not in HERE and name not in NOT_HERE]
 
 
-for _name, _told in ({name: f"here it is comm.{call}" for name, call in HERE.items()} | NOT_HERE).items():
+for _name, _told in ({name: f"in hocket it is comm.{call}" for name, call in HERE.items()} | NOT_HERE).items():
     setattr(ForeignNames, _name, _Elsewhere(_name, _told))

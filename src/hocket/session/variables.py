@@ -1,4 +1,4 @@
-"""Variables of the environment that hocket reads; docs/configuration.md lists the same."""
+"""The environment variables that hocket reads; docs/configuration.md lists the same."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from hocket.errors import InvalidArgument
 from hocket.suggestions import did_you_mean
 
 SWITCHES = ("HOCKET_COMPETE", "HOCKET_INSECURE", "HOCKET_LEARN", "HOCKET_SINGLE_COPY")
+VALUES = dict.fromkeys(SWITCHES, ("0", "1")) | {"HOCKET_PROGRESS": ("auto", "caller", "thread")}
+"""The values that some variables can have; an empty variable counts as not set."""
 KNOWN = (
-    *SWITCHES, "HOCKET_BACKENDS", "HOCKET_CONTROL", "HOCKET_HOST", "HOCKET_ISA", "HOCKET_JOB", "HOCKET_LOG",
-    "HOCKET_MEASURE_ADDRESS", "HOCKET_MEASURE_JOB", "HOCKET_PROGRESS", "HOCKET_READY_FD", "HOCKET_RECORD_DIR",
+    *VALUES, "HOCKET_BACKENDS", "HOCKET_CONTROL", "HOCKET_HOST", "HOCKET_ISA", "HOCKET_JOB", "HOCKET_LOG",
+    "HOCKET_MEASURE_ADDRESS", "HOCKET_MEASURE_JOB", "HOCKET_READY_FD", "HOCKET_RECORD_DIR",
     "HOCKET_REPORT_DIR", "HOCKET_SECRET", "HOCKET_SOAK", "HOCKET_TABLE", "HOCKET_TLS_CERT", "HOCKET_TLS_KEY",
     "HOCKET_TRACEBACK",
 )  # fmt: skip
@@ -21,18 +23,18 @@ _OF_TESTS = "HOCKET_TEST_"
 
 
 def check_variables(environment: Mapping[str, str] = os.environ, *, is_told: bool = True) -> None:
-    """Look at what the environment says before anything is done by it.
+    """Check hocket's environment variables.
 
     Args:
         environment: the variables.
-        is_told: warn of a variable that hocket does not know, which is most likely misspelt.
+        is_told: whether to warn of unknown variables, which are most likely misspelt.
 
     Raises:
-        InvalidArgument: a switch is neither 0 nor 1.
+        InvalidArgument: a variable of `VALUES` has another value.
     """
-    for name in SWITCHES:
-        if environment.get(name, "") not in ("", "0", "1"):
-            raise InvalidArgument(f"{name} must be 1 or 0, not {environment[name]!r}")
+    for name, values in VALUES.items():
+        if (told := environment.get(name, "")) and told not in values:
+            raise InvalidArgument(f"{name} must be {' or '.join(values)}, not {told!r}")
     for name in environment if is_told else ():
         if name.startswith(_PREFIX) and name not in KNOWN and not name.startswith(_OF_TESTS):
-            warnings.warn(f"hocket reads no variable {name}{did_you_mean(name, KNOWN)}", stacklevel=3)
+            warnings.warn(f"hocket has no environment variable {name}{did_you_mean(name, KNOWN)}", stacklevel=3)

@@ -84,7 +84,7 @@ def init(
         deterministic: freeze library and algorithm (nothing is learned); the shm backend is deterministic in any case.
 
     Raises:
-        InvalidArgument: an argument has no known meaning, or a variable of hocket has none.
+        InvalidArgument: an argument or one of hocket's environment variables has an invalid value.
         InvalidState: there is a world already.
         BackendUnavailable: a backend asked for by name is not there, or the job spans hosts and nothing connects them.
         BootstrapMismatch: the launcher's variables, or the ranks, contradict each other.
@@ -95,8 +95,6 @@ def init(
     wanted = _read_backends(backends)
     _check_arguments(policy, timeout, progress, deterministic)
     learns = is_learning_asked_for() and not deterministic
-    if progress == "auto":
-        progress = _told_progress()
     if _session.world is not None:
         raise InvalidState("hocket.init() was called already; use that communicator, or finalize() it first")
     world = read_world()
@@ -105,7 +103,8 @@ def init(
     job = _meet(world, wanted, timeout)
     host = job.host
     communicator = _join(job, world, wanted, policy, timeout, learns)
-    if progress == "thread" or (progress == "auto" and world.local_size < host.num_cpus):
+    driver = (os.environ.get("HOCKET_PROGRESS") or "auto") if progress == "auto" else progress
+    if driver == "thread" or (driver == "auto" and world.local_size < host.num_cpus):
         _native.start_progress_thread()
     leave = communicator._on_finalize
 
@@ -399,15 +398,6 @@ def _check_arguments(policy: object, timeout: float, progress: str, deterministi
         raise InvalidArgument(f"progress must be 'auto', 'caller' or 'thread', not {progress!r}")
     if not isinstance(deterministic, bool):
         raise InvalidArgument(f"deterministic must be True or False, not {deterministic!r}")
-
-
-def _told_progress() -> Literal["auto", "caller", "thread"]:
-    """Return what the environment says of who drives operations."""
-    match os.environ.get("HOCKET_PROGRESS", "") or "auto":
-        case ("auto" | "caller" | "thread") as known:
-            return known
-        case told:
-            raise InvalidArgument(f"HOCKET_PROGRESS must be 'auto', 'caller' or 'thread', not {told!r}")
 
 
 def _finalize_all() -> None:

@@ -123,8 +123,8 @@ class Stage:
         arrays: that the operations work on.
 
     Attributes:
-        foreign_busy: the largest share of all CPUs' time, 0 to 1, that others' work took in one of the measurements;
-            equal on all ranks.
+        foreign_busy: share of all CPUs' time, 0 to 1, that other programs took during the measurements so far; equal on
+            all ranks.
     """
 
     def __init__(
@@ -137,6 +137,7 @@ class Stage:
         self._control = comm.dup()  # what the measurement itself says must not go over what is measured
         self._control.policy = Policy.fixed({"*": quickest(comm.backends, comm.num_hosts)})
         self.foreign_busy = 0.0
+        self._measured_s = 0.0
         self.budget = Budget(sweep.time_limit_s, lambda value: max(row[0] for row in self.gather([value])))
 
     def close(self) -> None:
@@ -163,8 +164,11 @@ class Stage:
             again=False,
             time_limit_s=left_s,
         )
+        began_s = time.monotonic()
         measured = measure(team, settings, on_round=self._on_round)
-        self.foreign_busy = max(self.foreign_busy, measured.foreign_busy)
+        took_s = max(row[0] for row in self.gather([time.monotonic() - began_s]))
+        self._measured_s += took_s
+        self.foreign_busy += (measured.foreign_busy - self.foreign_busy) * took_s / self._measured_s
         return [
             [each.seconds[cell.contender.key] / cell.ops_per_iteration for each in measured.rounds] for cell in cells
         ]
