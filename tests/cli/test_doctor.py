@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -32,9 +33,10 @@ def test_as_a_user_calls_it(tmp_path: Path) -> None:
 def test_a_table_that_is_missing_is_not_to_be_removed(tmp_path: Path) -> None:
     table = tmp_path / "table.json"
     done = hocket(tmp_path, "doctor", table=table)
-    (line,) = [each for each in done.stdout.splitlines() if "PROBLEM table" in each]
+    lines = done.stdout.splitlines()
+    ((line, remedy),) = [pair for pair in itertools.pairwise(lines) if "PROBLEM table" in pair[0]]
     assert_names(line, "HOCKET_TABLE", str(table))
-    assert "unset HOCKET_TABLE" in done.stdout and "remove" not in done.stdout
+    assert "unset HOCKET_TABLE" in remedy and "remove" not in remedy
 
 
 def test_a_broken_table_is_a_problem(tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ import pytest
 
 import hocket as hk
 
+from ..load import scaled
 from ..naming import Given, raises
 
 
 def _abort(comm: hk.Communicator, backend: str) -> float:
     comm.finalize()
-    comm = hk.init(backends=["shm", backend], timeout=30)
+    comm = hk.init(backends=["shm", backend], timeout=scaled(30))
     other = comm.dup()
     comm.barrier(backend=backend)
     begin = time.monotonic()

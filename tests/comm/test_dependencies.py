@@ -7,13 +7,15 @@ import pytest
 
 import hocket as hk
 
+from ..load import scaled
+
 pytestmark = pytest.mark.timeout(60)
 
 
 def _sum_of_a_sum(comm: hk.Communicator, is_last: bool) -> list[float]:
     """What comes of a slow operation is summed again; of the two to wait for, the quick one is over long before."""
     comm.finalize()
-    comm = hk.init(backends=["shm", "mpi", "gloo"], timeout=30)
+    comm = hk.init(backends=["shm", "mpi", "gloo"], timeout=scaled(30))
     found = []
     for number in range(1, 6):
         x = np.full(10, float(number))

@@ -15,6 +15,7 @@ import pytest
 import hocket as hk
 
 from ..backends import WITH_COLLECTIVES
+from ..load import scaled
 from ..naming import raises
 
 SHAPES = [(3,), (0,), (7, 5), (1,), (2000,), (64, 64), (5,)]
@@ -31,7 +32,7 @@ def _check_sums(xs: list[Any], size: int, turn: int = 0) -> None:
 
 def _coalesced(comm: hk.Communicator, backend: str) -> bool:
     comm.finalize()
-    comm = hk.init(backends=["shm", backend], timeout=30)
+    comm = hk.init(backends=["shm", backend], timeout=scaled(30))
     torch = importlib.import_module("torch")
     xs: list[Any] = _given(comm.rank, "float32")
     xs[3] = torch.full((4,), 3.0 + 10 * comm.rank)
@@ -199,7 +200,7 @@ def test_bucket_of_a_member_that_left() -> None:
 
 def _prepared(comm: hk.Communicator, backend: str) -> bool:
     comm.finalize()
-    comm = hk.init(backends=["shm", backend], timeout=30)
+    comm = hk.init(backends=["shm", backend], timeout=scaled(30))
     torch = importlib.import_module("torch")
     for x in (np.zeros(4, np.float32), np.zeros((60, 60))[:, ::3], torch.zeros(50_000)):
         operation = comm.prepare("all_reduce", x, "max", backend=backend)

@@ -14,6 +14,7 @@ from hocket.comm import objects
 from hocket.comm.object_seals import ObjectSeals, Sealer
 from hocket.errors import AuthenticationError, InvalidType, ResourceExhausted
 
+from ..load import scaled
 from ..naming import raises
 
 pytestmark = pytest.mark.timeout(120)
@@ -92,7 +93,7 @@ _WAYS = {
 def _be_harmed(comm: hk.Communicator, way: str, harm: str) -> str:
     """Rank 1 does not have the key: it stands for whoever writes to its connection."""
     comm.finalize()
-    comm = hk.init(backends=["shm", "mpi"], timeout=30)
+    comm = hk.init(backends=["shm", "mpi"], timeout=scaled(30))
     assert _WAYS[way](comm, "harmless") is not None or comm.rank == 1
     if comm.rank == 1:
         comm._object_seals._key = b"K" * 32
@@ -126,7 +127,7 @@ def _share(comm: hk.Communicator) -> list[Any]:
         return before(told)
 
     comm.finalize()
-    comm = hk.init(backends=["shm", "mpi"], timeout=30)
+    comm = hk.init(backends=["shm", "mpi"], timeout=scaled(30))
     objects._room = room  # type: ignore[assignment]
     try:
         for backend in (None, "shm", "mpi"):

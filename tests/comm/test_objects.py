@@ -10,6 +10,7 @@ import pytest
 
 import hocket as hk
 
+from ..load import scaled
 from ..naming import assert_names, names_value, raises
 
 
@@ -38,7 +39,7 @@ def _round_trips(comm: hk.Communicator) -> bool:
 
 def _over(comm: hk.Communicator, backend: str) -> bool:
     comm.finalize()
-    comm = hk.init(backends=["shm", backend], timeout=30)
+    comm = hk.init(backends=["shm", backend], timeout=scaled(30))
     objs = [{"to": each, "data": b"." * (10_000 * each)} for each in range(comm.size)]
     got = comm.all_to_all_object(objs, backend=backend)
     assert [each["to"] for each in got] == [comm.rank] * comm.size

@@ -7,6 +7,7 @@ import pytest
 
 import hocket as hk
 
+from ..load import scaled
 from ..naming import assert_names, raises
 
 SIZES = (0, 1, 1000, 20_000, 300_000)
@@ -14,7 +15,7 @@ SIZES = (0, 1, 1000, 20_000, 300_000)
 
 def _ring(comm: hk.Communicator, backends: list[str]) -> bool:
     comm.finalize()
-    comm = hk.init(backends=backends, timeout=50)
+    comm = hk.init(backends=backends, timeout=scaled(50))
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for backend in [*comm.backends, None]:
         for count in SIZES:

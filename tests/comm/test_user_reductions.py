@@ -12,6 +12,7 @@ import pytest
 
 import hocket as hk
 
+from ..load import scaled
 from ..naming import raises
 
 pytestmark = pytest.mark.own_ranks  # reductions that were registered cannot be taken back
@@ -35,7 +36,7 @@ def _values(rank: int, count: int) -> np.ndarray[Any, Any]:
 
 def _run(comm: hk.Communicator, backend: str) -> bool:
     comm.finalize()
-    comm = hk.init(backends=["shm", backend], timeout=30)
+    comm = hk.init(backends=["shm", backend], timeout=scaled(30))
     rank, size = comm.rank, comm.size
     for name, function in {"larger magnitude": _larger_magnitude, "digits": _in_place}.items():
         hk.register_reduction(name, function)

@@ -10,6 +10,7 @@ import hocket as hk
 from hocket.backends import declarations
 
 from ..backends import ALL, limit_threads
+from ..load import scaled
 from ..tier import sample
 from .cases import all_cases
 from .product import run_async, run_blocking, some_large_cases
@@ -18,7 +19,7 @@ from .product import run_async, run_blocking, some_large_cases
 def _run(shm_only: hk.Communicator, backend: str, form: str) -> Counter[str]:
     shm_only.finalize()
     limit_threads(backend)
-    comm = hk.init(backends=["shm", backend], timeout=60)
+    comm = hk.init(backends=["shm", backend], timeout=scaled(60))
     comm.policy = hk.Policy.fixed({"*": backend})
     run = run_blocking if form == "blocking" else run_async
     declared = declarations()[backend].tested

@@ -12,6 +12,7 @@ from hocket import _native
 from hocket.comm.policy import Policy
 
 from ..backends import WITH_COLLECTIVES, limit_threads, with_ranks
+from ..load import scaled
 from ..naming import assert_names, raises
 from ..tier import is_full
 
@@ -101,7 +102,7 @@ def _check_case(comm: hk.Communicator, backend: str, turn: int, nbytes: int, is_
 def _run(comm: hk.Communicator, backend: str) -> bool:
     limit_threads(backend)
     comm.finalize()
-    comm = hk.init(backends=["shm", backend], timeout=60)
+    comm = hk.init(backends=["shm", backend], timeout=scaled(60))
     for turn, nbytes in enumerate(LARGEST):
         for is_async in (False, True) if is_full() else (turn % 2 == 1,):
             _check_case(comm, backend, turn, nbytes, is_async)
@@ -246,7 +247,7 @@ def test_wrong_calls() -> None:
 
 def _choices(comm: hk.Communicator) -> list[str]:
     comm.finalize()
-    comm = hk.init(backends=["shm", "mpi"], timeout=30)
+    comm = hk.init(backends=["shm", "mpi"], timeout=scaled(30))
     comm.policy = Policy.fixed({"all_to_allv": "mpi", "all_gatherv": "mpi", "*": "shm"})
     counts = [2, 40_000]
     sends = [1, 2] if comm.rank == 0 else [50_000, 3]  # sizes of its own on every rank (rule R8)

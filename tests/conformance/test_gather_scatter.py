@@ -11,6 +11,7 @@ import hocket as hk
 from hocket import _native
 
 from ..backends import WITH_COLLECTIVES, limit_threads, with_ranks
+from ..load import scaled
 from ..naming import assert_names
 
 LIMITS = [_native.CONSTANTS[name] for name in ("inline_bytes", "eager_bytes", "least_direct_bytes")]
@@ -26,7 +27,7 @@ def _values(seed: int, nbytes: int, dtype: str) -> np.ndarray[Any, Any]:
 def _run(comm: hk.Communicator, backend: str) -> bool:
     limit_threads(backend)
     comm.finalize()
-    comm = hk.init(backends=["shm", backend], timeout=60)
+    comm = hk.init(backends=["shm", backend], timeout=scaled(60))
     rank, size = comm.rank, comm.size
     for turn, nbytes in enumerate(SIZES):
         dtype = DTYPES[turn % len(DTYPES)] if nbytes else "float32"

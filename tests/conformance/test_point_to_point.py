@@ -12,6 +12,7 @@ import hocket as hk
 from hocket import _native
 
 from ..backends import MESSAGES_ALONE
+from ..load import scaled
 from .data import DTYPES, make_items
 from .outcome import check
 
@@ -133,7 +134,7 @@ def _beside_collectives(comm: hk.Communicator) -> None:
 def _over(comm: hk.Communicator, run: Callable[[hk.Communicator], None], backend: str) -> None:
     if backend != "shm":
         comm.finalize()
-        comm = hk.init(backends=backend, timeout=40)
+        comm = hk.init(backends=backend, timeout=scaled(40))
     run(comm)
     used = {record.backend for record in comm.records() if record.op in ("send", "recv")}
     assert used <= {backend}, used

@@ -14,6 +14,7 @@ import pytest
 import hocket as hk
 
 from ..backends import WITH_COLLECTIVES, limit_threads, with_most_ranks
+from ..load import scaled
 from ..naming import raises
 
 UFUNCS = {
@@ -80,7 +81,7 @@ def _check_case(comm: hk.Communicator, backend: str, op: Any, dtype: str, count:
 def _run(comm: hk.Communicator, backend: str) -> bool:
     limit_threads(backend)
     comm.finalize()
-    comm = hk.init(backends=["shm", backend], timeout=60)
+    comm = hk.init(backends=["shm", backend], timeout=scaled(60))
     for number, (op, dtype) in enumerate(CASES):
         for count in COUNTS if number % 8 == 0 else COUNTS[1:3]:
             _check_case(comm, backend, op, dtype, count)
@@ -98,7 +99,7 @@ def _scan(comm: hk.Communicator, backend: str) -> bool:
     """scan of every other type, up to many chunks; 16-bit floats accumulate in 32 bits."""
     limit_threads(backend)
     comm.finalize()
-    comm = hk.init(backends=["shm", backend], timeout=60)
+    comm = hk.init(backends=["shm", backend], timeout=scaled(60))
     for dtype in ("float16", ml_dtypes.bfloat16, "float32", "float64", "int32"):
         for count in (0, 5, 3000, 1_500_001):
             given = [(np.arange(count) % (50 + rank)).astype(dtype) for rank in range(comm.size)]

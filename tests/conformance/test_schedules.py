@@ -18,6 +18,7 @@ from hocket.comm.policy import Policy, Range
 from hocket.sim import Link
 
 from ..backends import ALL, WITH_COLLECTIVES, limit_threads, with_most_ranks, with_ranks
+from ..load import scaled
 from ..naming import assert_names, raises
 from ..tier import full, is_full
 
@@ -31,7 +32,7 @@ def _start(comm: hk.Communicator, backend: str) -> hk.Communicator:
         return comm
     limit_threads(backend)
     comm.finalize()
-    return hk.init(backends=["shm", backend], timeout=60)
+    return hk.init(backends=["shm", backend], timeout=scaled(60))
 
 
 def _values(seed: list[int], count: int, dtype: str) -> Array:

@@ -167,9 +167,12 @@ class Jobs:
         # Ours would stay; names that other programs of this machine use come and go.
         deadline = time.monotonic() + 5
         while left := [name for name in set(os.listdir("/dev/shm")) - self._shared_memory if not _is_in_use(name)]:
-            own = [name for name in left if self._uses_open_mpi and name.startswith("sm_segment.")]
-            for name in own:  # Open MPI leaves those of ranks that were killed
-                Path("/dev/shm", name).unlink(missing_ok=True)
+            # Open MPI leaves those of ranks that were killed; UCX, which takes a name off as soon as it has made it,
+            # leaves the one of a rank, of whichever job, that was killed between the two.
+            foreign = ("ucx_shm_posix_", *(["sm_segment."] if self._uses_open_mpi else []))
+            for name in left:
+                if name.startswith(foreign):
+                    Path("/dev/shm", name).unlink(missing_ok=True)
             assert time.monotonic() < deadline, f"left in /dev/shm: {left}"
             time.sleep(0.1)
 

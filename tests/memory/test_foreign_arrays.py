@@ -16,6 +16,7 @@ import hocket as hk
 import hocket.memory
 
 from ..backends import WITH_COLLECTIVES
+from ..load import scaled
 from ..naming import raises
 from . import devices
 from .devices import DeviceArray, FakeDriver, tensor_on_device
@@ -55,7 +56,7 @@ def driver() -> Iterator[FakeDriver]:
 
 def _every_operation(comm: hk.Communicator, which: str, backend: str) -> bool:
     comm.finalize()
-    comm = hk.init(backends=["shm", backend], timeout=30)
+    comm = hk.init(backends=["shm", backend], timeout=scaled(30))
     fake = FakeDriver()
     hocket.memory.use_driver(fake)
     pages = iter(range(0, 1000, 2))
@@ -109,7 +110,7 @@ def _every_operation(comm: hk.Communicator, which: str, backend: str) -> bool:
 def _ends_during_the_copy(comm: hk.Communicator, how: str) -> None:
     """An operation on an array that another one writes into until this one has made its copy."""
     comm.finalize()
-    comm = hk.init(backends="shm", timeout=30, progress="thread")
+    comm = hk.init(backends="shm", timeout=scaled(30), progress="thread")
     fake = FakeDriver()
     hocket.memory.use_driver(fake)
     x = DeviceArray(fake, np.full(6, comm.rank + 1.0))

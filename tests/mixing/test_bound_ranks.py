@@ -9,6 +9,8 @@ import pytest
 
 import hocket as hk
 
+from ..load import scaled
+
 pytestmark = pytest.mark.timeout(90)
 COUNT = 40
 
@@ -21,7 +23,7 @@ def _start_with_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def _exchange(comm: hk.Communicator, library: str, nbytes: int, bound: tuple[bool, bool]) -> list[int]:
     """Send numbers around, half of them before the ranks are bound, or freed; return what came, in order."""
     comm.finalize()
-    comm = hk.init(backends=["shm", library], timeout=30)
+    comm = hk.init(backends=["shm", library], timeout=scaled(30))
     allowed = os.sched_getaffinity(0)
     own = {sorted(allowed)[comm.rank % len(allowed)]}
     received = np.full((COUNT, nbytes // 8), -1, np.int64)

@@ -19,6 +19,7 @@ from hocket.backends._mpi import find_library
 from hocket.boot.pmi import connect_locally, start_local_server
 from hocket.reserved_port import ReservedPort
 
+from ..load import scaled
 from ..tier import full, is_full
 
 NUM_SEEDS = 1000 if is_full() else 200
@@ -78,7 +79,7 @@ def test_plain_libraries_hang_when_waits_cross() -> None:
 def _cross(comm: hk.Communicator, seeds: range) -> int:
     comm.finalize()
     importlib.import_module("torch").set_num_threads(1)
-    comm = hk.init(backends=["gloo", "mpi"], timeout=30, progress="caller")
+    comm = hk.init(backends=["gloo", "mpi"], timeout=scaled(30), progress="caller")
     rng = random.Random(seeds[0])
     for _ in seeds:
         backends = rng.sample(["gloo", "mpi"], 2)

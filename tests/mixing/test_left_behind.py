@@ -19,6 +19,8 @@ import pytest
 import hocket as hk
 from hocket import _native
 
+from ..load import scaled
+
 pytestmark = pytest.mark.timeout(90)
 TIMEOUT_S = 20
 LOOK_S = 0.3  # what is not over by then has found no room
@@ -98,7 +100,7 @@ def _leave_behind(comm: hk.Communicator, library: str, nbytes: int, way: str, fo
     """Return whether everything was over on this rank when the answer could not have gone out."""
     comm.finalize()
     progress = "thread" if way == "thread" and comm.rank == 0 else "caller"
-    comm = hk.init(backends=["shm", library], timeout=TIMEOUT_S, progress=progress)
+    comm = hk.init(backends=["shm", library], timeout=scaled(TIMEOUT_S), progress=progress)
     small, large = np.zeros(nbytes, np.uint8), np.zeros(300_000, np.uint8)
     comm.all_reduce(small, "max", backend=library)  # connects
     may_look, answered = Path(folder) / "may-look", Path(folder) / "answered"
@@ -142,7 +144,7 @@ def test_answer_of_ucx(nbytes: int, tmp_path: Path) -> None:
 
 def _drive_in_python(comm: hk.Communicator, way: str, folder: str) -> int:
     comm.finalize()
-    comm = hk.init(backends="shm", timeout=TIMEOUT_S, progress="thread" if way == "thread" else "caller")
+    comm = hk.init(backends="shm", timeout=scaled(TIMEOUT_S), progress="thread" if way == "thread" else "caller")
     may_go, answered = Path(folder) / "may-go", Path(folder) / "answered"
     num_driven = 0
 

@@ -17,6 +17,7 @@ import pytest
 import hocket as hk
 from hocket.backends import declarations
 
+from ..load import scaled
 from ..naming import Given, assert_names
 
 pytestmark = pytest.mark.timeout(90)
@@ -50,7 +51,7 @@ def _one_library(comm: hk.Communicator, name: str, backends: Any) -> dict[str, A
     comm.finalize()
     if name == "gloo":
         importlib.import_module("torch").set_num_threads(1)
-    comm = hk.init(backends=backends, timeout=TIMEOUT_S)
+    comm = hk.init(backends=backends, timeout=scaled(TIMEOUT_S))
     child = comm.split(0)
     assert child is not None
     seen = {
@@ -110,7 +111,7 @@ def test_one_rank_alone_starts_no_library() -> None:
 def _all_that_can_be_had(comm: hk.Communicator) -> tuple[list[str], dict[str, str], set[str]]:
     comm.finalize()
     importlib.import_module("torch").set_num_threads(1)
-    comm = hk.init(timeout=TIMEOUT_S)
+    comm = hk.init(timeout=scaled(TIMEOUT_S))
     return list(comm.backends), comm.backends.left_out, {total(comm, backend=name)[1] for name in comm.backends}
 
 
@@ -123,7 +124,7 @@ def _again_and_again(comm: hk.Communicator, backends: list[list[str] | None]) ->
     seen = []
     for wanted in backends:
         comm.finalize()
-        comm = hk.init(backends=wanted, timeout=TIMEOUT_S)
+        comm = hk.init(backends=wanted, timeout=scaled(TIMEOUT_S))
         child = comm.dup()
         results = {total(each, backend=name) for each in (comm, child) for name in comm.backends}
         seen.append((list(comm.backends), results))
@@ -177,7 +178,7 @@ def test_what_a_library_would_round_goes_to_shm() -> None:
 
 def _averages_without_shm(comm: hk.Communicator) -> list[tuple[str, str]]:
     comm.finalize()
-    comm = hk.init(backends="mpi", timeout=TIMEOUT_S)
+    comm = hk.init(backends="mpi", timeout=scaled(TIMEOUT_S))
     failures = [
         attempt(lambda: comm.all_reduce(np.ones(8, np.float16), "avg")),
         attempt(lambda: comm.explain("all_reduce", 16, "float16", "avg")),
@@ -218,7 +219,12 @@ with open(f"result-{{rank}}.json", "w") as file:
 
 def run_ranks(folder: Path, before: str, timeout_s: float = 30) -> list[list[Any]]:
     """Run a job of two ranks whose script starts with `before`; return each rank's results."""
-    (folder / "script.py").write_text(_SCRIPT.format(before=before, timeout_s=timeout_s))
+    return run_script(folder, _SCRIPT.format(before=before, timeout_s=timeout_s))
+
+
+def run_script(folder: Path, script: str) -> list[list[Any]]:
+    """Run a script on two ranks; return what each has written."""
+    (folder / "script.py").write_text(script)
     done = subprocess.run(
         [sys.executable, "-c", "from hocket.cli import main; main()", "run", "-n", "2", "script.py"],
         cwd=folder,
@@ -281,3 +287,39 @@ def test_mpi_that_one_rank_cannot_load(tmp_path: Path) -> None:
         run_ranks(tmp_path, before, timeout_s=3),
         ["rank 1", "RuntimeError", "/no/such/libmpi.so"],
     )
+
+
+_START_TWICE = """
+import json, os
+import hocket as hk
+from hocket.backends import _mpi
+
+call_driving, rank = _mpi.call_driving, int(os.environ["RANK"])
+
+def call_late(what, call, timeout):
+    result = call_driving(what, call, timeout)
+    if what == "MPI_Init_thread" and rank in {late}:
+        raise hk.CommTimeout(what)
+    return result
+
+_mpi.call_driving = call_late
+results = []
+for backends in (["shm", "mpi"], ["shm", "mpi"], None):
+    try:
+        with hk.init(backends=backends, timeout={timeout_s}) as comm:
+            results.append(["no error", comm.backends.left_out["mpi"]])
+    except hk.HocketError as error:
+        results.append([type(error).__name__, str(error)])
+with open(f"result-{{rank}}.json", "w") as file:
+    json.dump(results, file)
+"""
+
+
+@pytest.mark.parametrize("late", [[0, 1], [1]])
+def test_mpi_that_took_too_long_to_start_is_not_started_again(tmp_path: Path, late: list[int]) -> None:
+    """A second MPI_Init_thread would end the process."""
+    for first, second, automatic in run_script(tmp_path, _START_TWICE.format(late=late, timeout_s=scaled(3))):
+        assert first[0] in ("CommTimeout", "BackendUnavailable")
+        assert (second[0], automatic[0]) == ("BackendUnavailable", "no error")
+        assert_names(second[1], "'mpi'", "MPI_Init_thread", str(late))
+        assert_names(automatic[1], "MPI_Init_thread", str(late))

@@ -16,6 +16,7 @@ from hocket.comm.policy import DefaultPolicy, Group
 from hocket.tune.policy import SPLITTABLE, TablePolicy
 from hocket.tune.sweep import Sweep, measure_table
 
+from ..load import scaled
 from ..naming import raises
 
 BOTH = "mpi+gloo"
@@ -23,7 +24,7 @@ BOTH = "mpi+gloo"
 
 def _start(comm: hk.Communicator) -> hk.Communicator:
     comm.finalize()
-    return hk.init(backends=["shm", "mpi", "gloo", BOTH], timeout=30)
+    return hk.init(backends=["shm", "mpi", "gloo", BOTH], timeout=scaled(30))
 
 
 class _Halves(DefaultPolicy):
@@ -146,7 +147,7 @@ def test_a_rank_that_dies(tmp_path: Path) -> None:
 
 def _two_pairs(comm: hk.Communicator) -> float:
     comm.finalize()
-    comm = hk.init(backends=["shm", "mpi", "gloo", BOTH, "gloo+mpi"], timeout=30)
+    comm = hk.init(backends=["shm", "mpi", "gloo", BOTH, "gloo+mpi"], timeout=scaled(30))
     x = np.ones(1000)
     comm.all_reduce(x, backend=BOTH)
     comm.all_reduce(x, backend="gloo+mpi")

@@ -15,6 +15,7 @@ from hocket.tune import learn, trial
 from hocket.tune.learn import Learner
 
 from ..backends import ALL
+from ..load import scaled
 from ..tier import full, is_full
 from .programs import Runner, make_communicators, random_program
 
@@ -36,7 +37,7 @@ while not select.select([sys.stdin], [], [], rng.random() * 0.3)[0]:
 def _run(comm: hk.Communicator, seeds: range, progress: str, pauses: bool, learns: bool) -> tuple[int, set[str]]:
     comm.finalize()
     importlib.import_module("torch").set_num_threads(1)
-    comm = hk.init(backends=ALL, timeout=60, progress=progress)
+    comm = hk.init(backends=ALL, timeout=scaled(60), progress=progress)
     communicators, members = make_communicators(comm)
     learners = [_make_learner(each) for each in communicators if each is not None and learns]
     runner = Runner(communicators, members, comm.rank)

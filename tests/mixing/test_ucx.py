@@ -12,6 +12,7 @@ import pytest
 import hocket as hk
 from hocket.backends import find_backends, has_collectives
 
+from ..load import scaled
 from ..naming import assert_names
 
 pytestmark = pytest.mark.timeout(90)
@@ -44,7 +45,7 @@ def total(comm: hk.Communicator, **how: Any) -> tuple[float, str, str]:
 
 def _alone(comm: hk.Communicator) -> dict[str, Any]:
     comm.finalize()
-    comm = hk.init(backends="ucx", timeout=TIMEOUT_S)
+    comm = hk.init(backends="ucx", timeout=scaled(TIMEOUT_S))
     child, x = comm.split(0), np.zeros(4, np.float32)
     assert child is not None
     blocks = np.zeros((comm.size, 4), np.float32)
@@ -87,7 +88,7 @@ def test_alone(num_ranks: int) -> None:
 
 def _beside(comm: hk.Communicator) -> tuple[Any, ...]:
     comm.finalize()
-    comm = hk.init(backends=["shm", "ucx"], timeout=TIMEOUT_S)
+    comm = hk.init(backends=["shm", "ucx"], timeout=scaled(TIMEOUT_S))
     x, out = np.arange(3.0) + comm.rank, np.zeros((comm.size, 3))
     comm.gather(out if comm.rank == 0 else None, x, 0)  # by shm
     gathered = comm.records()[-1].backend
@@ -107,7 +108,7 @@ def test_what_it_cannot_carry_goes_elsewhere() -> None:
 
 def _wrong_sizes(comm: hk.Communicator, sent: int, expected: int) -> tuple[str, str]:
     comm.finalize()
-    comm = hk.init(backends="ucx", timeout=TIMEOUT_S)
+    comm = hk.init(backends="ucx", timeout=scaled(TIMEOUT_S))
     seen = "no error", ""
     x = np.arange(5.0)
     if comm.rank == 0:
@@ -136,7 +137,7 @@ def _one_after_the_other(comm: hk.Communicator, jobs: list[list[str]]) -> list[t
     comm.finalize()
     seen = []
     for backends in jobs:
-        with hk.init(backends=backends, timeout=TIMEOUT_S) as comm:
+        with hk.init(backends=backends, timeout=scaled(TIMEOUT_S)) as comm:
             carriers = {total(comm, backend=name) for name in comm.backends}
             x = np.ones(1 << 20)
             comm.all_reduce(x, backend="ucx")
@@ -168,7 +169,7 @@ def test_with_mpi_in_any_order(jobs: list[list[str]]) -> None:
 
 def _both_at_once(comm: hk.Communicator) -> tuple[float, str]:
     comm.finalize()
-    comm = hk.init(backends=["mpi", "ucx", "mpi+ucx"], timeout=TIMEOUT_S)
+    comm = hk.init(backends=["mpi", "ucx", "mpi+ucx"], timeout=scaled(TIMEOUT_S))
     x = np.ones(100_000)
     comm.all_reduce(x, backend="mpi+ucx")
     return float(x.sum()), comm.records()[-1].algorithm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-LATE_S = 0.03
+LATE_S = 0.03 * float(os.environ.get("HOCKET_TEST_DEADLINE_FACTOR", "1"))  # on a busy machine others are late, too
 torch.set_num_threads(1)
 dist.init_process_group(sys.argv[1])
 rank, size = dist.get_rank(), dist.get_world_size()

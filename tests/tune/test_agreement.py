@@ -14,6 +14,7 @@ import pytest
 import hocket as hk
 from hocket.tune import ModelPolicy, Row, Table, TablePolicy, save_table, this_machine
 
+from ..load import scaled
 from ..naming import Given, assert_names
 from .tables import row
 
@@ -50,7 +51,7 @@ def start_with(comm: hk.Communicator, path: Path | None, **options: Any) -> hk.C
         os.environ["HOCKET_TABLE"] = str(path)
     else:
         os.environ.pop("HOCKET_TABLE", None)
-    return hk.init(timeout=TIMEOUT_S, **options)
+    return hk.init(timeout=scaled(TIMEOUT_S), **options)
 
 
 Write = Callable[[Path, int, dict[str, str]], object]

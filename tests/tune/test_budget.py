@@ -14,6 +14,7 @@ from hocket.tune.contest import Contest
 from hocket.tune.fit import Fit
 from hocket.tune.sweep import Sweep, measure_table
 
+from ..load import scaled
 from ..naming import assert_names
 
 pytestmark = pytest.mark.timeout(120)
@@ -45,7 +46,7 @@ def test_all_ranks_see_the_clock_that_is_furthest() -> None:
 
 def _measure(comm: hk.Communicator, limit_s: float) -> tuple[Table, list[str]]:
     comm.finalize()
-    comm = hk.init(backends=["shm", "mpi"], timeout=60)
+    comm = hk.init(backends=["shm", "mpi"], timeout=scaled(60))
     sizes = (16, 4096, 1 << 20, 16 << 20, 64 << 20)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

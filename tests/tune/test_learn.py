@@ -18,6 +18,7 @@ from hocket.tune.learn import Learner
 from hocket.tune.model import ModelPolicy
 from hocket.tune.window import Kind, Window
 
+from ..load import scaled
 from ..naming import assert_names, raises
 from ..tier import sample
 
@@ -37,7 +38,7 @@ def _wrong_table(comm: hk.Communicator, order: tuple[str, ...] = ("gloo", "mpi",
 
 def _with_backends(names: list[str], comm: hk.Communicator, body: Callable[..., Any], *arguments: Any) -> Any:
     comm.finalize()
-    with hk.init(backends=names, timeout=60) as again:
+    with hk.init(backends=names, timeout=scaled(60)) as again:
         return body(again, *arguments)
 
 

@@ -12,6 +12,7 @@ from hocket.errors import InvalidArgument
 from hocket.tune import Table, TablePolicy, this_machine
 from hocket.tune.sweep import SIZES, Sweep, measure_table
 
+from ..load import scaled
 from ..naming import raises
 
 pytestmark = pytest.mark.timeout(90)
@@ -23,7 +24,7 @@ SWEEP = Sweep(
 
 def _measure(comm: hk.Communicator) -> tuple[Table, bool, list[tuple[int, int]], list[str]]:
     comm.finalize()
-    comm = hk.init(backends=["shm", "mpi"], timeout=60)
+    comm = hk.init(backends=["shm", "mpi"], timeout=scaled(60))
     rounds: list[tuple[int, int]] = []
     table = measure_table(comm, SWEEP, on_round=lambda done, wanted, state: rounds.append((done, wanted)))
     used = sorted({record.backend for record in comm.records()})
@@ -53,7 +54,7 @@ def test_tiny_sweep() -> None:
 
 def _measure_schedules(comm: hk.Communicator) -> Table:
     comm.finalize()
-    comm = hk.init(backends=["shm", "mpi"], timeout=60)
+    comm = hk.init(backends=["shm", "mpi"], timeout=scaled(60))
     sweep = Sweep(("all_reduce", "broadcast"), (4096, 65536), busy_sizes=(), rounds=6, min_sample_s=0.0005)
     return measure_table(comm, sweep)
 
@@ -75,7 +76,7 @@ def test_schedules_are_measured_beside_the_libraries() -> None:
 
 def _measure_messages(comm: hk.Communicator) -> tuple[Table, str, str]:
     comm.finalize()
-    comm = hk.init(backends=["shm", "ucx"], timeout=60)
+    comm = hk.init(backends=["shm", "ucx"], timeout=scaled(60))
     sweep = Sweep(("barrier", "all_reduce", "gather", "send"), (16, 4096), busy_sizes=(4096,), rounds=6,
                   min_sample_s=0.0005)  # fmt: skip
     table = measure_table(comm, sweep)

@@ -66,6 +66,9 @@ class Started:
 
 
 _started: dict[str, Started] = {}
+_unfinished: set[str] = (
+    set()
+)  # families whose MPI_Init_thread did not return in time; another call would end the process
 
 
 def is_under_open_mpi() -> bool:
@@ -124,7 +127,15 @@ def start(family: str, job: Job) -> Started:
     """
     ours, program = _started.get(family), _module_of(family)
     is_up = program is not None and program.Is_initialized()
-    states = job.exchange("ours" if ours is not None else "up" if is_up else "")
+    states = job.exchange(
+        "unfinished" if family in _unfinished else "ours" if ours is not None else "up" if is_up else ""
+    )
+    if "unfinished" in states:
+        ranks = [rank for rank, state in enumerate(states) if state == "unfinished"]
+        raise BackendUnavailable(
+            f"MPI_Init_thread timed out in an earlier init() on ranks {ranks}, and a process can start MPI only once; "
+            "start these ranks again"
+        )
     if len(set(states)) > 1:
         up = [rank for rank, state in enumerate(states) if state]
         raise BackendUnavailable(
@@ -162,6 +173,9 @@ def _start(family: str, job: Job) -> Started:
             lambda: library.MPI_Init_thread(None, None, mpi.THREAD_MULTIPLE, ctypes.byref(provided)),
             job.timeout,
         )
+    except CommTimeout:
+        _unfinished.add(family)
+        raise
     finally:
         for name in variables:  # programs that this rank starts must not join the job
             os.environ.pop(name, None)
