@@ -238,6 +238,7 @@ CASES: dict[str, dict[str, Any]] = {
     "lambdas": {"callbacks": lambdas},
     "setting": {"make": penalized, "callbacks": Setting},
     "halving": {"callbacks": Halving, "options": {"strategy": "data"}},
+    "halving in a pipeline": {"callbacks": Halving},
     "plateau": {"callbacks": lambda: keras.callbacks.ReduceLROnPlateau("loss", patience=0, min_delta=9.0)},
     "swapped": {
         "optimizer": lambda: sgd(use_ema=True, ema_momentum=0.5),
@@ -408,7 +409,6 @@ def like_keras(comm: Communicator, folder: Path) -> dict[str, Any]:
         ),
         "stateful": refusal(lambda: trained(stateful, sgd(), "mse", (x, y))),
         "freezing": refusal(lambda: trained(chain, sgd(), "mse", (x, y), callbacks=[Freezing()], epochs=2)),
-        "halving": refusal(lambda: trained(chain, sgd(), "mse", (x, y), callbacks=Halving())),
         "compiling": refusal(lambda: trained(chain, sgd(), "mse", (x, y), callbacks=[Compiling()], epochs=2)),
         "seed": refusal(lambda: trained(chain, sgd(), "mse", (x, y), seed=comm.rank)),
         "weighing": refusal(lambda: trained(chain, sgd(), "mse", (x, y), weigh="a")),

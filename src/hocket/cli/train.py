@@ -56,9 +56,10 @@ def train(
     layers_per_partition: Annotated[
         str | None, typer.Option(metavar="A,B", show_default=False, help="How many layers each stage has.")
     ] = None,
-    balance: Annotated[str, typer.Option(metavar="B", help="Stages are alike in params, flops, or profile.")] = (
-        "params"
-    ),
+    balance: Annotated[
+        str,
+        typer.Option(metavar="B", help="Stages are alike in params, flops, or profile; auto: profile, if it can be."),
+    ] = "auto",
     batch_size: Annotated[int, typer.Option(metavar="N", help="Samples of a step, over all replicas.")] = 32,
     epochs: Annotated[int, typer.Option(metavar="N")] = 1,
     steps: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Stop after so many.")] = None,

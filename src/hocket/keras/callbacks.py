@@ -8,47 +8,53 @@ from typing import Any
 import keras
 import torch
 
-from hocket.errors import InvalidArgument, InvalidModel
+from hocket.errors import InvalidModel
+from hocket.keras.meter import KerasMeter
 from hocket.keras.settings import Setting, Settings
+from hocket.keras.stage import KerasStage
 from hocket.keras.update import KerasUpdate
+from hocket.keras.watching import watching
 from hocket.train import Callback, Trainer
-from hocket.train.on_rank_0 import on_rank_0
+from hocket.train.on_rank_0 import Ask, on_rank_0, on_rank_0_asking
+
+_OF_MODEL = ("stop_training", "stop_evaluating", "_initial_epoch")  # what a callback tells a training by
 
 
 class KerasCallbacks(Callback):
-    """Runs Keras callbacks on rank 0, with the whole model as it is at the end of an epoch, and tells the other ranks
-    what they changed: the learning rate and other numbers that layers and the optimizer are set to,
-    `model.stop_training`, numbers in `logs`, and variables. At the end every rank has the whole model, callbacks or
-    none.
+    """Runs Keras callbacks on rank 0, and tells the other ranks what they changed: the learning rate and other numbers
+    that layers and the optimizer are set to, `model.stop_training`, numbers in `logs`, and variables. At the end every
+    rank has the whole model, callbacks or none.
+
+    The whole model is there at the end of an epoch. Within one, where ranks have parts, all of them are sent there as
+    soon as a callback looks at a variable that is not of rank 0's part: one that sets the learning rate costs nothing.
 
     Args:
         callbacks: of the user.
         model: that is trained.
         update: of its optimizer.
+        meter: of its metrics, which a callback that evaluates leaves as they are.
         parameters: epochs, steps and the like, as Keras has them.
-
-    Raises:
-        InvalidArgument: one wants the weights in the middle of an epoch.
     """
 
     sees_parts = True  # as in Keras
 
     def __init__(
-        self, callbacks: Sequence[keras.callbacks.Callback], model: Any, update: KerasUpdate, parameters: dict[str, Any]
+        self,
+        callbacks: Sequence[keras.callbacks.Callback],
+        model: Any,
+        update: KerasUpdate,
+        meter: KerasMeter,
+        parameters: dict[str, Any],
     ) -> None:
-        for each in callbacks:
-            if getattr(each, "save_freq", "epoch") != "epoch":
-                raise InvalidArgument(
-                    f"{type(each).__name__} saves every {each.save_freq} batches; the whole model is at hand after "
-                    'epochs: save_freq="epoch"'
-                )
         self._given = list(callbacks)
         self._at_batch_begin = self._has("on_train_batch_begin", "on_batch_begin")
         self._at_batch_end = self._has("on_train_batch_end", "on_batch_end")
         self._at_epoch_begin = self._has("on_epoch_begin")
         self._at_test_begin, self._at_test_end = self._has("on_test_begin"), self._has("on_test_end")
+        self._at_test_batch_begin = self._has("on_test_batch_begin")
+        self._at_test_batch_end = self._has("on_test_batch_end")
         self._list: keras.callbacks.CallbackList | None = None
-        self._model, self._update, self._parameters = model, update, parameters
+        self._model, self._update, self._meter, self._parameters = model, update, meter, parameters
         self._settings = Settings(model)
         self._last = _Last()
         self._logs: dict[str, Any] = {}
@@ -81,14 +87,28 @@ class KerasCallbacks(Callback):
     def on_batch_end(self, trainer: Trainer, step: int, logs: Mapping[str, float]) -> None:
         """Hand it on."""
         if self._at_batch_end:
-            self._hand_on(trainer, "on_train_batch_end", trainer.num_batches - 1, dict(logs))
+            running = trainer.running(trainer.totals)
+            self._hand_on(trainer, "on_train_batch_end", trainer.num_batches - 1, running)
         trainer.is_stopping = trainer.stop_training
 
     def on_test_begin(self, trainer: Trainer) -> None:
         """Hand it on, with the whole model."""
+        if self._given:
+            self._model.stop_evaluating = False
         if self._at_test_begin:
             self._collect(trainer)
             self._hand_on(trainer, "on_test_begin", has_whole=True)
+
+    def on_test_batch_begin(self, trainer: Trainer, number: int) -> None:
+        """Hand it on."""
+        if self._at_test_batch_begin:
+            self._hand_on(trainer, "on_test_batch_begin", number)
+
+    def on_test_batch_end(self, trainer: Trainer, number: int, totals: Mapping[str, tuple[float, float]]) -> None:
+        """Hand it on."""
+        if self._at_test_batch_end:
+            self._hand_on(trainer, "on_test_batch_end", number, trainer.running(totals))
+            trainer.stop_evaluating = bool(getattr(self._model, "stop_evaluating", False))
 
     def on_test_end(self, trainer: Trainer, logs: Mapping[str, float]) -> None:
         """Hand it on, with the whole model."""
@@ -130,17 +150,25 @@ class KerasCallbacks(Callback):
         """
         if not self._given:
             return {}
-        has_whole = has_whole or len(trainer.executor.trained_stages()) == trainer.executor.split.num_stages
 
-        def call() -> tuple[dict[str, Any], list[Setting], list[int], dict[str, Any]]:
+        def call(ask: Ask) -> tuple[dict[str, Any], list[Setting], list[int], dict[str, Any]]:
             self._settings.remember()
             versions = self._versions()
-            getattr(self._list, name)(*arguments)
-            of_model = {key: getattr(self._model, key) for key in ("stop_training", "_initial_epoch")}
-            settings, written = self._settings.changed(), self._written(versions, has_whole)
+
+            def ask_for_whole() -> None:
+                before = self._versions()
+                ask()
+                pairs = zip(versions, before, self._versions(), strict=True)
+                versions[:] = [now if then == first else first for first, then, now in pairs]  # but what was written
+
+            absent = [] if has_whole else self._absent(trainer)
+            with self._meter.kept(), watching(absent, ask_for_whole):
+                getattr(self._list, name)(*arguments)
+            of_model = {key: getattr(self._model, key, False) for key in _OF_MODEL}
+            settings, written = self._settings.changed(), self._written(versions)
             return of_model, settings, written, self._last.added_to(*arguments)
 
-        of_model, settings, changed, added = on_rank_0(trainer.comm, call)
+        of_model, settings, changed, added = on_rank_0_asking(trainer.comm, call, lambda: self._collect(trainer))
         for key, value in of_model.items():
             setattr(self._model, key, value)
         trainer.stop_training = bool(self._model.stop_training)
@@ -152,25 +180,32 @@ class KerasCallbacks(Callback):
                 trainer.comm.broadcast(variables[place].value.detach(), 0)
         return added
 
-    def _written(self, versions: list[tuple[int, int]], has_whole: bool) -> list[int]:
+    def _absent(self, trainer: Trainer) -> list[torch.Tensor]:
+        """The variables that rank 0 has not as they are now, in the middle of an epoch."""
+        executor, own = trainer.executor, set()
+        for number in executor.trained_stages():
+            stage = executor.split.stages[number]
+            assert isinstance(stage, KerasStage)
+            trained = {id(value) for value in stage.parameters().values()}
+            is_only = len(set(executor.holders(number))) == 1  # otherwise running statistics differ
+            own |= {id(each) for each in stage.variables if is_only or id(each.value) in trained}
+        everywhere = self._update.known_everywhere()
+        of_model = [each for each in self._model.variables if id(each) not in own]
+        of_optimizer = (
+            [each for each in self._update.optimizer.variables if id(each) not in everywhere] if of_model else []
+        )
+        return [each.value for each in (*of_model, *of_optimizer)]
+
+    def _written(self, versions: list[tuple[int, int]]) -> list[int]:
         """Places of the variables that have been written to since.
 
         Raises:
             InvalidModel: the other ranks could not be given them.
         """
-        variables, now = self._variables(), self._versions()
+        now = self._versions()
         if len(now) != len(versions):
             raise InvalidModel("a callback has given the model or the optimizer other variables than it had")
-        places = [place for place, version in enumerate(now) if version != versions[place]]
-        optimizer = self._update.optimizer
-        known = {id(optimizer._learning_rate), id(optimizer._iterations)}  # on every rank, at any time
-        partial = [variables[place] for place in places if id(variables[place]) not in known]
-        if partial and not has_whole:
-            raise InvalidModel(
-                f"a callback has written to {partial[0].path!r} within an epoch, when a rank has a part of the model "
-                "alone: do so at the end of epochs"
-            )
-        return places
+        return [place for place, version in enumerate(now) if version != versions[place]]
 
     def _variables(self) -> list[Any]:
         return [*self._model.variables, *self._update.optimizer.variables]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import keras
-import torch
 
 from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, InvalidModel, InvalidType
 from hocket.keras.callbacks import KerasCallbacks
+from hocket.keras.counters import Counters
+from hocket.keras.feeding import data_of, feed, portions_of, split_off
+from hocket.keras.first_batch import checker_of
 from hocket.keras.graph import graph_of_keras
 from hocket.keras.losses import loss_of, weighing_of
 from hocket.keras.meter import KerasMeter
@@ -30,15 +32,17 @@ from hocket.train import (
     first_inputs,
     run_epochs,
     settle,
-    sources_of,
 )
-from hocket.train.checks import check_alike, check_callbacks, check_count
+from hocket.train.checks import check_alike, check_callbacks, check_count, check_seed
 
 
 def fit(
     model: keras.Model,
-    data: Any,
+    x: Any = None,
+    y: Any = None,
     *,
+    sample_weight: Any = None,
+    class_weight: Mapping[int, float] | None = None,
     strategy: str = "model",
     num_partitions: int | None = None,
     num_replicas: int | None = None,
@@ -48,11 +52,16 @@ def fit(
     layers_per_partition: Sequence[int] | None = None,
     balance: str | Sequence[float] = "params",
     limit_nbytes: float | None = None,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     epochs: int = 1,
     max_steps: int | None = None,
     initial_epoch: int = 0,
+    steps_per_epoch: int | None = None,
     validation_data: Any = None,
+    validation_split: float = 0.0,
+    validation_batch_size: int | None = None,
+    validation_steps: int | None = None,
+    validation_freq: int | Sequence[int] = 1,
     callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] | None = (),
     weigh: Callable[[Any, Any], float] | None = None,
     shuffle: bool = True,
@@ -63,7 +72,7 @@ def fit(
     comm: Communicator | None = None,
     timeout: float | None = None,
     picture: str | Path | None = None,
-    verbose: bool = True,
+    verbose: bool | int | str = "auto",
 ) -> keras.callbacks.History:
     """Train a compiled model as `model.fit` does, split over ranks; called by all ranks of a job alike. Every rank has
     the whole trained model at the end.
@@ -75,31 +84,35 @@ def fit(
     Args:
         model: Functional or Sequential, on the torch backend, compiled; the same on every rank, which all begin with
             the weights of rank 0.
-        data: (x, y) or (x, y, sample_weight) of arrays; or what else `hocket.train.source_of` takes.
+        x: what the model takes: an array, a list of them, or a dictionary by name; with `y`, or as (x, y) or
+            (x, y, sample_weight). Or a `keras.utils.PyDataset`, a generator, a `torch.utils.data.DataLoader`, a tf.data
+            or grain dataset, which rank 0 reads by Keras' own iterator; or what else `hocket.train.source_of` takes.
+        y, sample_weight, class_weight: as of `model.fit`.
         strategy: "data", "model", "hybrid" or "auto", as of `hocket.train.fit`.
         num_partitions, num_replicas: how the ranks are used; what is not given follows from the strategy.
         schedule, schedule_options, num_micro_batches: of a pipeline, as of `hocket.train.fit`.
         layers_per_partition: how many operations each stage has; otherwise they are alike in `balance`.
         balance, limit_nbytes: as of `hocket.train.fit`.
-        batch_size: samples of a step, over all replicas.
-        epochs, initial_epoch: as of `model.fit`.
+        batch_size: samples of a step, over all replicas; None: 32.
+        epochs, initial_epoch, steps_per_epoch: as of `model.fit`.
         max_steps: of this call, after which it ends, whatever the epoch.
-        validation_data: as `data`; evaluated after every epoch.
-        callbacks: Keras callbacks; run on rank 0.
+        validation_data: (x, y) or (x, y, sample_weight), or what else `x` may be; evaluated after every epoch.
+        validation_split, validation_batch_size, validation_steps, validation_freq: as of `model.fit`.
+        callbacks: Keras callbacks; run on rank 0, with the whole model: see `KerasCallbacks`.
         weigh: of y and sample_weight (or None), how many items the mean in the loss is over, where that is not samples
             or their weights: where outputs are masked.
         shuffle, drop_last: of the samples of an epoch.
         exact, recompute, seed, timeout, picture: as of `hocket.train.fit`.
         comm: of all ranks; None: the job's, which is joined and left.
-        verbose: show progress, on rank 0.
+        verbose: show progress, on rank 0; 0 or False: not.
 
     Returns:
-        What `model.fit` returns, the same on every rank; also `plan`, what the ranks did, in words, and
-        `left_to_keras`, which operations Keras ran every time, and why.
+        What `model.fit` returns, the same on every rank; also `plan`, what the ranks did, in words, `samples_per_s` of
+        every epoch, and `left_to_keras`, which operations Keras ran every time, and why.
 
     Raises:
         InvalidModel: the model has no graph, is not compiled, or has a training step of its own, or a loss that does
-            not follow from those of micro-batches.
+            not follow from those of micro-batches, which is tried on the first batch.
         InvalidArgument: something else cannot work; both are raised on every rank, before anything is sent.
         CommTimeout, PeerFailure: a rank hangs, or has died; names it and what was waited for.
     """
@@ -107,12 +120,27 @@ def fit(
     check_compiled(model)
     if weigh is not None and not callable(weigh):
         raise InvalidType(f"weigh is a function of y and sample_weight, not {weigh!r}")
-    weighing = weighing_of(model, weigh)
+    batch_size = 32 if batch_size is None else batch_size
     callbacks = keras.tree.flatten(() if callbacks is None else callbacks)
     check_callbacks(callbacks, keras.callbacks.Callback)
     for name, value in (("epochs", epochs), ("initial_epoch", initial_epoch), ("max_steps", max_steps)):
         if value is not None:
             check_count(name, value, 0)
+    for name, value in (
+        ("steps_per_epoch", steps_per_epoch),
+        ("validation_steps", validation_steps),
+        ("validation_batch_size", validation_batch_size),
+        ("batch_size", batch_size),
+    ):
+        if value is not None:
+            check_count(name, value)
+    check_seed(seed)
+    validates = _when(validation_freq)
+    data = data_of(x, y, sample_weight, class_weight)
+    validation = None if validation_data is None else data_of(validation_data, None, None, None)
+    if validation_split and validation is None:
+        data, validation = split_off(data, validation_split)
+    shows = verbose not in (0, False)
     if not model.trainable_variables:  # which is no error in Keras either
         warnings.warn(f"model {model.name!r} has no trainable weights: nothing is trained", stacklevel=2)
     with ExitStack() as stack:
@@ -124,19 +152,39 @@ def fit(
             initial_epoch=initial_epoch,
             max_steps=max_steps,
             optimizer=type(model.optimizer).__name__,
-            callbacks=len(callbacks),
+            callbacks=[type(each).__name__ for each in callbacks],
+            seed=seed,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            steps_per_epoch=steps_per_epoch,
+            validates=(validation is not None, validation_steps, validation_batch_size, repr(validation_freq)),
             exact=exact,
             draws=picture is not None,
         )
-        source, validation = sources_of(
-            _with_weights(data),
-            None if validation_data is None else _with_weights(validation_data),
+        source = feed(
+            data,
             comm,
             batch_size=batch_size,
             shuffle=shuffle,
+            steps=steps_per_epoch,
+            class_weight=class_weight,
+            begins_anew=False,
             seed=seed,
             drop_last=drop_last,
         )
+        if validation is not None:
+            validation = feed(
+                validation,
+                comm,
+                batch_size=validation_batch_size or batch_size,
+                shuffle=False,
+                seed=seed,
+                drop_last=False,
+                steps=validation_steps,
+                class_weight=None,
+                begins_anew=True,
+            )
         wanted = Wanted(
             batch_size,
             strategy,
@@ -152,26 +200,40 @@ def fit(
         )
         if picture is not None:
             check_picture_path(Path(picture))
-        plan = settle(wanted, graph, source, comm, verbose and comm.rank == 0)
+        shows = shows and comm.rank == 0
+        plan = settle(wanted, graph, source, comm, shows)
         check_what_is_written(model, plan.schedule.num_micro_batches)
+        num_micro_batches = plan.arrangement.num_replicas * plan.schedule.num_micro_batches
+        weighing = weighing_of(model, weigh, num_micro_batches)
         executor = stack.enter_context(
             PipelineExecutor(plan.schedule, plan.split, comm, loss_of(model), exact=exact, seed=seed, timeout=timeout)
         )
         update = KerasUpdate(model.optimizer, model.trainable_variables, executor)
-        parameters = {"epochs": epochs, "verbose": 0, "steps": source.num_batches}
+        meter, counters = KerasMeter(model, executor), Counters(model)
+        parameters = {"epochs": epochs, "verbose": 0, "steps": steps_per_epoch or source.num_batches}
         trainer = Trainer(
             executor,
             update,
             **weighing._asdict(),
-            meter=KerasMeter(model, executor),
+            meter=meter,
             counts_samples=True,
-            callbacks=[KerasCallbacks(callbacks, model, update, parameters)],
+            callbacks=[KerasCallbacks(callbacks, model, update, meter, parameters)],
+            check_first=checker_of(model, weigh),
         )
         trainer.epoch = initial_epoch
         executor.num_steps = update.num_steps
-        shows = verbose and comm.rank == 0
         last_step = None if max_steps is None else update.num_steps + max_steps
-        found = run_epochs(trainer, source, epochs, validation, shows=shows, max_steps=last_step)
+        found = run_epochs(
+            trainer,
+            portions_of(source, steps_per_epoch, begins_anew=False),
+            epochs,
+            None if validation is None else portions_of(validation, validation_steps, begins_anew=True),
+            shows=shows,
+            max_steps=last_step,
+            validates=validates,
+            logs_speed=False,
+        )
+        counters.set_after(executor, len(found.batch_losses))
         left_to_keras = _left_to_keras(executor)
         if picture is not None and found.batch_losses:
             inputs = first_inputs(source, plan.split.batch_inputs, executor.num_micro_batches)
@@ -179,7 +241,7 @@ def fit(
     history = keras.callbacks.History()
     history.set_model(model)
     history.history, history.epoch, history.plan = found.history, found.epoch, str(plan)
-    history.left_to_keras = left_to_keras
+    history.samples_per_s, history.left_to_keras = found.samples_per_s, left_to_keras
     model.history = history
     return history
 
@@ -192,9 +254,13 @@ def check_compiled(model: keras.Model) -> None:
     """
     if not model.compiled:
         raise InvalidModel(f"model {model.name!r} is not compiled: call model.compile(optimizer, loss) first")
-    if model._compile_loss is None:
+    if model._compile_loss is None and not _adds_losses(model):
         raise InvalidModel(f"model {model.name!r} is compiled without a loss: call model.compile(optimizer, loss)")
-    for name in ("train_step", "compute_loss", "compute_metrics"):
+    if model.steps_per_execution != 1:
+        raise InvalidModel(f"steps_per_execution is 1 with PyTorch, for Keras as well, not {model.steps_per_execution}")
+    if model.jit_compile:
+        raise InvalidModel("jit_compile=True: parts of a model are not compiled; leave it out, or say False")
+    for name in ("train_step", "test_step", "compute_loss", "compute_metrics"):
         plain = getattr(keras.Sequential if isinstance(model, keras.Sequential) else keras.Model, name)
         if getattr(type(model), name) is not plain:
             raise InvalidModel(f"model {model.name!r} has a {name} of its own, which a pipeline does not call")
@@ -224,38 +290,23 @@ def _left_to_keras(executor: PipelineExecutor) -> dict[str, str]:
     return found
 
 
-def _with_weights(data: Any) -> Any:
-    """Pairs (x, (y,)) or (x, (y, sample_weight))."""
-    if isinstance(data, list) and data and all(isinstance(each, tuple) for each in data):
-        return [_with_weights(each) for each in data]
-    if isinstance(data, (tuple, list)):
-        if len(data) not in (2, 3):
-            raise InvalidArgument(f"data are (x, y) or (x, y, sample_weight), not {len(data)} things")
-        x, *targets = data
-        return x, tuple(each for each in targets if each is not None)
-    if isinstance(data, torch.utils.data.Dataset) and hasattr(data, "__len__"):
-        return _WeightedDataset(data)
-    return _WeightedStream(data) if isinstance(data, Iterable) else data
+def _adds_losses(model: keras.Model) -> bool:
+    """Whether layers of a model may add to its loss."""
+    plain = keras.Layer.call
+    return bool(model.losses) or any(
+        getattr(layer, "activity_regularizer", None) is not None or not type(layer).__module__.startswith("keras.src.")
+        for layer in model._flatten_layers()
+        if type(layer).call is not plain
+    )
 
 
-class _WeightedDataset(torch.utils.data.Dataset[Any]):
-    """Samples as such pairs."""
-
-    def __init__(self, data: Any) -> None:
-        self._data = data
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def __getitem__(self, number: int) -> Any:
-        return _with_weights(self._data[number])
-
-
-class _WeightedStream:
-    """Batches of a stream as such pairs."""
-
-    def __init__(self, data: Iterable[Any]) -> None:
-        self._data = data
-
-    def __iter__(self) -> Any:
-        return (_with_weights(batch) for batch in self._data)
+def _when(validation_freq: int | Sequence[int]) -> Callable[[int], bool]:
+    """Whether a validation comes after an epoch, counted from 0."""
+    if isinstance(validation_freq, int) and validation_freq >= 1:
+        return lambda epoch: (epoch + 1) % validation_freq == 0
+    if isinstance(validation_freq, (list, tuple, set, frozenset)):
+        chosen = set(validation_freq)
+        return lambda epoch: epoch + 1 in chosen
+    raise InvalidArgument(
+        f"validation_freq is a number of epochs, or a list of their numbers, counted from 1, not {validation_freq!r}"
+    )

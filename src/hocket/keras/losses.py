@@ -26,26 +26,32 @@ class Weighing(NamedTuple):
 
 
 def loss_of(model: keras.Model) -> Callable[[Any, Any], Any]:
-    """Return the loss as a function of what the model gives and (y,) or (y, sample_weight)."""
+    """Return the loss as a function of what the model gives and (), (y,) or (y, sample_weight). Of a model that was
+    compiled without one, whose layers add what there is, it is 0."""
 
     def loss(output: Any, target: Any) -> Any:
-        y, *weight = target
+        if model._compile_loss is None:
+            return 0.0 * keras.tree.flatten(output)[0].nan_to_num(0.0, 0.0, 0.0).sum()
+        y, *weight = target or (None,)
         return model._compile_loss(y, output, *weight)
 
     return loss
 
 
-def weighing_of(model: keras.Model, weigh: Callable[[Any, Any], float] | None) -> Weighing:
+def weighing_of(model: keras.Model, weigh: Callable[[Any, Any], float] | None, num_micro_batches: int) -> Weighing:
     """Return how the loss of a compiled model is weighted, so that it is that of the whole batch.
 
     Args:
         model: compiled.
         weigh: of y and sample_weight (or None), the items that the mean is over, where only the user can know it.
+        num_micro_batches: of a batch, over all replicas; the loss of one alone is that of the batch, whatever it is.
 
     Raises:
         InvalidModel: it follows from no weighting of micro-batches, or from one that has to be given.
     """
-    losses = [each for each in keras.tree.flatten(model._compile_loss._user_loss) if each is not None]
+    if num_micro_batches == 1 or model._compile_loss is None:
+        return Weighing(None, True)
+    losses = losses_of(model)
     for each in losses:
         _check_is_of_samples(each)
     reductions = {_reduction_of(each) for each in losses}
@@ -72,6 +78,11 @@ def weighing_of(model: keras.Model, weigh: Callable[[Any, Any], float] | None) -
         f"the losses of the model have reductions {words}; those of a batch follow from those of micro-batches where "
         'all are means ("sum_over_batch_size"), all sums ("sum"), or all "mean_with_sample_weight"'
     )
+
+
+def losses_of(model: keras.Model) -> list[Any]:
+    """Return the losses of its outputs, as they were given to `model.compile`."""
+    return [each for each in keras.tree.flatten(model._compile_loss._user_loss) if each is not None]
 
 
 def _check_is_of_samples(loss: Any) -> None:

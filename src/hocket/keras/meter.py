@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 import torch
 
+from hocket.keras.whole_batch import Piece, gathered, joined, pieces_of
 from hocket.train import PipelineExecutor
+from hocket.train.cutting import Parts
+
+_OF_BATCHES = ("dice", "tversky", "circle")  # functions of Keras that give one number for a batch
+_SEVERAL = {"accuracy", "acc", "crossentropy", "ce"}  # names for one of several, by what a target looks like
 
 
 class KerasMeter:
-    """Metrics of a compiled model, and the losses of its outputs where it has several. Their variables are sums over
-    samples, which are added up over ranks.
+    """Metrics of a compiled model, and the losses of its outputs where it has several.
+
+    Keras gives a metric whole batches, in order, and so does this: on one rank, to which the others send what the model
+    gave. Where copies of the last stage are on several ranks and every metric is one of Keras' own whose variables are
+    sums over samples, nothing is sent but those, at the end.
 
     Args:
         model: compiled.
@@ -25,51 +35,105 @@ class KerasMeter:
         self._metrics = model._compile_metrics
         self._loss = model._compile_loss
         self._executor = executor
-        self._root = executor.holders(executor.split.num_stages - 1)[0]
-        for each in (*self._loss.metrics, *self._own()):  # may hold what was seen before, as by model.evaluate
-            each.reset_state()
+        holders = executor.holders(executor.split.num_stages - 1)
+        self._root = holders[0]
+        of_user = [] if self._metrics is None else [self._metrics._user_metrics, self._metrics._user_weighted_metrics]
+        given = [each for each in keras.tree.flatten(of_user) if each is not None]
+        self._adds_up = len(set(holders)) > 1 and all(map(is_sum_over_samples, given))
         self._sums: list[Any] = []  # of each output's loss: the weighted sum, and over how many samples it is
 
-    def update(self, output: Any, target: Any, factor: float) -> None:
-        """Add a micro-batch; its losses by their weight, which is `factor` times its share of the samples."""
-        y, *weight = target
-        if self._metrics is not None:
-            self._metrics.update_state(y, output, *weight)
-        if self._loss.metrics:  # which count all micro-batches alike
-            before = _values(self._loss.metrics)
-            with torch.no_grad():
-                self._loss(y, output, *weight)
-            pairs = zip(before, _values(self._loss.metrics), strict=True)
-            added = [now - then for then, now in pairs]
-            added[::2] = [total * factor for total in added[::2]]
-            sums = self._sums or [0.0] * len(added)
-            self._sums = [total + each for total, each in zip(sums, added, strict=True)]
-
-    def result(self) -> dict[str, Any]:
-        """Return the metrics: numbers, or arrays where there is one for each class; and begin anew."""
-        comm = self._executor.comm
-        metrics = self._own()
-        of_ranks = comm.gather_object((self._sums, _values(metrics)), self._root)
-        found: dict[str, Any] = {}
-        if comm.rank == self._root:
-            sums, values = zip(*(of_ranks or ()), strict=True)
-            losses = _added(sums)
-            found = {
-                each.name: float(losses[2 * place] / losses[2 * place + 1])
-                for place, each in enumerate(self._loss.metrics)
-            }
-            for metric in metrics:
-                for variable, value in zip(metric.variables, _added(values), strict=True):
-                    variable.assign(value)
-                found.update({name: _plain(value) for name, value in metric.result().items()})
-        for each in (*self._loss.metrics, *metrics):
+    def begin(self) -> None:
+        """Begin anew."""
+        for each in self._all():  # may hold what was seen before, as by model.evaluate
             each.reset_state()
         self._sums = []
+
+    def gather(self, outputs: Mapping[int, Any], parts: Parts) -> list[tuple[Piece, float]]:
+        """Return what `update` is to see here: pieces, and the weight of their losses by their share of the samples."""
+        pieces = pieces_of(self._executor, outputs, parts)
+        if self._adds_up:
+            return [(pieces[each], parts.weights[each] / parts.shares[each]) for each in sorted(pieces)]
+        of_all = gathered(self._executor, pieces, self._root)
+        return [] if of_all is None else [(joined([of_all[number] for number in sorted(of_all)]), 1.0)]
+
+    def update(self, gathered: list[tuple[Piece, float]]) -> None:
+        """Add a batch, or parts of one."""
+        for (output, target), factor in gathered:
+            y, *weight = target or (None,)
+            if self._metrics is not None:
+                self._metrics.update_state(y, output, *weight)
+            if self._loss is not None and (self._loss.metrics or not self._loss.built):
+                before = _values(self._loss.metrics)
+                with torch.no_grad():
+                    self._loss(y, output, *weight)
+                now = _values(self._loss.metrics)
+                before = before or [np.zeros_like(each) for each in now]
+                added = [after - then for then, after in zip(before, now, strict=True)]
+                added[::2] = [total * factor for total in added[::2]]  # Keras counts all calls alike
+                sums = self._sums or [0.0] * len(added)
+                self._sums = [total + each for total, each in zip(sums, added, strict=True)]
+
+    def result(self) -> dict[str, Any]:
+        """Return the metrics so far: numbers, or arrays where there is one for each class."""
+        comm = self._executor.comm
+        metrics = [] if self._metrics is None else [self._metrics]
+        values = _values(metrics)
+        of_ranks: Any = [(self._sums, values)]
+        if self._adds_up:
+            of_ranks = comm.gather_object(of_ranks[0], self._root)
+        found: dict[str, Any] = {}
+        if comm.rank == self._root:
+            sums, of_metrics = zip(*(of_ranks or ()), strict=True)
+            losses = _added(sums)
+            trackers = [] if self._loss is None else self._loss.metrics
+            if losses:
+                found = {
+                    each.name: float(losses[2 * place] / losses[2 * place + 1]) for place, each in enumerate(trackers)
+                }
+            for metric in metrics:
+                with _set_to(metric, _added(of_metrics)):
+                    found.update({name: _plain(value) for name, value in metric.result().items()})
         given: dict[str, Any] = comm.broadcast_object(found, self._root)
         return given
 
-    def _own(self) -> list[Any]:
-        return [self._metrics] if self._metrics is not None else []
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep what was counted whatever is evaluated within, as a callback may."""
+        metrics = self._all()
+        before = [_values([each]) for each in metrics]
+        yield
+        for metric, values in zip(metrics, before, strict=True):
+            if values:
+                _assign(metric, values)
+            else:
+                metric.reset_state()
+
+    def _all(self) -> list[Any]:
+        of_losses = [] if self._loss is None else self._loss.metrics
+        return [*of_losses, *([] if self._metrics is None else [self._metrics])]
+
+
+def is_sum_over_samples(metric: Any) -> bool:
+    """Return whether a metric, as `model.compile` takes one, has variables that are sums over samples, so that those of
+    parts of a batch add up to those of the whole. Code of a user's counts as having none."""
+    if isinstance(metric, str):
+        if metric.lower() in _SEVERAL:
+            return True
+        try:
+            metric = keras.metrics.get(metric)
+        except ValueError:  # Keras will say so
+            return False
+    if isinstance(metric, partial):
+        metric = metric.func
+    if isinstance(metric, type):
+        return metric.__module__.startswith("keras.src.metrics.")
+    if isinstance(metric, keras.metrics.Metric):
+        function = getattr(metric, "_fn", None)
+        return type(metric).__module__.startswith("keras.src.metrics.") and (
+            function is None or is_sum_over_samples(function)
+        )
+    module, name = getattr(metric, "__module__", ""), getattr(metric, "__name__", "")
+    return module.startswith("keras.src.") and callable(metric) and bool(name) and name not in _OF_BATCHES
 
 
 def _values(metrics: Iterable[Any]) -> list[Any]:
@@ -79,6 +143,20 @@ def _values(metrics: Iterable[Any]) -> list[Any]:
 def _added(of_ranks: Iterable[list[Any]]) -> list[Any]:
     """Sums over the ranks that have seen something."""
     return [sum(values[1:], values[0]) for values in zip(*(each for each in of_ranks if each), strict=True)]
+
+
+def _assign(metric: Any, values: Iterable[Any]) -> None:
+    for variable, value in zip(metric.variables, values, strict=True):
+        variable.assign(value)
+
+
+@contextmanager
+def _set_to(metric: Any, values: list[Any]) -> Iterator[None]:
+    """Have a metric these values for a while."""
+    before = _values([metric])
+    _assign(metric, values)
+    yield
+    _assign(metric, before)
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,9 @@ Setting: TypeAlias = tuple[int, str, Any]  # number of the object, name of the a
 _PLAIN = (bool, int, float, str, type(None))
 _WITH_SETTINGS = ("_regularizer", "_constraint")
 _ABSENT = object()
-_OF_MODES = "training"  # of torch modules; Keras sets it as it goes
+_OF_KERAS = {  # which sets them as it trains, evaluates and predicts
+    "training", "train_function", "test_function", "predict_function", "stop_training", "stop_evaluating", "history",
+}  # fmt: skip
 
 
 class Settings:
@@ -45,7 +47,7 @@ class Settings:
         found = []
         for number, (each, known) in enumerate(zip(self._objects, self._known, strict=True)):
             for name, value in vars(each).items():
-                if known.get(name, _ABSENT) is not value and name != _OF_MODES:
+                if known.get(name, _ABSENT) is not value and name not in _OF_KERAS:
                     self._check(each, name, value)
                     if name[0] != "_" and type(value) in _PLAIN:
                         found.append((number, name, value))
@@ -65,6 +67,8 @@ class Settings:
                 if name.endswith(_WITH_SETTINGS) and hasattr(value, "__dict__")
             )
         yield self._model.optimizer
+        if hasattr(self._model.optimizer, "inner_optimizer"):
+            yield self._model.optimizer.inner_optimizer
 
     @staticmethod
     def _check(owner: Any, name: str, value: Any) -> None:

@@ -26,7 +26,7 @@ from hocket.keras.replay import Replays
 from hocket.train import Stage
 from hocket.train.specs import Inferred, LeafSpec, ValueSpec, spec_of
 
-_COUNTER = 1  # place in the state of a seed generator
+COUNTER = 1  # place in the state of a seed generator
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +87,9 @@ class KerasStage(Stage):
         compute_dtype: that variables are cast to in operations without a type of their own, as within the model; None:
             they are not.
         replays: whether operations are run without Keras once it is known what that calls of torch.
+
+    Attributes:
+        num_drawn: by the ids of seed generators, how often a pass in training has drawn from them.
     """
 
     def __init__(
@@ -105,6 +108,8 @@ class KerasStage(Stage):
         self._batch = batch
         self._requires_gradient = requires_gradient
         self._is_training = True
+        self.num_drawn: dict[int, int] = {}
+        self._seeded_with = 0
         layers = {id(layer): layer for each in self._operations for layer in each.layers}
         self.layers = list(layers.values())
         variables = {id(each): each for operation in self._operations for each in operation.variables}
@@ -119,7 +124,12 @@ class KerasStage(Stage):
         """Run the operations."""
         # Who counts or traces modules has hooks on all.
         is_watched = _has_any_global_hook()  # type: ignore[no-untyped-call]
-        return self._compute(inputs, self._run if self._replays and not is_watched else self._run_by_keras)
+        found = self._compute(inputs, self._run if self._replays and not is_watched else self._run_by_keras)
+        if self._is_training and not self.num_drawn:
+            self.num_drawn = {
+                id(each): int(each.state.value[COUNTER]) - self._seeded_with for each in self._generators()
+            }
+        return found
 
     def _compute(self, inputs: Sequence[Any], run: _Run) -> tuple[Any, ...]:
         values = {
@@ -182,11 +192,14 @@ class KerasStage(Stage):
     def seed(self, key: int) -> None:
         """Set the counters of the layers' seed generators, and torch's own random numbers."""
         torch.default_generator.manual_seed(key)
+        self._seeded_with = key % (1 << 31)
+        for generator in self._generators():
+            with torch.no_grad():
+                generator.state.value[COUNTER] = self._seeded_with
+
+    def _generators(self) -> Iterator[Any]:
         for layer in self.layers:
-            for generator in layer._seed_generators:
-                state = generator.state.value
-                with torch.no_grad():
-                    state[_COUNTER] = key % (1 << 31)
+            yield from layer._seed_generators
 
     def infer(self, inputs: Sequence[ValueSpec], what: str) -> Inferred:
         """Run the operations without content, or where they cannot be, on zeros."""

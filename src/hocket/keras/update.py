@@ -21,22 +21,25 @@ class KerasUpdate:
         executor: of the model.
 
     Raises:
-        InvalidModel: the optimizer scales losses by what it finds out, which pipelines do not, clips by the norm of
-            gradients that it accumulates, which no rank has, or was built without one of the variables.
+        InvalidModel: the optimizer clips by the norm of gradients that it accumulates, which no rank has, or was built
+            without one of the variables.
     """
 
     def __init__(self, optimizer: Any, variables: Iterable[Any], executor: PipelineExecutor) -> None:
-        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            raise InvalidModel("the optimizer scales the loss (mixed_float16); train in float32 or bfloat16")
+        # It scales losses by what it finds out, as mixed_float16 wants it, and leaves the rest to another one.
+        self._scaler = optimizer if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else None
+        self.optimizer = optimizer
+        if self._scaler is not None:
+            optimizer = self._scaler.inner_optimizer
         if optimizer.gradient_accumulation_steps and optimizer.global_clipnorm:
             raise InvalidModel(
                 "the optimizer has gradient_accumulation_steps and global_clipnorm: take a larger batch, or clipnorm"
             )
-        self.optimizer = optimizer
+        self._applied = optimizer
         self._executor = executor
         self._variables = list(variables)
-        if not optimizer.built:
-            optimizer.build(self._variables)
+        if not self.optimizer.built:
+            self.optimizer.build(self._variables)
         known = {id(each) for each in optimizer._trainable_variables}
         for each in self._variables:
             if id(each) not in known:
@@ -51,33 +54,66 @@ class KerasUpdate:
         }
         # What is no longer trained has none, and is the same on every rank.
         self._stages = [stages.get(id(each.value)) for each in optimizer._trainable_variables]
+        if self._scaler is not None:
+            executor.loss_scale = float(self._scaler.dynamic_scale.value)
         held = set(executor.trained_stages())
         own = {id(each) for stage in held for each in executor.split.stages[stage].parameters().values()}
         self._own = [each for each in self._variables if id(each.value) in own]
 
     def step(self, *, has_weight: bool = True) -> None:
-        """Change the variables of this rank; where no item of the batch counts, by gradients of 0, as Keras does."""
-        values = [each.value for each in self._own]
+        """Change the variables of this rank; where no item of the batch counts, by gradients of 0, as Keras does. Where
+        losses are scaled, and a gradient on some rank is no number for that, change none."""
+        optimizer = self._applied
         pairs = [
-            (torch.zeros_like(value) if value.grad is None else value.grad, each)
-            for value, each in zip(values, self._own, strict=True)
-            if value.grad is not None or not has_weight
+            (torch.zeros_like(each.value) if each.value.grad is None else each.value.grad, each)
+            for each in self._own
+            if each.value.grad is not None or not has_weight
         ]
-        if self.optimizer.loss_scale_factor is not None:  # which `apply` divides by, as Keras multiplies the loss
-            pairs = [(gradient * self.optimizer.loss_scale_factor, each) for gradient, each in pairs]
-        limit = self.optimizer.global_clipnorm
+        if self._scaler is not None:
+            scale = self._executor.loss_scale
+            if not self._are_finite([gradient for gradient, _ in pairs]):
+                self._scaler._stateful_handle_non_finite_grads()
+                self._executor.loss_scale = float(self._scaler.dynamic_scale.value)
+                return
+            pairs = [(gradient / scale, each) for gradient, each in pairs]
+        if optimizer.loss_scale_factor is not None:  # which `apply` divides by, as Keras multiplies the loss
+            pairs = [(gradient * optimizer.loss_scale_factor, each) for gradient, each in pairs]
+        limit = optimizer.global_clipnorm
         if limit is not None:
             scale = limit / max(self._norm(), limit)
             pairs = [(gradient * scale, each) for gradient, each in pairs]
         try:
-            self.optimizer.global_clipnorm = None  # would be the norm of this rank's gradients alone
+            optimizer.global_clipnorm = None  # would be the norm of this rank's gradients alone
             with torch.no_grad():
                 if pairs:
-                    self.optimizer.apply([gradient for gradient, _ in pairs], [each for _, each in pairs])
+                    optimizer.apply([gradient for gradient, _ in pairs], [each for _, each in pairs])
                 else:
                     self._step_without_gradients()
         finally:
-            self.optimizer.global_clipnorm = limit
+            optimizer.global_clipnorm = limit
+        if self._scaler is not None:
+            self._grow_scale(self._scaler)
+
+    def _grow_scale(self, scaler: Any) -> None:
+        """What Keras does after so many steps whose gradients were numbers."""
+        if int(scaler.step_counter.value) == scaler.dynamic_growth_steps - 1:
+            scaler.step_counter.assign(0)
+            scaler.dynamic_scale.assign(scaler.dynamic_scale.value * 2.0)
+        else:
+            scaler.step_counter.assign(scaler.step_counter.value + 1)
+        self._executor.loss_scale = float(scaler.dynamic_scale.value)
+
+    def _are_finite(self, gradients: Iterable[torch.Tensor]) -> bool:
+        """Whether those of all ranks are numbers."""
+        broken = torch.zeros(1, dtype=torch.int64)
+        broken += sum(not bool(torch.isfinite(each).all()) for each in gradients)
+        self._executor.comm.all_reduce(broken, timeout=self._executor.timeout_s)
+        return not int(broken)
+
+    def known_everywhere(self) -> set[int]:
+        """Return the ids of the optimizer's variables that every rank has as they are, at any time: its numbers."""
+        slots = {id(each) for slots in self._slots() for each in slots if each is not None}
+        return {id(each) for each in self.optimizer.variables} - slots
 
     def finalize(self) -> None:
         """Have all variables their averages over time, if the optimizer keeps such; on every rank, after `collect`."""
@@ -86,7 +122,7 @@ class KerasUpdate:
     @property
     def num_steps(self) -> int:
         """How many were taken."""
-        return int(self.optimizer._iterations.value)
+        return int(self._applied._iterations.value)
 
     def collect(self) -> None:
         """Give every rank the optimizer's averages of all variables; called by all ranks."""
@@ -119,11 +155,13 @@ class KerasUpdate:
                 raise ValueError(f"{variable.path} is {tuple(value.shape)} there and {tuple(variable.shape)} here")
         for variable, value in values:
             variable.assign(value)
+        if self._scaler is not None:
+            self._executor.loss_scale = float(self._scaler.dynamic_scale.value)
 
     def _step_without_gradients(self) -> None:
         """What the optimizer does in every step, beside variables that have gradients: it counts, for schedules of the
         learning rate and as Nadam does, and keeps averages over time."""
-        optimizer = self.optimizer
+        optimizer = self._applied
         every = optimizer.gradient_accumulation_steps
         if isinstance(optimizer, keras.optimizers.Nadam) and (not every or (self.num_steps + 1) % every == 0):
             product = optimizer._u_product
@@ -142,9 +180,9 @@ class KerasUpdate:
         """Lists of variables of the optimizer that have one for each that it was built for, or none for some."""
         return [
             value
-            for value in vars(self.optimizer).values()
+            for value in vars(self._applied).values()
             if isinstance(value, list)
-            and value is not self.optimizer._trainable_variables
+            and value is not self._applied._trainable_variables
             and len(value) == len(self._stages)
             and all(each is None or isinstance(each, keras.Variable) for each in value)
         ]
@@ -156,4 +194,4 @@ class KerasUpdate:
             if each.value.grad is not None and self._executor.speaks_for(each.value):
                 squares += each.value.grad.double().square().sum()
         self._executor.comm.all_reduce(squares, timeout=self._executor.timeout_s)
-        return float(squares.sqrt())
+        return float(squares.sqrt()) / self._executor.loss_scale

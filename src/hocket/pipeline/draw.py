@@ -56,11 +56,11 @@ def draw_timelines(
             "or micro-batches, or write a trace"
         )
     plt = load_pyplot()
-    heights = [max(2.2, 0.32 * each.schedule.num_ranks + 0.9) for each in several]
+    heights = [max(2.7, 0.32 * each.schedule.num_ranks + 0.9) for each in several]
     longest = max(each.makespan_s for each in several) or 1.0
     scale, unit = _time_unit(longest)
     cells = max(_cells(each) for each in several)
-    width = float(np.clip(0.22 * cells + 2.0, 7.0, 20.0))
+    width = float(np.clip(0.22 * cells + 2.0, 7.0, 13.0))
     figure, axes = plt.subplots(
         len(several), 1, figsize=(width, sum(heights)), height_ratios=heights, squeeze=False, layout="constrained"
     )

@@ -38,6 +38,12 @@ class Callback:
     def on_test_begin(self, trainer: Trainer) -> None:
         """Called before a validation."""
 
+    def on_test_batch_begin(self, trainer: Trainer, number: int) -> None:
+        """Called before every batch of a validation, with its number."""
+
+    def on_test_batch_end(self, trainer: Trainer, number: int, totals: Mapping[str, tuple[float, float]]) -> None:
+        """Called after every batch of a validation: of every number so far the sum, and over how much it is."""
+
     def on_test_end(self, trainer: Trainer, logs: Mapping[str, float]) -> None:
         """Called after a validation."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from hocket.errors import InvalidArgument
 from hocket.measure.progress import progress
 from hocket.train.batches import Source
 from hocket.train.callbacks import Checkpoint
 from hocket.train.history import History
-from hocket.train.trainer import Trainer, means_of
+from hocket.train.trainer import Trainer
 
 
 def run_epochs(
@@ -20,6 +21,8 @@ def run_epochs(
     *,
     shows: bool = False,
     max_steps: int | None = None,
+    validates: Callable[[int], bool] = lambda epoch: True,
+    logs_speed: bool = True,
 ) -> History:
     """Train for some epochs, from where the trainer stands; called by all ranks.
 
@@ -30,6 +33,8 @@ def run_epochs(
         validation: of batches that are evaluated after every epoch.
         shows: progress, on this rank.
         max_steps: after which it ends, whatever the epoch; those before a resumption count.
+        validates: whether it does after an epoch of that number, counted from 0.
+        logs_speed: whether callbacks and history have "samples_per_s" among the numbers of an epoch.
 
     Raises:
         InvalidArgument: the data gave no batch.
@@ -47,12 +52,12 @@ def run_epochs(
         logs = _train_epoch(trainer, source, f"epoch {epoch + 1} of {epochs}", history, shows, max_steps)
         if not logs:
             continue
-        if validation is not None:
-            for each in trainer.callbacks:
-                each.on_test_begin(trainer)
-            found = trainer.evaluate(validation)
-            for each in trainer.callbacks:
-                each.on_test_end(trainer, found)
+        speed = logs.pop("samples_per_s")
+        history.samples_per_s.append(speed)
+        if logs_speed:
+            logs["samples_per_s"] = speed
+        if validation is not None and validates(epoch):
+            found = trainer.evaluate(validation, trainer.callbacks)
             logs.update({f"val_{name}": value for name, value in found.items()})
         for each in last:
             if each.sees_parts or not trainer.num_batches:
@@ -72,6 +77,8 @@ def _train_epoch(
     begin_s = time.perf_counter()
     is_whole = True
     was_begun = trainer.num_batches > 0
+    if trainer.meter is not None:
+        trainer.meter.begin()
     with progress(words, unit="steps", shown=shows) as update:
         batches = source.batches(trainer.epoch, trainer.num_batches)
         for batch in batches:
@@ -89,16 +96,15 @@ def _train_epoch(
                 trainer.stop_training = True
                 is_whole = next(batches, None) is None
                 break
-    means = means_of(trainer.totals)
+    found = trainer.running(trainer.totals)
     if is_whole:
         trainer.epoch, trainer.num_batches, trainer.totals = trainer.epoch + 1, 0, {}
     if not num_samples:
         if was_begun:
             return {}
         raise InvalidArgument(f"{words}: the data gave no batch")
-    measured = trainer.meter.result() if trainer.meter is not None else {}
     seconds = trainer.comm.broadcast_object(time.perf_counter() - begin_s, 0)
-    return means | measured | {"samples_per_s": num_samples / seconds}
+    return found | {"samples_per_s": num_samples / seconds}
 
 
 def _agree_to_stop(trainer: Trainer) -> None:

@@ -90,6 +90,10 @@ class PipelineExecutor:
         timeout: seconds that anything is waited for; None: that of the communicator.
         ahead: how many parcels of activations or gradients a rank takes before it needs them.
 
+    Attributes:
+        loss_scale: that losses are multiplied by before the backward pass, and so gradients, the same on every rank;
+            who updates parameters divides by it. Losses that a step returns are not.
+
     Raises:
         InvalidSchedule: see `hocket.pipeline.validate`.
         InvalidModel: a parameter has no content.
@@ -119,6 +123,7 @@ class PipelineExecutor:
         self.num_replicas = comm.size // self.schedule.num_ranks
         self.replica, self.rank = divmod(comm.rank, self.schedule.num_ranks)
         self.num_steps = 0
+        self.loss_scale = 1.0
         self._failure: str | None = None
         self._has_checked_loss = False
         self._are_trained = [(name, each, each.requires_grad) for name, each in split.parameters().items()]

@@ -14,12 +14,14 @@ class History:
         epoch: numbers of the epochs.
         batch_losses: of every step, in order.
         plan: what the ranks did, in words.
+        samples_per_s: of every epoch.
     """
 
     history: dict[str, list[float]] = field(default_factory=dict)
     epoch: list[int] = field(default_factory=list)
     batch_losses: list[float] = field(default_factory=list)
     plan: str = ""
+    samples_per_s: list[float] = field(default_factory=list)
 
     def add(self, epoch: int, logs: dict[str, float]) -> None:
         """Add an epoch."""

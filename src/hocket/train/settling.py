@@ -32,7 +32,8 @@ class Wanted:
         schedule, schedule_options, num_micro_batches, recompute: of a replica.
         batch_size: samples of a step, over all replicas.
         layers_per_partition: how many layers each stage has.
-        balance: what stages are alike in: "params", "flops", "profile", or a number for every layer.
+        balance: what stages are alike in: "params", "flops", "profile", or a number for every layer; "auto": "profile"
+            where there are several stages and data that can be read twice, otherwise "params".
         limit_nbytes: that a rank may hold of weights, gradients and activations, where the strategy is chosen.
     """
 
@@ -61,11 +62,14 @@ def settle(
     if plan is None:
         return _chosen(wanted, graph, source, comm, shows)
     arrangement, table = plan.arrangement, plan.schedule
-    if wanted.layers_per_partition is not None or wanted.balance == "params" or not isinstance(wanted.balance, str):
+    balance = wanted.balance
+    if balance == "auto":
+        balance = "profile" if table.num_stages > 1 and not isinstance(source, Stream) else "params"
+    if wanted.layers_per_partition is not None or balance == "params" or not isinstance(balance, str):
         return plan
     inputs = first_inputs(source, graph.batch_inputs, arrangement.num_replicas * table.num_micro_batches)
-    if wanted.balance != "profile":
-        return plan_training(graph, arrangement, table, costs=count_costs(wanted.balance, graph, inputs))
+    if balance != "profile":
+        return plan_training(graph, arrangement, table, costs=count_costs(balance, graph, inputs))
     layers, link = on_rank_0(comm, lambda: _profile(graph, inputs, shows)), measure_link(comm)
     return _balanced(graph, arrangement, table, layers, link)
 
@@ -77,8 +81,8 @@ def settle_without_measuring(wanted: Wanted, graph: LayerGraph, num_ranks: int) 
     Raises:
         InvalidArgument, InvalidModel: it cannot be done so.
     """
-    if isinstance(wanted.balance, str) and wanted.balance not in (*BALANCES, "profile"):
-        raise InvalidArgument(f"balance is {', '.join(BALANCES)} or profile, not {wanted.balance!r}")
+    if isinstance(wanted.balance, str) and wanted.balance not in (*BALANCES, "profile", "auto"):
+        raise InvalidArgument(f"balance is {', '.join(BALANCES)}, profile or auto, not {wanted.balance!r}")
     if wanted.strategy == "auto":
         if isinstance(wanted.schedule, PipelineSchedule) or wanted.layers_per_partition is not None:
             raise InvalidArgument('strategy "auto" chooses schedule and cuts: leave them out, or choose a strategy')

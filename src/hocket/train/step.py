@@ -213,7 +213,7 @@ class Step:
             extra = stage.extra_loss() if self._has_losses and share else None
             if extra is not None:
                 self.extra_losses[action.stage, micro_batch] = extra.detach()
-                weighted = extra * share
+                weighted = extra * (share * executor.loss_scale)
                 kept.loss = weighted if kept.loss is None else kept.loss + weighted
             if with_graph:
                 for number in self._ends(action).outwards:
@@ -241,9 +241,9 @@ class Step:
                 self._are_detached.append(not loss.requires_grad)
             executor.check_loss_graph(loss)
             self.losses[micro_batch] = loss.detach()
-            kept.loss = loss * given.weight
+            kept.loss = loss * (given.weight * executor.loss_scale)
         if self._keeps_outputs:
-            self.outputs[micro_batch] = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
+            self.outputs[micro_batch] = pytree.tree_map_only(torch.Tensor, _without_graph, result)
 
     def _roots(self, action: Action, micro_batch: int, kept: Pass) -> tuple[Leaves, Gradients]:
         roots: Leaves = []
@@ -358,6 +358,12 @@ def _backward(
         parameter.grad = before
     for leaf in leaves:
         leaf.grad = None
+    return found
+
+
+def _without_graph(output: torch.Tensor) -> torch.Tensor:
+    found = output.detach()
+    vars(found).update(vars(output))  # what hangs on it, as Keras hangs masks
     return found
 
 

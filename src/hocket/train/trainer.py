@@ -24,18 +24,24 @@ Metric = Callable[[Any, Any], Any]
 
 
 class Meter(Protocol):
-    """Adds up what is to be known about many outputs."""
+    """Adds up what is to be known about many outputs. Every method is called by all ranks."""
 
-    def update(self, output: Any, target: Any, factor: float) -> None:
-        """Add what the model gave for a micro-batch; called where its last stage is.
+    def begin(self) -> None:
+        """Begin anew."""
+
+    def gather(self, outputs: Mapping[int, Any], parts: Parts) -> Any:
+        """Exchange what the model gave for a batch, as far as it has to be; return what `update` is given here.
 
         Args:
-            output, target: of it.
-            factor: its weight in the loss of the batch, divided by its share of the samples.
+            outputs: of micro-batches whose last stage is here, by number.
+            parts: all micro-batches of the replica, and their weights in the batch.
         """
 
+    def update(self, gathered: Any) -> None:
+        """Add a batch; communicates nothing, and may raise on a rank alone."""
+
     def result(self) -> dict[str, float]:
-        """Return the numbers, the same on every rank, and begin anew; called by all ranks."""
+        """Return the numbers of all batches so far, the same on every rank."""
 
 
 class Trainer:
@@ -53,6 +59,8 @@ class Trainer:
         callbacks: see `Callback`.
         counts_samples: whether the loss of several batches is their mean by samples, as Keras has it, also where that
             of one is a mean over something else.
+        check_first: called by all ranks with the first batch that is trained on, before that; what it raises, it raises
+            on every rank.
 
     Attributes:
         epoch: how many were trained, those before a resumption included.
@@ -60,6 +68,7 @@ class Trainer:
         totals: of their numbers: the sum, and over how much it is.
         stop_training: set on any rank, ends the training after the epoch.
         is_stopping: set on all ranks, ends it after the step.
+        stop_evaluating: set on all ranks, ends an evaluation after the batch.
     """
 
     def __init__(
@@ -74,12 +83,13 @@ class Trainer:
         meter: Meter | None = None,
         callbacks: Iterable[Callback] = (),
         counts_samples: bool = False,
+        check_first: Callable[[Trainer, Batch], None] | None = None,
     ) -> None:
         self.executor = executor
         self.update = update
         self.comm = executor.comm
         self.callbacks = list(callbacks)
-        self.stop_training = self.is_stopping = False
+        self.stop_training = self.is_stopping = self.stop_evaluating = False
         self.epoch = self.num_batches = 0
         self.totals: dict[str, tuple[float, float]] = {}
         self._counts_items = loss_is_mean and not counts_samples
@@ -88,6 +98,7 @@ class Trainer:
         self._loss_is_mean = loss_is_mean
         self._max_gradient_norm = max_gradient_norm
         self.meter = meter
+        self._check_first = check_first
         self._needs_outputs = bool(self._metrics) or meter is not None
 
     @property
@@ -101,7 +112,10 @@ class Trainer:
         Raises:
             Exception: what a metric raised, on every rank; otherwise as `PipelineExecutor.step`.
         """
-        parts = self._cut(batch)
+        if self._check_first is not None:
+            self._check_first(self, batch)
+            self._check_first = None
+        parts = self.cut(batch)
         result = self.executor.step(parts.micro_batches, keeps_outputs=self._needs_outputs)
         if self._max_gradient_norm is not None:
             clip_gradients(self.executor, self._max_gradient_norm)
@@ -110,20 +124,42 @@ class Trainer:
         self._add(self.totals, logs, batch, parts)
         return logs
 
-    def evaluate(self, source: Source) -> dict[str, float]:
+    def evaluate(self, source: Source, callbacks: Sequence[Callback] = ()) -> dict[str, float]:
         """Return loss and metrics over the batches of a source, without training on them.
+
+        Args:
+            source: of batches.
+            callbacks: that are told when it begins and ends, and of every batch.
 
         Raises:
             InvalidArgument: there are no samples, or no items for a mean to be over.
         """
+        for each in callbacks:
+            each.on_test_begin(self)
         merge_buffers(self.executor)
+        if self.meter is not None:
+            self.meter.begin()
+        self.stop_evaluating = False
         totals: dict[str, tuple[float, float]] = {}
-        for batch in source.batches(0):
-            parts = self._cut(batch)
+        for number, batch in enumerate(source.batches(0)):
+            for each in callbacks:
+                each.on_test_batch_begin(self, number)
+            parts = self.cut(batch)
             result = self.executor.forward(parts.micro_batches, keeps_outputs=self._needs_outputs, with_losses=True)
             self._add(totals, self._logs(result, parts), batch, parts)
+            for each in callbacks:
+                each.on_test_batch_end(self, number, totals)
+            if self.stop_evaluating:
+                break
         if not totals or not all(size for _, size in totals.values()):
             raise InvalidArgument("there are no samples to evaluate on")
+        logs = self.running(totals)
+        for each in callbacks:
+            each.on_test_end(self, logs)
+        return logs
+
+    def running(self, totals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+        """Return means of sums over so much, and what the meter has so far; called by all ranks."""
         return means_of(totals) | (self.meter.result() if self.meter is not None else {})
 
     def predict(self, source: Source) -> Any:
@@ -131,14 +167,14 @@ class Trainer:
         merge_buffers(self.executor)
         outputs = []
         for batch in source.batches(0):
-            found = self.executor.forward(self._cut(batch).micro_batches).outputs
+            found = self.executor.forward(self.cut(batch).micro_batches).outputs
             first = self.executor.replica * self.executor.schedule.num_micro_batches
             parts: dict[int, Any] = {}
             for each in self.comm.all_gather_object({first + number: output for number, output in found.items()}):
                 parts.update(each)
-            joined = _joined([parts[number] for number in sorted(parts)])
+            joined = joined_outputs([parts[number] for number in sorted(parts)])
             outputs.append(pytree.tree_map(lambda leaf, size=batch.num_samples: leaf[:size], joined))
-        return _joined(outputs)
+        return joined_outputs(outputs)
 
     def collect(self) -> None:
         """Give every rank's model the parameters and buffers that were trained."""
@@ -163,7 +199,8 @@ class Trainer:
         """
         load(self, Path(path))
 
-    def _cut(self, batch: Batch) -> Parts:
+    def cut(self, batch: Batch) -> Parts:
+        """Return a batch as the micro-batches of this replica."""
         executor = self.executor
         return micro_batches_of(
             batch,
@@ -186,8 +223,11 @@ class Trainer:
         for (_, number), loss in result.extra_losses.items():
             values[0, first + number] += float(loss) * parts.shares[first + number]
         problem = None
+        gathered = self.meter.gather(result.outputs, parts) if self.meter is not None else None
         try:
             self._measure(result, parts, values[1:-1])
+            if self.meter is not None:
+                self.meter.update(gathered)
         except Exception as error:  # whatever a metric raises; the other ranks are not to wait for this one
             problem = that_travels(error)
             values[-1] = 1
@@ -205,15 +245,13 @@ class Trainer:
             totals[name] = total + value * size, whole + size
 
     def _measure(self, result: StepResult, parts: Parts, values: torch.Tensor) -> None:
-        """Write every metric of every micro-batch, weighted, and hand what the model gave to the meter."""
+        """Write every metric of every micro-batch, weighted."""
         first = self.executor.replica * self.executor.schedule.num_micro_batches
         for number, output in sorted(result.outputs.items()):
             target, share = parts.micro_batches[number].target, parts.shares[first + number]
             if share:
                 for place, metric in enumerate(self._metrics.values()):
                     values[place, first + number] = float(metric(output, target)) * share
-                if self.meter is not None:
-                    self.meter.update(output, target, parts.weights[first + number] / share)
 
 
 def means_of(totals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
@@ -260,7 +298,8 @@ def read_metrics(metrics: Mapping[str, Metric] | Iterable[str | Metric]) -> dict
     return found
 
 
-def _joined(parts: Sequence[Any]) -> Any:
+def joined_outputs(parts: Sequence[Any]) -> Any:
+    """Return trees of tensors as one, along their first axes."""
     leaves = [pytree.tree_leaves(part) for part in parts]
     tree = pytree.tree_structure(parts[0])
     return pytree.tree_unflatten([torch.cat(each) for each in zip(*leaves, strict=True)], tree)

@@ -1,0 +1,125 @@
+"""What can be known of a training as soon as its first batch is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import torch
+from keras.src import backend
+
+from hocket.errors import InvalidArgument, InvalidModel
+from hocket.keras.losses import loss_of, losses_of
+from hocket.keras.whole_batch import Piece, gathered, joined, pieces_of
+from hocket.train import Batch, Trainer
+from hocket.train.on_rank_0 import that_travels
+
+_TIGHT, _LOOSE = 1e-4, 0.02  # how far two sums may be apart by rounding; of few bits
+
+
+def checker_of(model: keras.Model, weigh: Callable[[Any, Any], float] | None) -> Callable[[Trainer, Batch], None]:
+    """Return a check for `hocket.train.Trainer`, which raises on every rank.
+
+    Raises there:
+        InvalidArgument: the data lack the target of an output.
+        InvalidModel: the loss of the batch is not what those of its micro-batches make; only losses of a user's own,
+            and counts that he gives, have to be tried.
+    """
+
+    def check(trainer: Trainer, batch: Batch) -> None:
+        if model._compile_loss is None:
+            return
+        check_targets(model, batch.y[0] if batch.y else None)
+        is_known = weigh is None and all(map(_is_of_keras, losses_of(model)))
+        if trainer.executor.num_micro_batches > 1 and not is_known:
+            _check_loss(model, trainer, batch)
+
+    return check
+
+
+def check_targets(model: keras.Model, y: Any) -> None:
+    """Check that there is a target for each output that has a loss.
+
+    Raises:
+        InvalidArgument: there is none for one: names it.
+    """
+    loss, names = model._compile_loss._user_loss, list(model._compile_loss.output_names or ["output"])
+    if y is None:
+        raise InvalidArgument(f"the data have no y, which the loss of output {names[0]!r} is taken with")
+    if len(names) == 1:
+        return
+    given = list(loss) if isinstance(loss, Mapping) else names
+    wanted = given
+    if isinstance(loss, Mapping):
+        wanted = [name for name in given if loss[name] is not None]
+    elif isinstance(loss, (list, tuple)):
+        wanted = [name for name, each in zip(names, loss, strict=False) if each is not None]
+    if isinstance(y, Mapping):
+        absent = [name for name in wanted if name not in y]
+        if absent:
+            raise InvalidArgument(f"y has {', '.join(map(repr, y))}, and nothing for output {absent[0]!r}")
+        return
+    count = len(keras.tree.flatten(y))
+    if count not in (len(names), len(wanted)):
+        raise InvalidArgument(f"y has {count} arrays, for {len(wanted)} outputs that have a loss: {', '.join(wanted)}")
+
+
+def _check_loss(model: keras.Model, trainer: Trainer, batch: Batch) -> None:
+    """Compute the loss of a batch in parts and whole, without training on it: on one rank, of what the model gives, and
+    of that with some samples made smaller, as the first losses of a model may all be alike."""
+    executor = trainer.executor
+    parts = trainer.cut(batch)
+    result = executor.forward(parts.micro_batches, keeps_outputs=True)
+    root = executor.holders(executor.split.num_stages - 1)[0]
+    pieces = gathered(executor, pieces_of(executor, result.outputs, parts), root)
+    problem: Exception | None = None
+    if pieces is not None:
+        try:
+            with torch.no_grad():
+                _compare(model, [pieces[number] for number in sorted(pieces)], parts.weights)
+                for each in model._compile_loss.metrics:
+                    each.reset_state()
+        except Exception as error:  # whatever the loss of a user raises
+            problem = that_travels(error)
+    problem = trainer.comm.broadcast_object(problem, root)
+    if problem is not None:
+        raise problem
+
+
+def _compare(model: keras.Model, pieces: Sequence[Piece], weights: Sequence[float]) -> None:
+    loss = loss_of(model)
+    for factors in (None, torch.linspace(0.25, 1.0, len(pieces))):
+        seen = pieces if factors is None else [_scaled(*pair) for pair in zip(pieces, factors, strict=True)]
+        whole = joined(seen)
+        found = float(loss(whole.output, whole.target))
+        # Whose weight is 0 may have a loss that is no number.
+        in_parts = sum(float(loss(*each)) * weight for each, weight in zip(seen, weights, strict=False) if weight)
+        few_bits = any(each.dtype in (torch.float16, torch.bfloat16) for each in keras.tree.flatten(whole.output))
+        tolerance = _LOOSE if few_bits else _TIGHT
+        if abs(found - in_parts) > tolerance * max(abs(found), abs(in_parts)) + 1e-7:
+            raise InvalidModel(
+                f"the loss of the first batch is {found:.6g}"
+                + (", with some samples made smaller," if factors is not None else "")
+                + f" and what those of its {len(pieces)} micro-batches make is {in_parts:.6g}: it is no mean over "
+                'samples. One micro-batch is always right: strategy="model", num_micro_batches=1; or give weigh=lambda '
+                "y, sample_weight: number of items that it is a mean over"
+            )
+
+
+def _scaled(piece: Piece, factor: torch.Tensor) -> Piece:
+    def scale(leaf: Any) -> Any:
+        found = (leaf * factor).to(leaf.dtype)
+        mask = backend.get_keras_mask(leaf)
+        if mask is not None:
+            backend.set_keras_mask(found, mask)
+        return found
+
+    return Piece(keras.tree.map_structure(scale, piece.output), piece.target)
+
+
+def _is_of_keras(loss: Any) -> bool:
+    if isinstance(loss, str):
+        return True
+    function = getattr(loss, "fn", loss)
+    return str(getattr(function, "__module__", type(function).__module__)).startswith("keras.src.")

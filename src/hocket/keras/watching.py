@@ -1,0 +1,42 @@
+"""Noticing that somebody looks at a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+
+@contextmanager
+def watching(tensors: Iterable[torch.Tensor], call: Callable[[], None]) -> Iterator[None]:
+    """Call a function once, before torch does the first thing with one of these tensors, or with a view of one, on this
+    thread; that sees the tensor as the function left it."""
+    storages = {_storage(each) for each in tensors} - {0}
+    if not storages:
+        yield
+        return
+    with _Watching(storages, call):
+        yield
+
+
+class _Watching(TorchFunctionMode):
+    def __init__(self, storages: set[int], call: Callable[[], None]) -> None:
+        super().__init__()
+        self._storages, self._call = storages, call
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if self._storages and any(_storage(each) in self._storages for each in pytree.tree_leaves((args, kwargs))):
+            self._storages = set()
+            self._call()
+        return func(*args, **(kwargs or {}))
+
+
+def _storage(value: Any) -> int:
+    """The address of a tensor's memory; 0 of anything else."""
+    return value.untyped_storage().data_ptr() if isinstance(value, torch.Tensor) else 0
