@@ -20,6 +20,7 @@ from hocket.boot.launcher import run_job
 from hocket.boot.rank_output import MOST_LINE_BYTES
 from hocket.errors import InvalidArgument, LaunchError
 
+from ..load import scaled
 from ..naming import NO_SPACE_LEFT, NO_SUCH_FILE, assert_names, raises
 from ..program import hocket, run_python
 
@@ -344,6 +345,36 @@ signal.pause()
     assert job.finish() == 130
     assert time.monotonic() - begin_s < 20 and job.stdout.count("up") < 199
     assert job.stderr.count("\n") < 10 and job.leftovers() == []
+
+
+def test_signal_while_the_interpreters_of_ranks_take_long_to_start(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("""
+import os, sys, time
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "hocket.boot.readiness" and "RANK" in os.environ:
+            os.write(2, b"starting\\n")
+            time.sleep(60)
+sys.meta_path.insert(0, Slow())
+""")
+    (tmp_path / "script.py").write_text("")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hocket.cli", "run", "-n", "12", "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        preexec_fn=lambda: os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        # Eight at a time; who takes longer than two seconds is not waited for, and others are started.
+        assert [process.stderr.readline() for _ in range(9)] == ["starting\n"] * 9
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=scaled(20))
+    finally:
+        process.kill()
+    assert process.returncode == 130 and "Traceback" not in said
 
 
 @pytest.mark.parametrize("num_ranks", [100_000, MOST_RANKS_PER_CPU * len(os.sched_getaffinity(0)) + 1])

@@ -46,7 +46,7 @@ class ForkedRank(RankProcess):
     """
 
     def __init__(self, rank: int, arguments: list[str], env: Mapping[str, str], descriptors: Descriptors) -> None:
-        self.rank = rank
+        self.rank, self.says_ready = rank, descriptors.ready is not None
         self.started_s = time.time()
         parent = os.getpid()
         pid = os.fork()

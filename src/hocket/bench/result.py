@@ -75,12 +75,12 @@ class Result:
 
     @property
     def overlap(self) -> float | None:
-        """Percent of a non-blocking operation's time that a matrix product hides, as OMB defines it: the median over
-        rounds; None of other operations."""
+        """Percent of a non-blocking operation's time that a matrix product hides, as OMB defines it, and at most all of
+        it: the median over rounds; None of other operations."""
         if not self.parts:
             return None
         rounds = zip(self.samples, self.parts[PRODUCT], self.parts[ALONE], strict=True)
-        return median(max(0.0, 100 - 100 * (both - product) / alone) for both, product, alone in rounds)
+        return median(min(100.0, max(0.0, 100 - 100 * (both - product) / alone)) for both, product, alone in rounds)
 
     @property
     def num_launches(self) -> int:

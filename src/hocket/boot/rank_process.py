@@ -37,7 +37,8 @@ class Descriptors:
 
 
 class RankProcess:
-    """A running rank in a process group of its own; `pidfd` becomes readable when it ends.
+    """A running rank in a process group of its own; `pidfd` becomes readable when it ends. `says_ready`: whether it
+    reports when its interpreter is up, as every program of `runner_command` does.
 
     Its exit status is looked at without being collected, so that its pid, which is the name of its process group too,
     is given to nobody else until `close`.
@@ -56,6 +57,7 @@ class RankProcess:
         self.rank = rank
         self.started_s = time.time()
         ready = descriptors.ready
+        self.says_ready = ready is not None and command[: len(_RUNNER)] == _RUNNER
         if ready is not None:
             env = {**env, READY_FD: str(ready)}
         try:
@@ -112,9 +114,12 @@ class _DieWithLauncher:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
+_RUNNER = [sys.executable, "-m", "hocket.boot.runner"]
+
+
 def runner_command(arguments: list[str]) -> list[str]:
     """Build the command that runs ``["script.py", *args]`` or ``["-m", "module", *args]`` as a rank in this Python."""
-    return [sys.executable, "-m", "hocket.boot.runner", *arguments]
+    return [*_RUNNER, *arguments]
 
 
 def job_environment(

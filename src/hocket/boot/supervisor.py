@@ -90,7 +90,8 @@ class Supervisor:
         self._inbox = inbox
         self._to_start = deque(starts)
         self._is_ending = False
-        self._starting: dict[int, float] = {}  # rank: when
+        self._starting: dict[int, float] = {}  # rank: when; those that take too long are not waited for
+        self._unready: set[int] = set()  # ranks that have still to say that they are ready, however long that takes
         self._ended: list[RankProcess] = []
         self._most_starting = max(8, _MOST_STARTING_PER_CPU * len(os.sched_getaffinity(0)))
         self._ready = ready
@@ -135,6 +136,8 @@ class Supervisor:
         rank = started.process
         self._running[rank.rank] = rank
         self._starting[rank.rank] = time.monotonic()
+        if rank.says_ready:
+            self._unready.add(rank.rank)
         self._watcher.watch(rank.pidfd, lambda: self._on_end(rank))
         for output in started.outputs:
             self._pump.add(output)
@@ -142,6 +145,7 @@ class Supervisor:
     def _on_ready(self) -> None:
         for rank in ranks_that_are_ready(self._ready):
             self._starting.pop(rank, None)
+            self._unready.discard(rank)
 
     def _forget_slow_starts(self) -> None:
         now = time.monotonic()
@@ -191,7 +195,8 @@ class Supervisor:
             self.interrupted_by, self._interrupted_at, self._is_ending = number, now, True
             if number == signal.SIGINT:
                 for rank in self._running.values():
-                    if rank.rank in self._starting:  # the program has not begun, and Python would print where it was
+                    # The program has not begun, and Python would print where it was.
+                    if rank.rank in self._starting or rank.rank in self._unready:
                         self._terminated_s[rank.rank] = time.time()
                         rank.signal_group(signal.SIGKILL)
                     else:
