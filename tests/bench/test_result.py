@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,6 +42,15 @@ def test_a_latency_is_half_of_there_and_back_and_a_bandwidth_counts_its_window()
     assert result("bandwidth", 1 << 20, [64e-3] * 9).value == pytest.approx(1048.576)
     # of all pairs together, as OMB's osu_mbw_mr adds them up
     assert result("multi_bandwidth", 1 << 20, [64e-3] * 9, num_ranks=6).value == pytest.approx(3 * 1048.576)
+
+
+@pytest.mark.parametrize(
+    ("both", "hidden"),
+    [(1.2, 80.0), (2.0, 0.0), (2.5, 0.0), (1.0, 100.0), (0.5, 100.0)],  # the last two, for the noise in them
+)
+def test_between_nothing_and_all_of_an_operation_is_hidden(both, hidden):
+    found = replace(result(samples=[both] * 3), parts={"product": (1.0,) * 3, "alone": (1.0,) * 3})
+    assert found.overlap == pytest.approx(hidden)
 
 
 def test_results_come_back_from_json():

@@ -17,6 +17,7 @@ from hocket.reserved_port import ReservedPort
 from hocket.torch.devices import _OPERATIONS
 from hocket.torch.process_group import HocketProcessGroup
 
+from ..load import scaled
 from ..naming import assert_names
 from ..program import run_python, start_python
 from ..tier import full, sample
@@ -96,7 +97,9 @@ def test_timeout_that_is_set_later(backend: str) -> None:
 @pytest.mark.timeout(200)
 def test_profilers_show_what_they_show_of_gloo() -> None:
     """Asynchronous events, also of blocking operations, from their issue to their end; shapes; nobody's own time."""
-    ours, theirs = (json.loads(run(2, "profile_events.py", backend)) for backend in ("hocket", "gloo"))
+    ours, theirs = (
+        json.loads(run(2, "profile_events.py", backend, str(scaled(0.03)))) for backend in ("hocket", "gloo")
+    )
     for events in (seen["events"] for seen in theirs.values()):
         emulated = [["all_reduce", True, [[4]]]] * 2  # how gloo scatters sums
         for event in emulated:
