@@ -17,7 +17,8 @@ from hocket.comm import Communicator
 from hocket.errors import HocketError
 from hocket.keras import fit
 
-from .fit_cases import CALLBACKS, COMPILED, PARAMETERS, arrays, dice, given, loader
+from .fit_cases import CALLBACKS, COMPILED, PARAMETERS, given
+from .fit_material import Dependent, arrays, dice, loader, measured, penalized_by_sums
 from .like_keras import chain, data, forked, masked, sgd, tokens
 
 ops = keras.ops
@@ -49,7 +50,7 @@ def both(comm: Communicator, case: dict[str, Any], folder: Path) -> dict[str, An
         place.mkdir(parents=True)
         callback = case["callback"](place) if "callback" in case else None
         arguments = {"epochs": 2, **arguments}
-        if isinstance(arguments["x"], np.ndarray):
+        if isinstance(arguments["x"], (np.ndarray, list)):
             arguments = {"batch_size": 4, "shuffle": False, **arguments}
         else:
             arguments["shuffle"] = False
@@ -135,6 +136,11 @@ def refused(comm: Communicator) -> dict[str, str]:
     nothing = data()[0]
     return {
         "own loss": trained(compiled={"loss": dice}),
+        "own class of loss": trained(compiled={"loss": Dependent()}),
+        "loss along samples": trained(compiled={"loss": keras.losses.CosineSimilarity(axis=0)}),
+        "added sums": trained(penalized_by_sums),
+        "metrics of layers": trained(measured),
+        "sample_weight without y": trained(y=None, sample_weight=np.ones(10)),
         "own loss of two replicas": trained(compiled={"loss": dice}, strategy="data", num_micro_batches=1),
         "wrong weigh": trained(
             masked,

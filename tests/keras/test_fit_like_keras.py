@@ -93,6 +93,11 @@ def test_what_it_makes_is_what_keras_makes(name: str) -> None:
 
 REFUSED: dict[str, tuple[str, ...]] = {
     "own loss": ("InvalidModel", "num_micro_batches=1", "weigh"),
+    "own class of loss": ("InvalidModel", "num_micro_batches=1"),
+    "loss along samples": ("InvalidModel", "axis=0"),
+    "added sums": ("InvalidModel", "num_micro_batches=1"),
+    "metrics of layers": ("InvalidModel", "'kl'"),
+    "sample_weight without y": ("InvalidArgument", "sample_weight", "y"),
     "own loss of two replicas": ("InvalidModel", 'strategy="model"', "num_micro_batches=1"),
     "wrong weigh": ("InvalidModel", "weigh"),
     "no y": ("InvalidArgument", "y"),

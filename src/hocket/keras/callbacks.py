@@ -56,6 +56,7 @@ class KerasCallbacks(Callback):
         self._list: keras.callbacks.CallbackList | None = None
         self._model, self._update, self._meter, self._parameters = model, update, meter, parameters
         self._settings = Settings(model)
+        self._first_step = 0
         self._last = _Last()
         self._logs: dict[str, Any] = {}
 
@@ -72,7 +73,7 @@ class KerasCallbacks(Callback):
             on_rank_0(trainer.comm, make)
         self._hand_on(trainer, "on_train_begin", has_whole=True)
         trainer.epoch = self._model._initial_epoch or trainer.epoch
-        trainer.executor.num_steps = self._update.num_steps
+        trainer.executor.num_steps = self._first_step = self._update.num_steps
 
     def on_epoch_begin(self, trainer: Trainer, epoch: int) -> None:
         """Hand it on."""
@@ -103,12 +104,13 @@ class KerasCallbacks(Callback):
         """Hand it on."""
         if self._at_test_batch_begin:
             self._hand_on(trainer, "on_test_batch_begin", number)
+            trainer.stop_evaluating |= self._stops_evaluating()
 
     def on_test_batch_end(self, trainer: Trainer, number: int, totals: Mapping[str, tuple[float, float]]) -> None:
         """Hand it on."""
         if self._at_test_batch_end:
             self._hand_on(trainer, "on_test_batch_end", number, trainer.running(totals))
-            trainer.stop_evaluating = bool(getattr(self._model, "stop_evaluating", False))
+        trainer.stop_evaluating = self._stops_evaluating()
 
     def on_test_end(self, trainer: Trainer, logs: Mapping[str, float]) -> None:
         """Hand it on, with the whole model."""
@@ -126,8 +128,12 @@ class KerasCallbacks(Callback):
     def on_train_end(self, trainer: Trainer) -> None:
         """Hand it on, with the whole model as it stays."""
         self._collect(trainer)
-        self._update.finalize()
+        if trainer.num_steps > self._first_step:  # otherwise there are no averages yet
+            self._update.finalize()
         self._hand_on(trainer, "on_train_end", dict(self._logs), has_whole=True)
+
+    def _stops_evaluating(self) -> bool:
+        return bool(self._given and self._model.stop_evaluating)
 
     def _has(self, *names: str) -> bool:
         """Whether a callback does something then."""
@@ -178,6 +184,7 @@ class KerasCallbacks(Callback):
         with torch.no_grad():
             for place in changed:
                 trainer.comm.broadcast(variables[place].value.detach(), 0)
+        self._update.read_scale()
         return added
 
     def _absent(self, trainer: Trainer) -> list[torch.Tensor]:
@@ -226,8 +233,8 @@ class _Last(keras.callbacks.Callback):  # type: ignore[misc]
         self._logs = dict(logs or {})
 
     def added_to(self, *arguments: Any) -> dict[str, Any]:
-        """Return what was added to the last of them, if it is logs."""
+        """Return what was added to the last of them, or set otherwise, if it is logs."""
         given = arguments[-1] if arguments and isinstance(arguments[-1], dict) else self._logs
-        added = {name: value for name, value in self._logs.items() if name not in given}
+        added = {name: value for name, value in self._logs.items() if name not in given or value is not given[name]}
         self._logs = {}
         return added

@@ -20,9 +20,9 @@ from hocket.train.batches import Samples, Source, Stream
 from hocket.train.on_rank_0 import on_rank_0
 
 
-def data_of(x: Any, y: Any, sample_weight: Any, class_weight: Any) -> Any:
-    """Return data as one thing: arrays as (x, (y, sample_weight)), with weights instead of those of classes; anything
-    else as it came.
+def data_of(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    """Return data as one thing: arrays as (x, (y, sample_weight)), or as many of these as there are; anything else as
+    it came.
 
     Raises:
         InvalidArgument: what is given besides `x` does not go with it; says what is right.
@@ -43,13 +43,35 @@ def data_of(x: Any, y: Any, sample_weight: Any, class_weight: Any) -> Any:
                 f"sample_weight goes with arrays; of {type(x).__name__} it is the third of what a batch has"
             )
         return x
-    if class_weight is not None:
-        if sample_weight is not None:
-            raise InvalidArgument("class_weight and sample_weight are both given; weights of samples alone say it all")
-        if y is None or keras.tree.is_nested(y):
-            raise InvalidArgument("class_weight is for models with one output, whose y are the numbers of classes")
-        sample_weight = data_adapter_utils.class_weight_to_sample_weights(y, class_weight)
-    return x, tuple(each for each in (y, sample_weight) if each is not None)
+    if y is None and sample_weight is not None:
+        raise InvalidArgument("sample_weight is given without y, whose losses it weighs")
+    return _alone(x), tuple(each for each in (y, sample_weight) if each is not None)
+
+
+def with_class_weight(data: Any, class_weight: Any) -> Any:
+    """Return arrays with weights of samples instead of those of classes; anything else as it came.
+
+    Raises:
+        InvalidArgument: there are weights of samples already, or several outputs or none.
+    """
+    if class_weight is None or not isinstance(data, tuple):
+        return data
+    x, target = data
+    if len(target) == 2:
+        raise InvalidArgument("class_weight and sample_weight are both given; weights of samples alone say it all")
+    if not target or keras.tree.is_nested(target[0]):
+        raise InvalidArgument("class_weight is for models with one output, whose y are the numbers of classes")
+    return x, (target[0], data_adapter_utils.class_weight_to_sample_weights(target[0], class_weight))
+
+
+def batch_size_of(data: Any, wanted: int | None, steps: int | None) -> int:
+    """Return how many samples a batch has: as wanted, or of arrays so many that they make that number of steps, or
+    32."""
+    if wanted is not None:
+        return wanted
+    if steps is None or not isinstance(data, tuple):
+        return 32
+    return max(1, -(-len(keras.tree.flatten(data[0])[0]) // steps))
 
 
 def split_off(data: Any, share: float) -> tuple[Any, Any]:
@@ -194,6 +216,11 @@ class _Portions:
             yield batch
 
 
+def _alone(x: Any) -> Any:
+    """What a model with one input takes, where it is in a list of one."""
+    return x[0] if isinstance(x, (tuple, list)) and len(x) == 1 else x
+
+
 def _are_batches(data: Any) -> bool:
     return isinstance(data, list) and bool(data) and all(isinstance(each, tuple) for each in data)
 
@@ -209,8 +236,8 @@ def _as_pairs(data: Any) -> Any:
     if isinstance(data, (tuple, list)):
         if len(data) not in (1, 2, 3):
             raise InvalidArgument(f"data are (x,), (x, y) or (x, y, sample_weight), not {len(data)} things")
-        x, *targets = data
-        return x, tuple(each for each in targets if each is not None)
+        x, y, weight = (*data, None, None)[:3]
+        return _alone(x), () if y is None else (y,) if weight is None else (y, weight)
     if isinstance(data, torch.utils.data.Dataset) and hasattr(data, "__len__"):
         return _Pairs(data)
     if isinstance(data, dict | torch.Tensor):

@@ -13,7 +13,7 @@ from hocket.errors import InvalidArgument, InvalidModel
 from hocket.keras.losses import loss_of, losses_of
 from hocket.keras.whole_batch import Piece, gathered, joined, pieces_of
 from hocket.train import Batch, Trainer
-from hocket.train.on_rank_0 import that_travels
+from hocket.train.on_rank_0 import on_rank_0, that_travels
 
 _TIGHT, _LOOSE = 1e-4, 0.02  # how far two sums may be apart by rounding; of few bits
 
@@ -23,17 +23,20 @@ def checker_of(model: keras.Model, weigh: Callable[[Any, Any], float] | None) ->
 
     Raises there:
         InvalidArgument: the data lack the target of an output.
-        InvalidModel: the loss of the batch is not what those of its micro-batches make; only losses of a user's own,
-            and counts that he gives, have to be tried.
+        InvalidModel: the loss of the batch is not what those of its micro-batches make; only losses and layers of a
+            user's own, and counts that he gives, have to be tried.
     """
 
     def check(trainer: Trainer, batch: Batch) -> None:
-        if model._compile_loss is None:
-            return
-        check_targets(model, batch.y[0] if batch.y else None)
-        is_known = weigh is None and all(map(_is_of_keras, losses_of(model)))
-        if trainer.executor.num_micro_batches > 1 and not is_known:
-            _check_loss(model, trainer, batch)
+        is_whole = trainer.executor.num_micro_batches == 1
+        if model._compile_loss is not None:
+            check_targets(model, batch.y[0] if batch.y else None)
+            is_known = weigh is None and all(map(_is_of_keras, losses_of(model)))
+            if not (is_whole or is_known):
+                _check_loss(model, trainer, batch)
+        layers = model._flatten_layers(include_self=False)
+        if not is_whole and not all(type(each).__module__.startswith("keras.src.") for each in layers):
+            _check_added_losses(model, trainer, batch)
 
     return check
 
@@ -45,6 +48,9 @@ def check_targets(model: keras.Model, y: Any) -> None:
         InvalidArgument: there is none for one: names it.
     """
     loss, names = model._compile_loss._user_loss, list(model._compile_loss.output_names or ["output"])
+    structure = getattr(getattr(model, "_functional", None) or model, "_outputs_struct", None)
+    if isinstance(structure, Mapping):
+        names = list(structure)
     if y is None:
         raise InvalidArgument(f"the data have no y, which the loss of output {names[0]!r} is taken with")
     if len(names) == 1:
@@ -107,6 +113,29 @@ def _compare(model: keras.Model, pieces: Sequence[Piece], weights: Sequence[floa
             )
 
 
+def _check_added_losses(model: keras.Model, trainer: Trainer, batch: Batch) -> None:
+    """Compare what layers add to the loss of a batch in parts with what they add where rank 0 runs the whole."""
+    executor = trainer.executor
+    parts = trainer.cut(batch)
+    result = executor.forward(parts.micro_batches, keeps_outputs=False, with_losses=True)
+    first = executor.replica * executor.schedule.num_micro_batches
+    own = sum(float(loss) * parts.shares[first + number] for (_, number), loss in result.extra_losses.items())
+    in_parts = sum(trainer.comm.all_gather_object(own))
+
+    def compute() -> float:
+        with torch.no_grad():
+            model(list(batch.x) if isinstance(batch.x, tuple) else batch.x, training=False)
+            return float(sum(keras.ops.sum(each) for each in model.losses))
+
+    whole = on_rank_0(trainer.comm, compute)
+    if abs(whole - in_parts) > _TIGHT * max(abs(whole), abs(in_parts)) + 1e-7:
+        raise InvalidModel(
+            f"what layers add to the loss of the first batch is {whole:.6g}, and {in_parts:.6g} in its "
+            f"{executor.num_micro_batches} micro-batches: it is no mean over samples. One micro-batch is always right: "
+            'strategy="model", num_micro_batches=1'
+        )
+
+
 def _scaled(piece: Piece, factor: torch.Tensor) -> Piece:
     def scale(leaf: Any) -> Any:
         found = (leaf * factor).to(leaf.dtype)
@@ -122,4 +151,7 @@ def _is_of_keras(loss: Any) -> bool:
     if isinstance(loss, str):
         return True
     function = getattr(loss, "fn", loss)
-    return str(getattr(function, "__module__", type(function).__module__)).startswith("keras.src.")
+    modules = [getattr(function, "__module__", type(function).__module__)]
+    if isinstance(loss, keras.losses.Loss):
+        modules.append(type(loss).__module__)
+    return all(str(each).startswith("keras.src.") for each in modules)

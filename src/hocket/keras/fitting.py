@@ -14,7 +14,7 @@ from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, InvalidModel, InvalidType
 from hocket.keras.callbacks import KerasCallbacks
 from hocket.keras.counters import Counters
-from hocket.keras.feeding import data_of, feed, portions_of, split_off
+from hocket.keras.feeding import batch_size_of, data_of, feed, portions_of, split_off, with_class_weight
 from hocket.keras.first_batch import checker_of
 from hocket.keras.graph import graph_of_keras
 from hocket.keras.losses import loss_of, weighing_of
@@ -93,7 +93,7 @@ def fit(
         schedule, schedule_options, num_micro_batches: of a pipeline, as of `hocket.train.fit`.
         layers_per_partition: how many operations each stage has; otherwise they are alike in `balance`.
         balance, limit_nbytes: as of `hocket.train.fit`.
-        batch_size: samples of a step, over all replicas; None: 32.
+        batch_size: samples of a step, over all replicas; None: 32, or of arrays so many that they make the steps.
         epochs, initial_epoch, steps_per_epoch: as of `model.fit`.
         max_steps: of this call, after which it ends, whatever the epoch.
         validation_data: (x, y) or (x, y, sample_weight), or what else `x` may be; evaluated after every epoch.
@@ -113,14 +113,13 @@ def fit(
     Raises:
         InvalidModel: the model has no graph, is not compiled, or has a training step of its own, or a loss that does
             not follow from those of micro-batches, which is tried on the first batch.
-        InvalidArgument: something else cannot work; both are raised on every rank, before anything is sent.
+        InvalidArgument: something else cannot work; both are raised on every rank, before anything is changed.
         CommTimeout, PeerFailure: a rank hangs, or has died; names it and what was waited for.
     """
     graph = graph_of_keras(model)
     check_compiled(model)
     if weigh is not None and not callable(weigh):
         raise InvalidType(f"weigh is a function of y and sample_weight, not {weigh!r}")
-    batch_size = 32 if batch_size is None else batch_size
     callbacks = keras.tree.flatten(() if callbacks is None else callbacks)
     check_callbacks(callbacks, keras.callbacks.Callback)
     for name, value in (("epochs", epochs), ("initial_epoch", initial_epoch), ("max_steps", max_steps)):
@@ -136,10 +135,13 @@ def fit(
             check_count(name, value)
     check_seed(seed)
     validates = _when(validation_freq)
-    data = data_of(x, y, sample_weight, class_weight)
-    validation = None if validation_data is None else data_of(validation_data, None, None, None)
+    data = data_of(x, y, sample_weight)
+    validation = None if validation_data is None else data_of(validation_data)
     if validation_split and validation is None:
         data, validation = split_off(data, validation_split)
+    data = with_class_weight(data, class_weight)
+    validation_batch_size = batch_size_of(validation, validation_batch_size or batch_size, validation_steps)
+    batch_size = batch_size_of(data, batch_size, steps_per_epoch)
     shows = verbose not in (0, False)
     if not model.trainable_variables:  # which is no error in Keras either
         warnings.warn(f"model {model.name!r} has no trainable weights: nothing is trained", stacklevel=2)
@@ -177,7 +179,7 @@ def fit(
             validation = feed(
                 validation,
                 comm,
-                batch_size=validation_batch_size or batch_size,
+                batch_size=validation_batch_size,
                 shuffle=False,
                 seed=seed,
                 drop_last=False,
@@ -222,14 +224,14 @@ def fit(
         )
         trainer.epoch = initial_epoch
         executor.num_steps = update.num_steps
-        last_step = None if max_steps is None else update.num_steps + max_steps
         found = run_epochs(
             trainer,
             portions_of(source, steps_per_epoch, begins_anew=False),
             epochs,
             None if validation is None else portions_of(validation, validation_steps, begins_anew=True),
             shows=shows,
-            max_steps=last_step,
+            max_steps=max_steps,
+            counts_from_here=True,
             validates=validates,
             logs_speed=False,
         )
@@ -256,6 +258,7 @@ def check_compiled(model: keras.Model) -> None:
         raise InvalidModel(f"model {model.name!r} is not compiled: call model.compile(optimizer, loss) first")
     if model._compile_loss is None and not _adds_losses(model):
         raise InvalidModel(f"model {model.name!r} is compiled without a loss: call model.compile(optimizer, loss)")
+    _check_metrics_of_layers(model)
     if model.steps_per_execution != 1:
         raise InvalidModel(f"steps_per_execution is 1 with PyTorch, for Keras as well, not {model.steps_per_execution}")
     if model.jit_compile:
@@ -288,6 +291,15 @@ def _left_to_keras(executor: PipelineExecutor) -> dict[str, str]:
     for of_rank in executor.comm.all_gather_object(here):
         found |= of_rank
     return found
+
+
+def _check_metrics_of_layers(model: keras.Model) -> None:
+    for layer in model._flatten_layers(include_self=False):
+        if layer._metrics:
+            raise InvalidModel(
+                f"layer {layer.name!r} has a metric of its own, {layer._metrics[0].name!r}, which "
+                "ranks would count apart: make what it is taken of an output, and give it to model.compile"
+            )
 
 
 def _adds_losses(model: keras.Model) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+from keras.src.models.functional import unpack_singleton
 from keras.src.ops.node import Node
 
 from hocket.errors import InvalidModel, InvalidType
@@ -54,7 +55,7 @@ def graph_of_keras(model: keras.Model) -> LayerGraph:
     def make_output(values: Sequence[Any]) -> Any:
         found = dict(zip(outputs, values, strict=True))
         flat = [KerasStage.tensor(found[name], place) for name, place in places]
-        return keras.tree.pack_sequence_as(functional._outputs_struct, flat)
+        return unpack_singleton(keras.tree.pack_sequence_as(functional._outputs_struct, flat))
 
     return LayerGraph(layers, batch, outputs, make_stage, make_output, model, "operations")
 

@@ -86,13 +86,15 @@ def losses_of(model: keras.Model) -> list[Any]:
 
 
 def _check_is_of_samples(loss: Any) -> None:
+    if isinstance(loss, str) and loss.lower() in ("crossentropy", "ce"):  # one of several, all of them of samples
+        return
     loss = keras.losses.get(loss)
-    function, axis = getattr(loss, "fn", loss), getattr(loss, "axis", None)
-    axes = (axis,) if isinstance(axis, int) else axis or (0,)
-    if function in (keras.losses.dice, keras.losses.tversky) and 0 in axes:
+    function, axis = getattr(loss, "fn", loss), getattr(loss, "axis", getattr(loss, "_fn_kwargs", {}).get("axis"))
+    axes = (axis,) if isinstance(axis, int) else axis or ()
+    if 0 in axes or (axis is None and function in (keras.losses.dice, keras.losses.tversky)):
         raise InvalidModel(
-            f"loss {function.__name__!r} with axis={axis} is one number for a batch, which does not follow from those "
-            "of micro-batches: give the axes within a sample, such as axis=(1, 2, 3)"
+            f"loss {getattr(function, '__name__', loss)!r} with axis={axis} is one number for a batch, which "
+            "does not follow from those of micro-batches: give the axes within a sample, such as axis=(1, 2, 3)"
         )
     if function is keras.losses.circle:
         raise InvalidModel("loss 'circle' compares a batch's samples with each other, and micro-batches lack some")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -14,9 +14,10 @@ import torch
 from hocket.keras.whole_batch import Piece, gathered, joined, pieces_of
 from hocket.train import PipelineExecutor
 from hocket.train.cutting import Parts
+from hocket.train.on_rank_0 import that_travels
 
 _OF_BATCHES = ("dice", "tversky", "circle")  # functions of Keras that give one number for a batch
-_SEVERAL = {"accuracy", "acc", "crossentropy", "ce"}  # names for one of several, by what a target looks like
+_SEVERAL = {"accuracy", "acc"}  # names for one of several, by what a target looks like
 
 
 class KerasMeter:
@@ -51,14 +52,15 @@ class KerasMeter:
     def gather(self, outputs: Mapping[int, Any], parts: Parts) -> list[tuple[Piece, float]]:
         """Return what `update` is to see here: pieces, and the weight of their losses by their share of the samples."""
         pieces = pieces_of(self._executor, outputs, parts)
-        if self._adds_up:
-            return [(pieces[each], parts.weights[each] / parts.shares[each]) for each in sorted(pieces)]
-        of_all = gathered(self._executor, pieces, self._root)
-        return [] if of_all is None else [(joined([of_all[number] for number in sorted(of_all)]), 1.0)]
+        if not self._adds_up:
+            pieces = gathered(self._executor, pieces, self._root) or {}
+        return [(pieces[each], parts.weights[each] / parts.shares[each]) for each in sorted(pieces)]
 
-    def update(self, gathered: list[tuple[Piece, float]]) -> None:
+    def update(self, pieces: list[tuple[Piece, float]]) -> None:
         """Add a batch, or parts of one."""
-        for (output, target), factor in gathered:
+        if pieces and not self._adds_up:
+            pieces = [(joined([piece for piece, _ in pieces]), 1.0)]
+        for (output, target), factor in pieces:
             y, *weight = target or (None,)
             if self._metrics is not None:
                 self._metrics.update_state(y, output, *weight)
@@ -82,31 +84,43 @@ class KerasMeter:
         if self._adds_up:
             of_ranks = comm.gather_object(of_ranks[0], self._root)
         found: dict[str, Any] = {}
+        problem: Exception | None = None
         if comm.rank == self._root:
-            sums, of_metrics = zip(*(of_ranks or ()), strict=True)
-            losses = _added(sums)
-            trackers = [] if self._loss is None else self._loss.metrics
-            if losses:
-                found = {
-                    each.name: float(losses[2 * place] / losses[2 * place + 1]) for place, each in enumerate(trackers)
-                }
-            for metric in metrics:
-                with _set_to(metric, _added(of_metrics)):
-                    found.update({name: _plain(value) for name, value in metric.result().items()})
-        given: dict[str, Any] = comm.broadcast_object(found, self._root)
-        return given
+            try:
+                found = self._computed(*zip(*(of_ranks or ()), strict=True))
+            except Exception as error:  # whatever a metric raises; the other ranks are not to wait for this one
+                problem = that_travels(error)
+        found, problem = comm.broadcast_object((found, problem), self._root)
+        if problem is not None:
+            raise problem
+        return found
+
+    def _computed(self, sums: Sequence[list[Any]], of_metrics: Sequence[list[Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        losses = _added(sums)
+        if losses:
+            found = {
+                each.name: float(losses[2 * place] / losses[2 * place + 1])
+                for place, each in enumerate(self._loss.metrics)
+            }
+        if self._metrics is not None:
+            with _set_to(self._metrics, _added(of_metrics)):
+                found |= _plain(self._metrics.result())
+        return found
 
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Keep what was counted whatever is evaluated within, as a callback may."""
         metrics = self._all()
         before = [_values([each]) for each in metrics]
-        yield
-        for metric, values in zip(metrics, before, strict=True):
-            if values:
-                _assign(metric, values)
-            else:
-                metric.reset_state()
+        try:
+            yield
+        finally:
+            for metric, values in zip(metrics, before, strict=True):
+                if values:
+                    _assign(metric, values)
+                else:
+                    metric.reset_state()
 
     def _all(self) -> list[Any]:
         of_losses = [] if self._loss is None else self._loss.metrics
@@ -155,10 +169,19 @@ def _set_to(metric: Any, values: list[Any]) -> Iterator[None]:
     """Have a metric these values for a while."""
     before = _values([metric])
     _assign(metric, values)
-    yield
-    _assign(metric, before)
+    try:
+        yield
+    finally:
+        _assign(metric, before)
 
 
-def _plain(value: Any) -> Any:
-    array = np.array(keras.ops.convert_to_numpy(value))
-    return array if array.ndim else float(array)
+def _plain(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers, or arrays where there is one for each class; of a metric that has several its own names, as in Keras."""
+    found: dict[str, Any] = {}
+    for name, value in results.items():
+        if isinstance(value, Mapping):
+            found |= _plain(value)
+        else:
+            array = np.array(keras.ops.convert_to_numpy(value))
+            found[name] = array if array.ndim else float(array)
+    return found

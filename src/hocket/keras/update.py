@@ -21,11 +21,15 @@ class KerasUpdate:
         executor: of the model.
 
     Raises:
-        InvalidModel: the optimizer clips by the norm of gradients that it accumulates, which no rank has, or was built
-            without one of the variables.
+        InvalidModel: there are several optimizers in one, or it clips by the norm of gradients that it accumulates,
+            which no rank has, or it was built without one of the variables.
     """
 
     def __init__(self, optimizer: Any, variables: Iterable[Any], executor: PipelineExecutor) -> None:
+        if isinstance(optimizer, getattr(keras.optimizers, "MultiOptimizer", ())):
+            raise InvalidModel(
+                "MultiOptimizer changes all variables at once, of which a rank has a part: take one optimizer"
+            )
         # It scales losses by what it finds out, as mixed_float16 wants it, and leaves the rest to another one.
         self._scaler = optimizer if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else None
         self.optimizer = optimizer
@@ -54,8 +58,7 @@ class KerasUpdate:
         }
         # What is no longer trained has none, and is the same on every rank.
         self._stages = [stages.get(id(each.value)) for each in optimizer._trainable_variables]
-        if self._scaler is not None:
-            executor.loss_scale = float(self._scaler.dynamic_scale.value)
+        self.read_scale()
         held = set(executor.trained_stages())
         own = {id(each) for stage in held for each in executor.split.stages[stage].parameters().values()}
         self._own = [each for each in self._variables if id(each.value) in own]
@@ -73,7 +76,7 @@ class KerasUpdate:
             scale = self._executor.loss_scale
             if not self._are_finite([gradient for gradient, _ in pairs]):
                 self._scaler._stateful_handle_non_finite_grads()
-                self._executor.loss_scale = float(self._scaler.dynamic_scale.value)
+                self.read_scale()
                 return
             pairs = [(gradient / scale, each) for gradient, each in pairs]
         if optimizer.loss_scale_factor is not None:  # which `apply` divides by, as Keras multiplies the loss
@@ -101,7 +104,7 @@ class KerasUpdate:
             scaler.dynamic_scale.assign(scaler.dynamic_scale.value * 2.0)
         else:
             scaler.step_counter.assign(scaler.step_counter.value + 1)
-        self._executor.loss_scale = float(scaler.dynamic_scale.value)
+        self.read_scale()
 
     def _are_finite(self, gradients: Iterable[torch.Tensor]) -> bool:
         """Whether those of all ranks are numbers."""
@@ -114,6 +117,11 @@ class KerasUpdate:
         """Return the ids of the optimizer's variables that every rank has as they are, at any time: its numbers."""
         slots = {id(each) for slots in self._slots() for each in slots if each is not None}
         return {id(each) for each in self.optimizer.variables} - slots
+
+    def read_scale(self) -> None:
+        """Have losses scaled as the optimizer now says, if it scales any."""
+        if self._scaler is not None:
+            self._executor.loss_scale = float(self._scaler.dynamic_scale.value)
 
     def finalize(self) -> None:
         """Have all variables their averages over time, if the optimizer keeps such; on every rank, after `collect`."""
@@ -155,8 +163,7 @@ class KerasUpdate:
                 raise ValueError(f"{variable.path} is {tuple(value.shape)} there and {tuple(variable.shape)} here")
         for variable, value in values:
             variable.assign(value)
-        if self._scaler is not None:
-            self._executor.loss_scale = float(self._scaler.dynamic_scale.value)
+        self.read_scale()
 
     def _step_without_gradients(self) -> None:
         """What the optimizer does in every step, beside variables that have gradients: it counts, for schedules of the

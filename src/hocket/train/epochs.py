@@ -23,6 +23,7 @@ def run_epochs(
     max_steps: int | None = None,
     validates: Callable[[int], bool] = lambda epoch: True,
     logs_speed: bool = True,
+    counts_from_here: bool = False,
 ) -> History:
     """Train for some epochs, from where the trainer stands; called by all ranks.
 
@@ -33,6 +34,7 @@ def run_epochs(
         validation: of batches that are evaluated after every epoch.
         shows: progress, on this rank.
         max_steps: after which it ends, whatever the epoch; those before a resumption count.
+        counts_from_here: those do not, nor any others before this call.
         validates: whether it does after an epoch of that number, counted from 0.
         logs_speed: whether callbacks and history have "samples_per_s" among the numbers of an epoch.
 
@@ -44,6 +46,8 @@ def run_epochs(
     last = sorted(trainer.callbacks, key=lambda each: isinstance(each, Checkpoint))
     for each in trainer.callbacks:
         each.on_train_begin(trainer)
+    if counts_from_here and max_steps is not None:
+        max_steps += trainer.num_steps
     _agree_to_stop(trainer)
     while trainer.epoch < epochs and not (trainer.stop_training or _is_enough(trainer, max_steps)):
         epoch = trainer.epoch
@@ -96,7 +100,7 @@ def _train_epoch(
                 trainer.stop_training = True
                 is_whole = next(batches, None) is None
                 break
-    found = trainer.running(trainer.totals)
+    found = trainer.running(trainer.totals) if num_samples else {}
     if is_whole:
         trainer.epoch, trainer.num_batches, trainer.totals = trainer.epoch + 1, 0, {}
     if not num_samples:
