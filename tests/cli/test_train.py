@@ -62,7 +62,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_module_of_the_users(folder: Path) -> None:
-    options = ["--model", "mine.py:model", "--data", "mine.py:data", "--epochs", "3", "--lr", "0.03"]
+    options = [
+        "--model",
+        "mine.py:model",
+        "--data",
+        "mine.py:data",
+        "--epochs",
+        "3",
+        "--lr",
+        "0.03",
+        "--balance",
+        "params",
+    ]
     run = hocket(folder, "train", *options, "--schedule", "zb-h1", "-m", "4", "--save", "out.pt", "--picture",
                  "step.png", "--json")  # fmt: skip
     assert run.returncode == 0, run.stderr

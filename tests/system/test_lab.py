@@ -120,7 +120,7 @@ def test_table_for_two_hosts(lab: Any, run_commands: Run, tmp_path: Path) -> Non
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     tune = [sys.executable, "-m", "hocket.cli", "tune", "run", "-n", "1", "--nnodes", "2", "--json"]
     tune += ["--master-addr", lab.hosts[0].address, "--master-port", "29500"]
-    tune += ["--ops", "all_reduce,barrier", "--sizes", "64KiB,1MiB"]
+    tune += ["--ops", "all_reduce,barrier", "--sizes", "64KiB,1MiB", "--beside-others"]
     outputs = run_commands([host.command([*tune, "--node-rank", str(host.number)]) for host in lab.hosts], env=env)
     check(outputs)
     table = json.loads(outputs[0].stdout.splitlines()[-1])
