@@ -40,8 +40,8 @@ def main(arguments: list[str]) -> None:
         arguments: ``["script.py", *args]`` or ``["-m", "module", *args]``.
     """
     pid = os.getpid()
-    say_ready()
     try:
+        say_ready()  # from here on the launcher lets it hear Ctrl-C
         _run(arguments)
     except SystemExit:
         raise
