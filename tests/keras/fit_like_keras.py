@@ -14,12 +14,11 @@ import numpy as np
 import torch
 
 from hocket.comm import Communicator
-from hocket.errors import HocketError
 from hocket.keras import fit
 
 from .fit_cases import CALLBACKS, COMPILED, PARAMETERS, given
 from .fit_material import Dependent, arrays, dice, loader, measured, penalized_by_sums
-from .like_keras import chain, data, forked, masked, sgd, tokens
+from .like_keras import chain, data, forked, masked, refusal, sgd, tokens
 
 ops = keras.ops
 
@@ -109,14 +108,6 @@ def _evaluated(model: keras.Model, arguments: dict[str, Any]) -> Any:
 
 def _is_there(folder: Path, case: dict[str, Any], kind: str) -> bool:
     return kind in case and (folder / case[kind]).exists()
-
-
-def refusal(work: Callable[[], Any]) -> str:
-    try:
-        work()
-    except HocketError as error:
-        return f"{type(error).__name__}: {error}"
-    return "none"
 
 
 def refused(comm: Communicator) -> dict[str, str]:

@@ -66,9 +66,8 @@ class Started:
 
 
 _started: dict[str, Started] = {}
-_unfinished: set[str] = (
-    set()
-)  # families whose MPI_Init_thread did not return in time; another call would end the process
+# Families whose MPI_Init_thread did not return in time; MPI ends a process that calls it again.
+_unfinished: set[str] = set()
 
 
 def is_under_open_mpi() -> bool:

@@ -88,7 +88,7 @@ class KerasCallbacks(Callback):
     def on_batch_end(self, trainer: Trainer, step: int, logs: Mapping[str, float]) -> None:
         """Hand it on."""
         if self._at_batch_end:
-            running = trainer.running(trainer.totals)
+            running = trainer.means_so_far(trainer.totals)
             self._hand_on(trainer, "on_train_batch_end", trainer.num_batches - 1, running)
         trainer.is_stopping = trainer.stop_training
 
@@ -104,13 +104,12 @@ class KerasCallbacks(Callback):
         """Hand it on."""
         if self._at_test_batch_begin:
             self._hand_on(trainer, "on_test_batch_begin", number)
-            trainer.stop_evaluating |= self._stops_evaluating()
 
     def on_test_batch_end(self, trainer: Trainer, number: int, totals: Mapping[str, tuple[float, float]]) -> None:
         """Hand it on."""
         if self._at_test_batch_end:
-            self._hand_on(trainer, "on_test_batch_end", number, trainer.running(totals))
-        trainer.stop_evaluating = self._stops_evaluating()
+            self._hand_on(trainer, "on_test_batch_end", number, trainer.means_so_far(totals))
+        trainer.stop_evaluating = bool(self._given and self._model.stop_evaluating)
 
     def on_test_end(self, trainer: Trainer, logs: Mapping[str, float]) -> None:
         """Hand it on, with the whole model."""
@@ -131,9 +130,6 @@ class KerasCallbacks(Callback):
         if trainer.num_steps > self._first_step:  # otherwise there are no averages yet
             self._update.finalize()
         self._hand_on(trainer, "on_train_end", dict(self._logs), has_whole=True)
-
-    def _stops_evaluating(self) -> bool:
-        return bool(self._given and self._model.stop_evaluating)
 
     def _has(self, *names: str) -> bool:
         """Whether a callback does something then."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any
 
@@ -32,7 +33,7 @@ def data_of(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         raise InvalidType("x is what the model takes: arrays, or a dataset; it is None")
     if y is None and isinstance(x, (tuple, list)) and not _are_batches(x):
         if len(x) not in (1, 2, 3):
-            raise InvalidArgument(f"data are (x, y) or (x, y, sample_weight), not {len(x)} things")
+            raise InvalidArgument(f"data are (x, y) or (x, y, sample_weight); got a tuple of {len(x)} items")
         if sample_weight is not None and len(x) == 3:
             raise InvalidArgument("sample_weight is given twice: in (x, y, sample_weight), and by itself")
         x, y, weight = (*x, None, None)[:3]
@@ -94,33 +95,41 @@ def split_off(data: Any, share: float) -> tuple[Any, Any]:
     return (first, tuple(first_target)), (last, tuple(last_target))
 
 
-def feed(
-    data: Any,
-    comm: Communicator,
-    *,
-    batch_size: int,
-    shuffle: bool,
-    seed: int,
-    drop_last: bool,
-    steps: int | None,
-    class_weight: Any,
-    begins_anew: bool,
-) -> Samples | Stream:
-    """Return where batches come from; called by all ranks.
+@dataclass(frozen=True)
+class Reading:
+    """How data are read.
+
+    Args:
+        batch_size: samples of a batch; of arrays and datasets of samples.
+        shuffle: arrays and datasets of samples by sample, a PyDataset by batch.
+        seed, drop_last: of arrays and datasets of samples.
+        steps: batches of an epoch; None: all.
+        class_weight: of data that are not arrays.
+        begins_anew: whether every epoch begins with the first batch, as in evaluation, also where `steps` leaves some.
+    """
+
+    batch_size: int
+    shuffle: bool = False
+    seed: int = 0
+    drop_last: bool = False
+    steps: int | None = None
+    class_weight: Mapping[int, float] | None = None
+    begins_anew: bool = False
+
+
+def feed(data: Any, comm: Communicator, reading: Reading) -> Samples | Stream:
+    """Return a source of batches; called by all ranks. Use `portions_of` for epochs of `reading.steps` batches.
 
     Args:
         data: of `data_of`.
         comm: of all ranks.
-        batch_size, shuffle, seed, drop_last: of arrays and datasets of samples; batches are shuffled of a PyDataset.
-        steps: batches of an epoch, of what Keras goes through; None: all. For the rest there is `portions_of`.
-        class_weight: of what is not arrays.
-        begins_anew: whether each epoch begins with the first batch, as in evaluation, also where `steps` leaves some.
+        reading: how the data are read.
 
     Raises:
-        InvalidArgument, InvalidType: it cannot be read; raised on every rank.
+        InvalidArgument, InvalidType: the data cannot be read; raised on every rank.
     """
     takes_classes = isinstance(data, (tuple, keras.utils.PyDataset)) or is_tf_dataset(data)
-    if class_weight is not None and not takes_classes:
+    if reading.class_weight is not None and not takes_classes:
         raise InvalidArgument(
             f"class_weight is for arrays and keras.utils.PyDataset, not {type(data).__name__}: have its batches be "
             "(x, y, sample_weight)"
@@ -128,40 +137,43 @@ def feed(
     if isinstance(data, keras.utils.PyDataset | torch.utils.data.DataLoader | GeneratorType) or (
         is_tf_dataset(data) or is_grain_dataset(data)
     ):
-        return _KerasStream(data, comm, shuffle, steps, class_weight, begins_anew)
+        return _KerasStream(data, comm, reading)
     return source_of(
         data if isinstance(data, tuple) else _as_pairs(data),
         comm,
-        batch_size=batch_size,
-        shuffle=shuffle,
-        seed=seed,
-        drop_last=drop_last,
+        batch_size=reading.batch_size,
+        shuffle=reading.shuffle,
+        seed=reading.seed,
+        drop_last=reading.drop_last,
     )
 
 
-def portions_of(source: Source, steps: int | None, begins_anew: bool) -> Source:
-    """Return a source of `feed` with so many batches an epoch; None: all."""
-    return source if steps is None or isinstance(source, _KerasStream) else _Portions(source, steps, begins_anew)
+def portions_of(source: Samples | Stream, reading: Reading) -> Source:
+    """Return a source of `feed` whose epochs have `reading.steps` batches."""
+    if reading.steps is None or isinstance(source, _KerasStream):
+        return source
+    return _Portions(source, reading.steps, reading.begins_anew)
 
 
 class _KerasStream(Stream):
     """What Keras itself goes through: rank 0 does, by Keras' own iterator, and the others get what it read."""
 
-    def __init__(
-        self, data: Any, comm: Communicator, shuffle: bool, steps: int | None, class_weight: Any, begins_anew: bool
-    ) -> None:
+    def __init__(self, data: Any, comm: Communicator, reading: Reading) -> None:
         super().__init__((), comm)
-        self._begins_anew = begins_anew
+        self._begins_anew = reading.begins_anew
         can_shuffle = isinstance(data, keras.utils.PyDataset) and data.num_batches is not None
 
         def make() -> int | None:
             try:
                 self._iterator = TorchEpochIterator(
-                    data, steps_per_epoch=steps, shuffle=shuffle and can_shuffle, class_weight=class_weight
+                    data,
+                    steps_per_epoch=reading.steps,
+                    shuffle=reading.shuffle and can_shuffle,
+                    class_weight=reading.class_weight,
                 )
             except ValueError as error:  # what Keras says of such data
                 raise InvalidArgument(str(error)) from None
-            if not begins_anew:
+            if not reading.begins_anew:
                 self._iterator.reset()  # Keras does so when a training begins, which tells a PyDataset
             count: int | None = self._iterator.num_batches
             return count
@@ -235,7 +247,7 @@ def _as_pairs(data: Any) -> Any:
         return [_as_pairs(each) for each in data]
     if isinstance(data, (tuple, list)):
         if len(data) not in (1, 2, 3):
-            raise InvalidArgument(f"data are (x,), (x, y) or (x, y, sample_weight), not {len(data)} things")
+            raise InvalidArgument(f"data are (x,), (x, y) or (x, y, sample_weight); got a tuple of {len(data)} items")
         x, y, weight = (*data, None, None)[:3]
         return _alone(x), () if y is None else (y,) if weight is None else (y, weight)
     if isinstance(data, torch.utils.data.Dataset) and hasattr(data, "__len__"):

@@ -42,33 +42,39 @@ def checker_of(model: keras.Model, weigh: Callable[[Any, Any], float] | None) ->
 
 
 def check_targets(model: keras.Model, y: Any) -> None:
-    """Check that there is a target for each output that has a loss.
+    """Check that `y` has a target for every output with a loss.
 
     Raises:
-        InvalidArgument: there is none for one: names it.
+        InvalidArgument: `y` lacks the target of an output; the message names the output.
     """
-    loss, names = model._compile_loss._user_loss, list(model._compile_loss.output_names or ["output"])
-    structure = getattr(getattr(model, "_functional", None) or model, "_outputs_struct", None)
-    if isinstance(structure, Mapping):
-        names = list(structure)
+    wanted = _outputs_with_loss(model)
     if y is None:
-        raise InvalidArgument(f"the data have no y, which the loss of output {names[0]!r} is taken with")
-    if len(names) == 1:
+        raise InvalidArgument(f"the loss of output {wanted[0]!r} needs y, and the data have none")
+    num_outputs = len(model.outputs)
+    if num_outputs == 1:
         return
-    given = list(loss) if isinstance(loss, Mapping) else names
-    wanted = given
-    if isinstance(loss, Mapping):
-        wanted = [name for name in given if loss[name] is not None]
-    elif isinstance(loss, (list, tuple)):
-        wanted = [name for name, each in zip(names, loss, strict=False) if each is not None]
     if isinstance(y, Mapping):
         absent = [name for name in wanted if name not in y]
         if absent:
-            raise InvalidArgument(f"y has {', '.join(map(repr, y))}, and nothing for output {absent[0]!r}")
+            raise InvalidArgument(f"output {absent[0]!r} has a loss and no target: y has {', '.join(map(repr, y))}")
         return
     count = len(keras.tree.flatten(y))
-    if count not in (len(names), len(wanted)):
-        raise InvalidArgument(f"y has {count} arrays, for {len(wanted)} outputs that have a loss: {', '.join(wanted)}")
+    if count not in (num_outputs, len(wanted)):
+        raise InvalidArgument(
+            f"y has {count} arrays, and {len(wanted)} outputs have a loss ({', '.join(wanted)}): give one array each"
+        )
+
+
+def _outputs_with_loss(model: keras.Model) -> list[str]:
+    """Names of outputs: the keys of a model that returns a dictionary, otherwise Keras' own."""
+    structure = getattr(model, "_functional", model)._outputs_struct
+    names = list(structure) if isinstance(structure, Mapping) else list(model._compile_loss.output_names or ["output"])
+    loss = model._compile_loss._user_loss
+    if isinstance(loss, Mapping):
+        return [name for name, each in loss.items() if each is not None]
+    if isinstance(loss, (list, tuple)):
+        return [name for name, each in zip(names, loss, strict=False) if each is not None]
+    return names
 
 
 def _check_loss(model: keras.Model, trainer: Trainer, batch: Batch) -> None:
@@ -118,9 +124,14 @@ def _check_added_losses(model: keras.Model, trainer: Trainer, batch: Batch) -> N
     executor = trainer.executor
     parts = trainer.cut(batch)
     result = executor.forward(parts.micro_batches, keeps_outputs=False, with_losses=True)
-    first = executor.replica * executor.schedule.num_micro_batches
-    own = sum(float(loss) * parts.shares[first + number] for (_, number), loss in result.extra_losses.items())
-    in_parts = sum(trainer.comm.all_gather_object(own))
+    own = [
+        float(loss) * parts.shares[executor.first_micro_batch + number]
+        for (_, number), loss in result.extra_losses.items()
+    ]
+    of_ranks = trainer.comm.all_gather_object(own)
+    if not any(of_ranks):
+        return
+    in_parts = sum(map(sum, of_ranks))
 
     def compute() -> float:
         with torch.no_grad():

@@ -14,7 +14,7 @@ from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, InvalidModel, InvalidType
 from hocket.keras.callbacks import KerasCallbacks
 from hocket.keras.counters import Counters
-from hocket.keras.feeding import batch_size_of, data_of, feed, portions_of, split_off, with_class_weight
+from hocket.keras.feeding import Reading, batch_size_of, data_of, feed, portions_of, split_off, with_class_weight
 from hocket.keras.first_batch import checker_of
 from hocket.keras.graph import graph_of_keras
 from hocket.keras.losses import loss_of, weighing_of
@@ -164,29 +164,10 @@ def fit(
             exact=exact,
             draws=picture is not None,
         )
-        source = feed(
-            data,
-            comm,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            steps=steps_per_epoch,
-            class_weight=class_weight,
-            begins_anew=False,
-            seed=seed,
-            drop_last=drop_last,
-        )
-        if validation is not None:
-            validation = feed(
-                validation,
-                comm,
-                batch_size=validation_batch_size,
-                shuffle=False,
-                seed=seed,
-                drop_last=False,
-                steps=validation_steps,
-                class_weight=None,
-                begins_anew=True,
-            )
+        reading = Reading(batch_size, shuffle, seed, drop_last, steps_per_epoch, class_weight)
+        source = feed(data, comm, reading)
+        validation_reading = Reading(validation_batch_size, steps=validation_steps, begins_anew=True)
+        validation_source = None if validation is None else feed(validation, comm, validation_reading)
         wanted = Wanted(
             batch_size,
             strategy,
@@ -226,9 +207,9 @@ def fit(
         executor.num_steps = update.num_steps
         found = run_epochs(
             trainer,
-            portions_of(source, steps_per_epoch, begins_anew=False),
+            portions_of(source, reading),
             epochs,
-            None if validation is None else portions_of(validation, validation_steps, begins_anew=True),
+            None if validation_source is None else portions_of(validation_source, validation_reading),
             shows=shows,
             max_steps=max_steps,
             counts_from_here=True,

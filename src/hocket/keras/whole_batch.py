@@ -23,7 +23,7 @@ class Piece(NamedTuple):
 
 def pieces_of(executor: PipelineExecutor, outputs: Mapping[int, Any], parts: Parts) -> dict[int, Piece]:
     """Return those of this rank, by their numbers among those of all replicas, without what only fills up a batch."""
-    first = executor.replica * executor.schedule.num_micro_batches
+    first = executor.first_micro_batch
     return {
         first + number: Piece(output, parts.micro_batches[number].target)
         for number, output in outputs.items()

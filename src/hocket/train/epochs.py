@@ -100,7 +100,7 @@ def _train_epoch(
                 trainer.stop_training = True
                 is_whole = next(batches, None) is None
                 break
-    found = trainer.running(trainer.totals) if num_samples else {}
+    found = trainer.means_so_far(trainer.totals) if num_samples else {}
     if is_whole:
         trainer.epoch, trainer.num_batches, trainer.totals = trainer.epoch + 1, 0, {}
     if not num_samples:

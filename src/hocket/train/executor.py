@@ -223,6 +223,11 @@ class PipelineExecutor:
         """Of a step, over all replicas."""
         return self.num_replicas * self.schedule.num_micro_batches
 
+    @property
+    def first_micro_batch(self) -> int:
+        """The number of this replica's first micro-batch among those of all replicas."""
+        return self.replica * self.schedule.num_micro_batches
+
     def holders(self, stage: int) -> list[int]:
         """Return the ranks of the copies of a stage: replica after replica, pipe after pipe."""
         return self.copies.holders[stage]

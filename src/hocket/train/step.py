@@ -205,7 +205,7 @@ class Step:
                 for name in stage.inputs
             ]
             if self.is_training:
-                number = executor.replica * executor.schedule.num_micro_batches + micro_batch
+                number = executor.first_micro_batch + micro_batch
                 stage.seed(random_key(executor.seed, executor.num_steps, action.stage, number))
             outputs = dict(zip(stage.outputs, stage(given), strict=True))
             if action.stage == executor.split.num_stages - 1:

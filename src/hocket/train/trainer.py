@@ -153,12 +153,12 @@ class Trainer:
                 break
         if not totals or not all(size for _, size in totals.values()):
             raise InvalidArgument("there are no samples to evaluate on")
-        logs = self.running(totals)
+        logs = self.means_so_far(totals)
         for each in callbacks:
             each.on_test_end(self, logs)
         return logs
 
-    def running(self, totals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    def means_so_far(self, totals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
         """Return means of sums over so much, and what the meter has so far; called by all ranks."""
         return means_of(totals) | (self.meter.result() if self.meter is not None else {})
 
@@ -168,7 +168,7 @@ class Trainer:
         outputs = []
         for batch in source.batches(0):
             found = self.executor.forward(self.cut(batch).micro_batches).outputs
-            first = self.executor.replica * self.executor.schedule.num_micro_batches
+            first = self.executor.first_micro_batch
             parts: dict[int, Any] = {}
             for each in self.comm.all_gather_object({first + number: output for number, output in found.items()}):
                 parts.update(each)
@@ -217,7 +217,7 @@ class Trainer:
         executor = self.executor
         names = ["loss", *self._metrics]
         values = torch.zeros(1 + len(names), executor.num_micro_batches, dtype=torch.float64)
-        first = executor.replica * executor.schedule.num_micro_batches
+        first = executor.first_micro_batch
         for number, loss in result.losses.items():
             values[0, first + number] += float(loss) * parts.weights[first + number]
         for (_, number), loss in result.extra_losses.items():
@@ -246,7 +246,7 @@ class Trainer:
 
     def _measure(self, result: StepResult, parts: Parts, values: torch.Tensor) -> None:
         """Write every metric of every micro-batch, weighted."""
-        first = self.executor.replica * self.executor.schedule.num_micro_batches
+        first = self.executor.first_micro_batch
         for number, output in sorted(result.outputs.items()):
             target, share = parts.micro_batches[number].target, parts.shares[first + number]
             if share:
