@@ -18,7 +18,8 @@ import hocket as hk
 
 from ..naming import Given, assert_names
 from .fit_cases import CALLBACKS, COMPILED, ELSEWHERE, PARAMETERS
-from .fit_like_keras import all_cases, fit_like_keras, keras
+from .fit_like_keras import all_cases, fit_like_keras, keras, torch
+from .fit_material import Dependent
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -194,3 +195,13 @@ def test_metrics_that_are_no_sums() -> None:
         assert not is_sum_over_samples(each)
     for each in ("accuracy", "mae", keras.losses.mean_absolute_error):
         assert is_sum_over_samples(each)
+
+
+def test_whose_code_is_taken_on_trust() -> None:
+    """A loss of torch's is tried as one of the user's own."""
+    from hocket.keras.parts import is_of_keras
+
+    for each in (keras.losses.mean_squared_error, keras.losses.MeanSquaredError(), keras.layers.Dense):
+        assert is_of_keras(each)
+    for each in (torch.nn.functional.mse_loss, torch.sum, max, lambda y, output: 0.0, Dependent()):
+        assert not is_of_keras(each)

@@ -11,6 +11,7 @@ from keras.src import backend
 
 from hocket.errors import InvalidArgument, InvalidModel
 from hocket.keras.losses import loss_of, losses_of
+from hocket.keras.parts import is_of_keras
 from hocket.keras.whole_batch import Piece, gathered, joined, pieces_of
 from hocket.train import Batch, Trainer
 from hocket.train.on_rank_0 import on_rank_0, that_travels
@@ -31,11 +32,11 @@ def checker_of(model: keras.Model, weigh: Callable[[Any, Any], float] | None) ->
         is_whole = trainer.executor.num_micro_batches == 1
         if model._compile_loss is not None:
             check_targets(model, batch.y[0] if batch.y else None)
-            is_known = weigh is None and all(map(_is_of_keras, losses_of(model)))
+            is_known = weigh is None and all(map(_is_known, losses_of(model)))
             if not (is_whole or is_known):
                 _check_loss(model, trainer, batch)
         layers = model._flatten_layers(include_self=False)
-        if not is_whole and not all(type(each).__module__.startswith("keras.src.") for each in layers):
+        if not is_whole and not all(map(is_of_keras, layers)):
             _check_added_losses(model, trainer, batch)
 
     return check
@@ -158,11 +159,6 @@ def _scaled(piece: Piece, factor: torch.Tensor) -> Piece:
     return Piece(keras.tree.map_structure(scale, piece.output), piece.target)
 
 
-def _is_of_keras(loss: Any) -> bool:
-    if isinstance(loss, str):
-        return True
-    function = getattr(loss, "fn", loss)
-    modules = [getattr(function, "__module__", type(function).__module__)]
-    if isinstance(loss, keras.losses.Loss):
-        modules.append(type(loss).__module__)
-    return all(str(each).startswith("keras.src.") for each in modules)
+def _is_known(loss: Any) -> bool:
+    """Whether a loss is one of Keras' own, whose reduction says how micro-batches are weighted."""
+    return isinstance(loss, str) or (is_of_keras(loss) and is_of_keras(getattr(loss, "fn", loss)))

@@ -19,6 +19,7 @@ from hocket.keras.first_batch import checker_of
 from hocket.keras.graph import graph_of_keras
 from hocket.keras.losses import loss_of, weighing_of
 from hocket.keras.meter import KerasMeter
+from hocket.keras.parts import is_of_keras
 from hocket.keras.stage import KerasStage
 from hocket.keras.update import KerasUpdate
 from hocket.measure.pictures import check_picture_path
@@ -287,7 +288,7 @@ def _adds_losses(model: keras.Model) -> bool:
     """Whether layers of a model may add to its loss."""
     plain = keras.Layer.call
     return bool(model.losses) or any(
-        getattr(layer, "activity_regularizer", None) is not None or not type(layer).__module__.startswith("keras.src.")
+        getattr(layer, "activity_regularizer", None) is not None or not is_of_keras(layer)
         for layer in model._flatten_layers()
         if type(layer).call is not plain
     )

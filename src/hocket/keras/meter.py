@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import torch
 
+from hocket.keras.parts import is_of_keras
 from hocket.keras.whole_batch import Piece, gathered, joined, pieces_of
 from hocket.train import PipelineExecutor
 from hocket.train.cutting import Parts
@@ -140,14 +141,12 @@ def is_sum_over_samples(metric: Any) -> bool:
     if isinstance(metric, partial):
         metric = metric.func
     if isinstance(metric, type):
-        return metric.__module__.startswith("keras.src.metrics.")
+        return is_of_keras(metric)
     if isinstance(metric, keras.metrics.Metric):
         function = getattr(metric, "_fn", None)
-        return type(metric).__module__.startswith("keras.src.metrics.") and (
-            function is None or is_sum_over_samples(function)
-        )
-    module, name = getattr(metric, "__module__", ""), getattr(metric, "__name__", "")
-    return module.startswith("keras.src.") and callable(metric) and bool(name) and name not in _OF_BATCHES
+        return is_of_keras(metric) and (function is None or is_sum_over_samples(function))
+    name = getattr(metric, "__name__", None)  # an instance of a loss has none, and is one number for a batch
+    return is_of_keras(metric) and name is not None and name not in _OF_BATCHES
 
 
 def _values(metrics: Iterable[Any]) -> list[Any]:

@@ -10,7 +10,7 @@ import keras
 from keras.src.ops.node import Node
 from torch import nn
 
-_OF_KERAS = ("keras", "torch", "builtins")  # packages whose code does the same every time
+_STEADY = ("keras", "torch", "builtins")  # packages whose code does the same every time
 _OUTSIDE_OF_CALLS = ("_initializer", "_regularizer", "_constraint")
 _PLAIN = (bool, int, float, str, type(None), tuple, slice, type(...))
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -40,13 +40,13 @@ class Parts:
         Keras' own may do something else every time."""
         for each in self.objects:
             what = repr(getattr(each, "name", type(each).__name__))
-            if not _is_of_keras(type(each)):
+            if not _is_steady(type(each)):
                 return f"{type(each).__name__} is a class of your own"
-            if not _is_of_keras(_call_of(each)):
+            if not _is_steady(_call_of(each)):
                 return f"{type(each).__name__} has a call of your own"
             attributes = vars(each)
             for name, value in attributes.items():
-                if callable(value) and not name.endswith(_OUTSIDE_OF_CALLS) and not _is_of_keras(value):
+                if callable(value) and not name.endswith(_OUTSIDE_OF_CALLS) and not _is_steady(value):
                     return f"{name} of {what} is a function of your own"
             for name, module in attributes.get("_modules", {}).items():
                 if not isinstance(module, (keras.Layer, *_HOLDERS_OF_PARAMETERS)):
@@ -108,9 +108,18 @@ def _items_of(container: Any) -> list[Any]:
     return list(container.values()) if isinstance(container, dict) else list(container)
 
 
-def _is_of_keras(thing: Any) -> bool:
+def is_of_keras(thing: Any) -> bool:
+    """Return whether Keras defines a function or a class, or the class of an instance."""
+    return _package_of(thing) == "keras"
+
+
+def _is_steady(thing: Any) -> bool:
+    return _package_of(thing) in _STEADY
+
+
+def _package_of(thing: Any) -> str:
     module = getattr(thing, "__module__", None) or type(thing).__module__
-    return module.partition(".")[0] in _OF_KERAS
+    return str(module).partition(".")[0]
 
 
 def _hooks_of(attributes: Mapping[str, Any]) -> list[Mapping[Any, Any]]:
