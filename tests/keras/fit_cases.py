@@ -31,6 +31,7 @@ from .fit_material import (
     f1,
     furthest,
     loader,
+    moded,
     of_few_bits,
     of_names,
     of_one_output,
@@ -89,6 +90,12 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"arguments": lambda: given(*arrays(), validation_split=0.3)},
     ],
     "validation_data": [
+        {"arguments": lambda: given(*arrays(), validation_data=arrays(6)), "make": moded},
+        {
+            "arguments": lambda: given(*arrays(), validation_data=arrays(6)),
+            "make": moded,
+            "prepare": lambda model: model.predict(arrays()[0], verbose=0),
+        },
         {"arguments": lambda: given(*arrays(), validation_data=(*arrays(6), np.arange(6.0)))},
         {"arguments": lambda: given(*arrays(), validation_data=Shuffled())},
         {"arguments": lambda: given(*arrays(), validation_data=loader())},
