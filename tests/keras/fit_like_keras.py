@@ -17,7 +17,15 @@ from hocket.comm import Communicator
 from hocket.keras import fit
 
 from .fit_cases import CALLBACKS, COMPILED, PARAMETERS, given
-from .fit_material import Dependent, arrays, dice, loader, measured, penalized_by_sums
+from .fit_material import (
+    Dependent,
+    arrays,
+    dice,
+    loader,
+    measured,
+    penalized_by_sums,
+    with_an_optional_input,
+)
 from .like_keras import chain, data, forked, masked, refusal, sgd, tokens
 
 ops = keras.ops
@@ -141,6 +149,7 @@ def refused(comm: Communicator) -> dict[str, str]:
             weigh=lambda y, _: 1.0,
             shuffle=False,
         ),
+        "optional input": trained(with_an_optional_input, x=[x, None]),
         "no y": trained(x=nothing, y=None),
         "an output without target": trained(forked, y={"a": y}),
         "one target of two": trained(forked, y=[y]),

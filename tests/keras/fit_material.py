@@ -175,6 +175,18 @@ def measured() -> keras.Model:
     return keras.Sequential([keras.Input((4,)), layers.Dense(4), Measured(), layers.Dense(2)])
 
 
+class Either(keras.Layer):
+    """Takes one input, or two."""
+
+    def call(self, value: Any, other: Any = None) -> Any:
+        return value if other is None else value + other
+
+
+def with_an_optional_input() -> keras.Model:
+    given, other = keras.Input((4,)), keras.Input((4,), optional=True)
+    return keras.Model([given, other], layers.Dense(2)(layers.Dense(3)(Either()(given, other))))
+
+
 def two_outputs() -> keras.Model:
     inputs = keras.Input((4,))
     return keras.Model(inputs, [layers.Dense(2)(inputs), layers.Dense(2)(layers.Dense(3)(inputs))])

@@ -101,6 +101,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "sample_weight without y": ("InvalidArgument", "sample_weight", "y"),
     "own loss of two replicas": ("InvalidModel", 'strategy="model"', "num_micro_batches=1"),
     "wrong weigh": ("InvalidModel", "weigh"),
+    "optional input": ("InvalidModel", "1"),
     "no y": ("InvalidArgument", "y"),
     "an output without target": ("InvalidArgument", "'b'"),
     "one target of two": ("InvalidArgument", "1", "2"),

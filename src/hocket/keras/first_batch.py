@@ -29,6 +29,7 @@ def checker_of(model: keras.Model, weigh: Callable[[Any, Any], float] | None) ->
     """
 
     def check(trainer: Trainer, batch: Batch) -> None:
+        check_inputs(batch.x)
         is_whole = trainer.executor.num_micro_batches == 1
         if model._compile_loss is not None:
             check_targets(model, batch.y[0] if batch.y else None)
@@ -40,6 +41,18 @@ def checker_of(model: keras.Model, weigh: Callable[[Any, Any], float] | None) ->
             _check_added_losses(model, trainer, batch)
 
     return check
+
+
+def check_inputs(x: Any) -> None:
+    """Check that every input of the model is given.
+
+    Raises:
+        InvalidModel: one is None, as Keras allows for optional inputs; the message says which.
+    """
+    inputs = x if isinstance(x, Mapping) else dict(enumerate(x if isinstance(x, (tuple, list)) else [x]))
+    absent = [name for name, value in inputs.items() if value is None]
+    if absent:
+        raise InvalidModel(f"input {absent[0]!r} is None, and stages need every input: give a model without it")
 
 
 def check_targets(model: keras.Model, y: Any) -> None:
