@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,11 +41,14 @@ def scaled(seconds: float) -> float:
 
 
 def patient(run_job: Callable[..., JobResult]) -> Callable[..., JobResult]:
-    """Return a `hocket.boot.launcher.run_job` that waits as long as it is to be in this run."""
+    """Return a `hocket.boot.launcher.run_job` of `hocket.spawn` that waits as long as it is to be in this run, and so
+    do the operations of its ranks."""
 
     def run(command: list[str], num_ranks: int, *, patience: Patience) -> JobResult:
         if patience.timeout_s is not None:
             patience = replace(patience, timeout_s=scaled(patience.timeout_s))
+            settings = Path(command[-1], "settings")
+            settings.write_text(json.dumps(json.loads(settings.read_text()) | {"timeout_s": patience.timeout_s}))
         return run_job(command, num_ranks, patience=patience)
 
     return run

@@ -79,10 +79,6 @@ def evaluate(measured: measure.Measurement) -> Timing:
     def estimate(values: list[float]) -> Estimate:
         return Estimate(median(values), *measure.median_interval(values))
 
-    def speed_up(ours: str, theirs: str) -> Estimate:
-        ratio = measure.ratio(times[ours], times[theirs])
-        return Estimate(ratio.median, ratio.low, ratio.high)
-
     def share(name: str) -> Estimate:
         return estimate([1 - alone / step for alone, step in zip(times[f"{name} no_sync"], times[name], strict=True)])
 
@@ -90,13 +86,13 @@ def evaluate(measured: measure.Measurement) -> Timing:
         step_ms={name: estimate(times[name]) for name in BACKENDS},
         no_sync_ms={name: estimate(times[f"{name} no_sync"]) for name in BACKENDS},
         share={name: share(name) for name in BACKENDS},
-        speed_up={"hocket": speed_up("hocket", "gloo")},
+        speed_up={"hocket": measure.ratio(times["hocket"], times["gloo"])},
         rounds_ms=times,
         sample_ms=SAMPLE_S * 1e3,
         core_factor=measured.core_factor,
         foreign_busy=measured.foreign_busy,
         too_busy=measured.foreign_busy > MAX_FOREIGN_BUSY,
-        null_ratio=speed_up("gloo (again)", "gloo"),
+        null_ratio=measure.ratio(times["gloo (again)"], times["gloo"]),
     )
 
 

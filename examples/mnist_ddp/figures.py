@@ -14,6 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from results import BACKENDS, REQUIRED_ACCURACY, Demo
+from wording import share_text
 
 matplotlib.use("Agg")
 
@@ -71,14 +72,17 @@ def draw_accuracy(axes: Axes, demo: Demo) -> None:
 def draw_step_time(axes: Axes, demo: Demo) -> None:
     axes.set_title("Time of one training step")
     timing = demo.timing
+    if timing.too_busy:
+        withhold(axes)
+        return
     for row, name in enumerate(BACKENDS):
-        step, compute, share = timing.step_ms[name], timing.no_sync_ms[name], timing.share[name]
+        step, compute = timing.step_ms[name], timing.no_sync_ms[name]
         rest = max(0.0, step.median - compute.median)
         error = [[max(0.0, step.median - step.low)], [max(0.0, step.high - step.median)]]
         axes.barh(row, compute.median, color=COLORS[name], alpha=0.35, height=0.5)
         axes.barh(row, rest, left=compute.median, color=COLORS[name], height=0.5, xerr=error, ecolor=INK, capsize=4)
-        label = f"{step.median:.2f} ms, {share.median:.0%} communication"
-        axes.text(0.02 * step.median, row + 0.3, label)
+        share = share_text(timing.share[name]).partition("\n")[0]  # without its interval
+        axes.text(0.02 * step.median, row + 0.3, f"{step.median:.2f} ms, communication {share}")
     axes.set_yticks(range(len(BACKENDS)), BACKENDS)
     axes.set(xlabel="milliseconds; pale: computing, full: exchange of gradients", ylim=(-0.5, len(BACKENDS) - 0.25))
     axes.grid(axis="y", visible=False)
@@ -86,6 +90,9 @@ def draw_step_time(axes: Axes, demo: Demo) -> None:
 
 def draw_rounds(axes: Axes, demo: Demo) -> None:
     axes.set_title("Every round of the timing job")
+    if demo.timing.too_busy:
+        withhold(axes)
+        return
     for name in BACKENDS:
         for variant, marker, alpha in ((name, "o", 1.0), (f"{name} no_sync", ".", 0.45)):
             times = demo.timing.rounds_ms[variant]
@@ -110,6 +117,12 @@ def draw_times(axes: Axes, demo: Demo) -> None:
     histogram(axes, demo, "seconds", np.logspace(first, last, 1 + 8 * int(last - first)))
     axes.set(xlabel="time from issue to end", xticks=10.0 ** np.arange(first, last + 1))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value)))
+
+
+def withhold(axes: Axes) -> None:
+    """Say in the panel's place why there is no picture."""
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, "withheld: other programs kept\nthe machine busy", ha="center", va="center", alpha=0.7)
 
 
 PANELS: dict[str, Callable[[Axes, Demo], None]] = {
@@ -171,11 +184,11 @@ def _inline_svg(name: str, demo: Demo) -> str:
     return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', f'role="img" aria-label="{name}"', svg, count=1)
 
 
-def save_picture(demo: Demo, path: Path) -> None:
-    """All panels together, for the README."""
+def save_picture(demo: Demo, path: Path, description: str) -> None:
+    """All panels together, for the README; the file carries the description."""
     with plt.rc_context(STYLE):
         figure, grid = plt.subplots(2, 3, figsize=(14, 7), layout="constrained")
         for axes, draw in zip(grid.T.flat, PANELS.values(), strict=True):
             draw(axes, demo)
-        figure.savefig(path, format="png", dpi=110, facecolor="white")
+        figure.savefig(path, format="png", dpi=110, facecolor="white", metadata={"Description": description})
         plt.close(figure)

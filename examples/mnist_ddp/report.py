@@ -6,9 +6,10 @@ from pathlib import Path
 
 from figures import inline_svgs, save_picture
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from results import BACKENDS, COMPARED_STEPS, Demo, Estimate, Mix
+from results import BACKENDS, COMPARED_STEPS, Demo, Mix
 from rich import box
 from rich.table import Table
+from wording import WITHHELD, share_text, speed_text, timing_texts
 
 COLUMNS = (
     "backend",
@@ -25,18 +26,21 @@ OPERATION_COLUMNS = ("operation", "type", "size", "count", "median time", "total
 
 def summary_rows(demo: Demo) -> list[tuple[str, ...]]:
     """The cells of the main table, one row a backend; medians with their 95 % intervals."""
-    timing = demo.timing
     return [
         (
             name,
             f"{demo.trainings[name].accuracy[-1]:.1%}",
-            _with_interval(timing.step_ms[name], "{:.2f}", " ms"),
-            _with_interval(timing.share[name], "{:.0%}"),
-            _with_interval(timing.speed_up[name], "{:.2f}", "x") if name in timing.speed_up else "1",
+            *timing_texts(demo.timing, name),
             equality(demo),
         )
         for name in BACKENDS
     ]
+
+
+def markdown_table(demo: Demo) -> str:
+    """The main table for README; the picture carries it, so that both can be seen to be of one run."""
+    rows = (COLUMNS, ("---",) * len(COLUMNS), *summary_rows(demo))
+    return "\n".join("| " + " | ".join(cell.replace("\n", " ") for cell in row) + " |" for row in rows)
 
 
 def equality(demo: Demo) -> str:
@@ -66,7 +70,7 @@ def tables(demo: Demo) -> tuple[Table, Table]:
     for name in COLUMNS:
         main.add_column(name, no_wrap=True)
     for row in summary_rows(demo):
-        main.add_row(*row, style="bold" if row[0] == "hocket" else "")
+        main.add_row(*row, style="bold" if row[0] == "hocket" and demo.is_faster else "")
     operations = _table("Operations and sizes that hocket saw during training (rank 0)")
     for index, name in enumerate(OPERATION_COLUMNS):
         operations.add_column(name, no_wrap=True, justify="left" if index < 2 else "right")
@@ -78,7 +82,11 @@ def tables(demo: Demo) -> tuple[Table, Table]:
 def mix_rows(mix: Mix) -> list[tuple[str, ...]]:
     """The cells of the table of a step's time, one row a library and one a mix."""
     return [
-        (name, f"{seconds * 1e6:,.0f} µs", _microseconds(mix.predicted_seconds[name]))
+        (
+            name,
+            WITHHELD if mix.too_busy else _microseconds(seconds),
+            _microseconds(mix.predicted_seconds[name]),
+        )
         for name, seconds in mix.seconds.items()
     ]
 
@@ -102,7 +110,7 @@ def mix_tables(demo: Demo) -> list[Table | str]:
             choices.add_column(name, no_wrap=True, justify="right" if index in (2, 3) else "left")
         for row in choice_rows(mix):
             choices.add_row(*row)
-        shown += [times, choices, f"{mix.verdict}\n"]
+        shown += [times, choices, f"{mix.conclusion}\n"]
     return shown
 
 
@@ -114,11 +122,6 @@ def _table(title: str) -> Table:
     return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
 
 
-def _with_interval(estimate: Estimate, form: str, unit: str = "") -> str:
-    median, low, high = (form.format(value) for value in (estimate.median, estimate.low, estimate.high))
-    return f"{median}{unit}\n[{low}, {high}]"
-
-
 def write_report(demo: Demo, folder: Path) -> Path:
     """Write report.html, report.json and report.png; the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -128,7 +131,7 @@ def write_report(demo: Demo, folder: Path) -> Path:
         "operations": [asdict(group) for group in demo.operations],
     }
     (folder / "report.json").write_text(json.dumps(values, indent=1))
-    save_picture(demo, folder / "report.png")
+    save_picture(demo, folder / "report.png", description=markdown_table(demo))
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -141,6 +144,8 @@ def write_report(demo: Demo, folder: Path) -> Path:
         mixes=[(title, mix, mix_rows(mix), choice_rows(mix)) for title, mix in demo.mixes.items()],
         mix_columns=MIX_COLUMNS,
         choice_columns=CHOICE_COLUMNS,
+        share_text=share_text,
+        speed_text=speed_text,
         pictures=inline_svgs(demo),
     )
     target = folder / "report.html"

@@ -12,6 +12,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from hocket.measure import Ratio
+from hocket.measure.judge import MAX_FOREIGN_BUSY
+
 BACKENDS = ("gloo", "hocket")
 COMPARED_STEPS = 50
 REQUIRED_ACCURACY = 0.95
@@ -48,13 +51,13 @@ class Timing:
     step_ms: dict[str, Estimate]
     no_sync_ms: dict[str, Estimate]
     share: dict[str, Estimate]
-    speed_up: dict[str, Estimate]
+    speed_up: dict[str, Ratio]
     rounds_ms: dict[str, list[float]] = field(repr=False)
     sample_ms: float
     core_factor: float
     foreign_busy: float
     too_busy: bool
-    null_ratio: Estimate
+    null_ratio: Ratio
 
 
 @dataclass(frozen=True)
@@ -77,34 +80,17 @@ class Mix:
         source: whose traffic it is.
         seconds: of one step, by variant: a library's name, or the mix's.
         predicted_seconds: the same by the tuning table, one operation after the other; None if something is not in it.
-        best_single: the library that was the fastest alone.
-        ratio: its time over that of the mix.
         chosen: which library carries what: (operation, type, bytes, how often, library with its schedule).
+        conclusion: whether the mix is worth it, in a sentence.
+        too_busy: whether other programs kept the machine so busy that the times say nothing.
     """
 
     source: str
     seconds: dict[str, float]
     predicted_seconds: dict[str, float | None]
-    best_single: str
-    ratio: Estimate
     chosen: list[tuple[str, str, int, int, str]]
-
-    @property
-    def verdict(self) -> str:
-        """What it comes to, in a sentence."""
-        used = {carrier for *_, carrier in self.chosen}
-        if used == {self.best_single}:
-            return f"{self.best_single} wins every operation here, so the mix is that one library."
-        if len(used) == 1 and used <= self.predicted_seconds.keys():  # a library, in its own way
-            return (
-                f"By the table {used.pop()} wins every operation, but the step as a whole was faster over "
-                f"{self.best_single}: the table misjudges this traffic (ratio {self.ratio.median:.2f} "
-                f"[{self.ratio.low:.2f}, {self.ratio.high:.2f}])."
-            )
-        return (
-            f"The mix takes {1 / self.ratio.median:.0%} of the time of {self.best_single}, the best single library "
-            f"(ratio {self.ratio.median:.2f} [{self.ratio.low:.2f}, {self.ratio.high:.2f}])."
-        )
+    conclusion: str
+    too_busy: bool
 
 
 @dataclass(frozen=True)
@@ -129,10 +115,18 @@ class Demo:
 
     @property
     def caution(self) -> str | None:
-        """Why the times should not be trusted, if so."""
+        """Why no step times are shown, if so."""
         if not self.timing.too_busy:
             return None
-        return f"The machine was busy: others' work took {self.timing.foreign_busy:.0%} of it. Do not trust the times."
+        return (
+            f"The machine was busy: other programs took {self.timing.foreign_busy:.0%} of it. Step times are withheld; "
+            "run the demo again when the machine is idle."
+        )
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether hocket's steps are faster than gloo's beyond doubt."""
+        return not self.timing.too_busy and self.timing.speed_up["hocket"].verdict == "faster"
 
     @property
     def shortfalls(self) -> list[str]:
@@ -165,20 +159,22 @@ def read_training(path: Path) -> Training:
 
 def read_timing(path: Path) -> Timing:
     raw = json.loads(path.read_text())
-    for name in ("step_ms", "no_sync_ms", "share", "speed_up"):
+    for name in ("step_ms", "no_sync_ms", "share"):
         raw[name] = {backend: Estimate(**estimate) for backend, estimate in raw[name].items()}
-    return Timing(**{**raw, "null_ratio": Estimate(**raw["null_ratio"])})
+    raw["speed_up"] = {backend: Ratio(**ratio) for backend, ratio in raw["speed_up"].items()}
+    return Timing(**{**raw, "null_ratio": Ratio(**raw["null_ratio"])})
 
 
 def read_mix(path: Path) -> Mix:
-    (traffic,) = json.loads(path.read_text())["traffics"]
+    result = json.loads(path.read_text())
+    (traffic,) = result["traffics"]
     return Mix(
         traffic["source"],
         {name: times["seconds"] for name, times in traffic["variants"].items()},
         {name: times["predicted_seconds"] for name, times in traffic["variants"].items()},
-        traffic["best_single"],
-        Estimate(traffic["ratio"], *traffic["interval"]),
         [(each["op"], each["dtype"], each["nbytes"], each["count"], each["carrier"]) for each in traffic["chosen"]],
+        traffic["conclusion"],
+        result["foreign_busy"] > MAX_FOREIGN_BUSY,
     )
 
 

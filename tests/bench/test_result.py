@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hocket.bench.result import Result
+from hocket.bench.result import Result, clearly_fastest
 from hocket.errors import InvalidArgument
 
 from ..naming import raises
@@ -51,6 +51,20 @@ def test_a_latency_is_half_of_there_and_back_and_a_bandwidth_counts_its_window()
 def test_between_nothing_and_all_of_an_operation_is_hidden(both, hidden):
     found = replace(result(samples=[both] * 3), parts={"product": (1.0,) * 3, "alone": (1.0,) * 3})
     assert found.overlap == pytest.approx(hidden)
+
+
+def test_only_what_is_fastest_beyond_doubt_is_called_the_fastest():
+    def row(*medians, spread=0.01):
+        around = [1 - spread, 1 + spread] * 5
+        return [result(samples=[each * factor for factor in around], target=str(each)) for each in medians]
+
+    fast, slow = row(1e-5, 2e-5)
+    assert clearly_fastest([slow, fast]) is fast
+    assert clearly_fastest(row(1e-5, 1.01e-5)) is None and clearly_fastest(row(1e-5, 1.5e-5, spread=0.3)) is None
+    assert clearly_fastest([fast]) is None and clearly_fastest([]) is None
+    assert clearly_fastest([fast, result(samples=[2e-5] * 5)]) is None  # too few for an interval
+    bandwidths = [result("bandwidth", 1 << 20, [each] * 9) for each in (1e-3, 2e-3)]
+    assert clearly_fastest(bandwidths) is bandwidths[0]
 
 
 def test_results_come_back_from_json():

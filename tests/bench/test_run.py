@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from hocket.bench import run
 from hocket.bench.buffers.registry import find_kind
 from hocket.bench.choice import choose_points
 from hocket.bench.drivers.base import Driver
+from hocket.bench.measuring import Request
 from hocket.bench.point import Point
 from hocket.bench.registry import Setting, find_benchmark
 from hocket.bench.run import Run, run_points
@@ -122,3 +126,22 @@ def test_messages_that_do_not_come_are_found():
         prepared = find_benchmark(name).make(setting)
         with raises(WrongResult, names=("silent", "numpy")):
             prepared.check(0)
+
+
+def test_launches_keep_the_time_of_all_of_them(monkeypatch):
+    now, limits = 0.0, []
+
+    def measure_jobs(request, on_round, on_results):
+        nonlocal now
+        limits.append(request.rule.time_limit_s)
+        now += 2.0 + request.rule.time_limit_s  # to start them, and to measure
+        on_round(0, 1, "b", 1.0)
+
+    told = []
+    monkeypatch.setattr(run.time, "monotonic", lambda: now)
+    monkeypatch.setattr(run, "_measure_jobs", measure_jobs)
+    monkeypatch.setattr(run, "join", list)
+    request = Request([], [], 2, replace(BRIEF, time_limit_s=40.0), num_launches=4)
+    run._measure_launches(request, lambda *state: told.append(state), None)
+    assert now <= 40.0 + 1e-9 and min(limits) > 5.0
+    assert [state[3] for state in told] == pytest.approx([31.0, 20.0 - 0.667, 10.0 - 0.333, 1.0], abs=1.5)

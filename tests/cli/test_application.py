@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from hocket.cli._application import _application
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -41,6 +45,19 @@ def test_lists_of_commands_are_not_cut(group: tuple[str, ...]) -> None:
     )  # fmt: skip
     assert done.returncode == 0
     assert "..." not in done.stdout.partition("Commands:")[2] != ""
+
+
+def test_every_verb_has_its_result_for_programs() -> None:
+    def verbs(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+        for name, command in group.commands.items():
+            yield from (
+                verbs(command, f"{path} {name}") if hasattr(command, "commands") else [(f"{path} {name}", command)]
+            )
+
+    found = dict(verbs(_application(), "hocket"))
+    assert "hocket run" in found and "hocket tune draw" in found
+    options = {name: {option for each in command.params for option in each.opts} for name, command in found.items()}
+    assert [name for name, of_verb in options.items() if "--json" not in of_verb] == []
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hocket.cli._compare import conclude
 from hocket.trace.traffic import Traffic, TrafficStep
 
 from ..naming import NO_SUCH_FILE, assert_names
@@ -37,6 +38,8 @@ def test_every_library_and_the_mix_are_timed(folder: Path) -> None:
     assert {"shm", "mpi"} < set(traffic["variants"]) and len(traffic["variants"]) == 4
     assert all(each["seconds"] > 0 for each in traffic["variants"].values())
     assert traffic["best_single"] in ("shm", "mpi")
+    assert traffic["verdict"] in ("one library", "faster", "slower", "not distinguishable", "not judged")
+    assert traffic["conclusion"].endswith(".")
     assert traffic["interval"][0] <= traffic["ratio"] <= traffic["interval"][1]
     assert [(each["op"], each["nbytes"], each["count"]) for each in traffic["chosen"]] == [
         ("all_reduce", 64, 1),
@@ -48,6 +51,28 @@ def test_the_table_for_people(folder: Path) -> None:
     done = hocket(folder, "tune", "compare", "step.json", "--backends", "shm", "--rounds", "6")
     assert done.returncode == 0, done.stderr
     assert_names(done.stdout, "step", "shm", "all_reduce", "broadcast", "64 B", "4 KiB", "float32")
+
+
+@pytest.mark.parametrize(
+    ("carriers", "ratio", "interval", "foreign_busy", "verdict"),
+    [
+        ({"shm", "mpi"}, 1.25, [1.2, 1.3], 0.0, "faster"),
+        ({"shm", "mpi"}, 1.54, [0.94, 2.08], 0.0, "not distinguishable"),
+        ({"mpi"}, 0.8, [0.7, 0.9], 0.0, "slower"),
+        ({"mpi"}, 0.9, [0.7, 1.1], 0.0, "not distinguishable"),
+        ({"shm", "mpi"}, 1.25, [1.2, 1.3], 0.3, "not judged"),
+        ({"shm", "mpi"}, 1.25, None, 0.0, "not judged"),
+        ({"shm"}, 1.0, [0.9, 1.1], 0.3, "one library"),
+    ],
+)
+def test_a_gain_is_told_only_where_the_interval_shows_one(
+    carriers: set[str], ratio: float, interval: list[float] | None, foreign_busy: float, verdict: str
+) -> None:
+    chosen = [{"carrier": each} for each in carriers]
+    traffic = {"best_single": "shm", "chosen": chosen, "ratio": ratio, "interval": interval, "rounds": 9}
+    found, sentence = conclude(traffic, foreign_busy)
+    assert found == verdict
+    assert (f"{ratio:.2f}" in sentence) is (verdict in ("faster", "slower", "not distinguishable"))
 
 
 @pytest.mark.parametrize(

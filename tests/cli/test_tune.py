@@ -143,6 +143,13 @@ def test_show(folder: Path) -> None:
     ]
 
 
+def test_show_tells_no_gain_where_intervals_overlap(folder: Path) -> None:
+    rows = (TABLE.rows[0], replace(TABLE.rows[1], low=1.05e-6))
+    save_table(replace(TABLE, rows=rows), folder / "here.json")
+    shown = hocket(folder, "tune", "show", "here.json").stdout
+    assert "not clear" in shown and "2.50" not in shown
+
+
 def test_show_of_some_ranks(folder: Path) -> None:
     done = hocket(folder, "tune", "show", "here.json", "-n", "4")
     assert "barrier" in done.stdout and "all_reduce" not in done.stdout

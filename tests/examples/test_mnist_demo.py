@@ -1,6 +1,8 @@
 """The demo: its driver with real processes, its report on made-up results."""
 
+import html
 import html.parser
+import io
 import json
 import os
 import re
@@ -10,14 +12,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from hocket.comm.policy import split_carrier
+from hocket.measure import Ratio
 
 from ..tier import full
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist_ddp"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "mnist_ddp"
 
 
 @pytest.fixture
@@ -31,7 +36,12 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             del sys.modules[name]
 
 
-def make_demo(results: ModuleType, hocket_losses: list[float] | None = None) -> object:
+def make_demo(
+    results: ModuleType,
+    hocket_losses: list[float] | None = None,
+    speed_up: tuple[float, float, float] = (1.5, 1.4, 1.6),
+    too_busy: bool = False,
+) -> Any:
     """A result as the two jobs leave it, small and made up."""
     losses = [2.0 / step for step in range(1, 61)]
     records = [{"op": "all_reduce", "nbytes": 208_552, "dtype": "float32", "seconds": 4e-5}] * 60
@@ -45,13 +55,12 @@ def make_demo(results: ModuleType, hocket_losses: list[float] | None = None) -> 
     rounds = {f"{name}{kind}": [1.0, 1.1, 0.9] for name in both for kind in ("", " no_sync")}
     trainings = {"gloo": training("gloo", losses, []), "hocket": training("hocket", hocket_losses or losses, records)}
     share = {"gloo": results.Estimate(0.4, 0.3, 0.5), "hocket": results.Estimate(-0.01, -0.05, 0.1)}
-    timing = results.Timing(both, both, share, both, rounds, 50.0, 1.8, 0.3, True, one)
+    speed_ups = {"hocket": Ratio(*speed_up, 9)}
+    timing = results.Timing(both, both, share, speed_ups, rounds, 50.0, 1.8, 0.3, too_busy, Ratio(1.0, 0.9, 1.1, 9))
     seconds = {"shm": 1e-4, "mpi": 2e-4, "mix, per size": 8e-5}
     predicted = {"shm": 1e-4, "mpi": None, "mix, per size": 8e-5}
     chosen = [("all_to_all", "float32", 61_440, 4, "mpi"), ("all_reduce", "float32", 32, 1, "shm")]
-    mixes = {
-        "all libraries": results.Mix("made up", seconds, predicted, "shm", results.Estimate(1.25, 1.2, 1.3), chosen)
-    }
+    mixes = {"all libraries": results.Mix("made up", seconds, predicted, chosen, "the mix is fine", too_busy)}
     return results.Demo(trainings, timing, {"processor": "made <up>"}, mixes)
 
 
@@ -83,12 +92,76 @@ def test_report_is_self_contained_and_says_the_same_everywhere(tmp_path: Path) -
     assert not page.fetched and not re.search(r"@import|url\((?!#)", text)
     assert len(page.ids) == len(set(page.ids))
     assert text.count("<svg") == 6 and "made &lt;up&gt;" in text and "208,552 B" in text
-    assert "took 30% of it" in text
-    assert "61,440 B" in text and "takes 80% of the time of shm" in text
+    assert "61,440 B" in text and "the mix is fine" in text
     values = json.loads((tmp_path / "new" / "folder" / "report.json").read_text())
     assert values["equal_steps"] == 60 and values["shortfalls"] == []
     assert [(group["op"], group["count"]) for group in values["operations"]] == [("all_reduce", 60), ("broadcast", 1)]
     assert (tmp_path / "new" / "folder" / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def shown(demo: Any, folder: Path) -> tuple[str, str]:
+    """What the terminal and the page show, without the pictures."""
+    import report
+    from rich.console import Console
+
+    console = Console(record=True, width=200, file=io.StringIO())
+    console.print(*report.tables(demo), *report.mix_tables(demo))
+    page = report.write_report(demo, folder).read_text()
+    return console.export_text(), re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
+
+
+@pytest.mark.usefixtures("example")
+def test_a_share_of_communication_is_never_negative(tmp_path: Path) -> None:
+    import results
+
+    for text in shown(make_demo(results), tmp_path):
+        assert "at most 10%" in text and "40%" in text and "-1%" not in text and "-1 %" not in text
+
+
+@pytest.mark.parametrize(
+    ("speed_up", "wins", "figure"),
+    [((1.5, 1.4, 1.6), True, "1.50x"), ((0.82, 0.67, 0.99), False, "0.82x"), ((1.2, 0.9, 1.5), False, None)],
+)
+@pytest.mark.usefixtures("example")
+def test_only_who_is_faster_beyond_doubt_is_shown_as_the_winner(
+    tmp_path: Path, speed_up: tuple[float, float, float], wins: bool, figure: str | None
+) -> None:
+    import report
+    import results
+
+    demo = make_demo(results, speed_up=speed_up)
+    assert (report.tables(demo)[0].rows[1].style == "bold") is wins
+    for text in shown(demo, tmp_path):
+        assert (figure or "no clear difference") in text and ("1.20x" in text) is False
+    page = (tmp_path / "report.html").read_text()
+    assert ('class="won"' in page) is wins and ('<tr class="strong">' in page) is wins
+
+
+@pytest.mark.usefixtures("example")
+def test_times_of_a_busy_machine_are_withheld(tmp_path: Path) -> None:
+    import report
+    import results
+    from figures import PANELS
+    from matplotlib import pyplot as plt
+
+    demo = make_demo(results, too_busy=True)
+    assert report.tables(demo)[0].rows[1].style == "" and "30%" in demo.caution
+    for text in shown(demo, tmp_path):
+        assert "withheld" in text and not re.search(r"1\.50|1\.00 ms|\b40 ?%|at most", text)
+    assert demo.caution in html.unescape((tmp_path / "report.html").read_text())
+    for name in ("step_time", "rounds"):
+        axes = plt.figure().add_subplot()
+        PANELS[name](axes, demo)
+        assert not axes.patches and not axes.lines and "withheld" in axes.texts[0].get_text()
+        plt.close()
+
+
+@pytest.mark.usefixtures("example")
+def test_readmes_table_and_picture_are_of_one_run() -> None:
+    from PIL import Image
+
+    table = Image.open(ROOT / "docs" / "images" / "demo.png").info["Description"]
+    assert table in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.usefixtures("example")

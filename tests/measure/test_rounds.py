@@ -1,3 +1,4 @@
+import time
 from dataclasses import replace
 from itertools import count
 
@@ -156,5 +157,19 @@ def test_progress_is_told_after_each_round():
     now = count()
     told = []
     team = Team([Contender("case", "ours", lambda _n: next(now))], clock=lambda: float(next(now)))
-    measure(team, replace(QUICK, min_rounds=3), on_round=lambda *state: told.append(state[:2]))
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    measure(team, replace(QUICK, min_rounds=3, time_limit_s=1e9), on_round=lambda *state: told.append(state))
+    assert [state[:2] for state in told] == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert "ours" in told[0][2]  # is set up
+    *left, last = [state[3] for state in told[1:]]
+    assert left[0] > left[1] > 0 and last == 0
+
+
+def test_the_time_left_is_bounded_by_the_limit():
+    told = []
+    settings = replace(QUICK, min_rounds=1000, time_limit_s=0.05)
+    measure(
+        Team([Contender("case", "ours", lambda n: time.sleep(1e-4 * n))]),
+        settings,
+        on_round=lambda *state: told.append(state),
+    )
+    assert all(state[3] <= 0.05 for state in told[1:]) and told[-1][0] < 1000

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hocket.errors import CommTimeout, InvalidArgument
-from hocket.measure import Key, StopRule, measure_series
+from hocket.measure import Key, Series, StopRule, measure_series
 
 from ..naming import raises
 
@@ -106,3 +106,21 @@ def test_the_time_limit_ends_it_after_a_round():
 def test_rules_that_cannot_be(options, names):
     with raises(InvalidArgument, names=names):
         StopRule(**options)
+
+
+def test_the_time_left_shrinks_with_what_is_still_to_be_known():
+    told = []
+    ranks = Ranks({("quiet", "a"): 0.01, ("noisy", "b"): 1.0})
+    measure_series(ranks, replace(RULE, max_samples=200), on_round=lambda *state: told.append(state))
+    set_up, rounds = told[:2], told[2:]
+    assert "quiet, a" in set_up[0][2] and "noisy, b" in set_up[1][2]
+    assert all(state[3] >= 0 for state in rounds) and rounds[-1][3] == 0 and rounds[0][3] > 0
+    assert "noisy, b" in rounds[-1][2]  # of which least is known
+    assert rounds[-1][0] == 2
+
+
+@pytest.mark.parametrize(("num_samples", "spread", "num_left"), [(3, 1.0, 6), (9, 0.0, 0), (9, 1.0, 41), (50, 1.0, 0)])
+def test_how_many_samples_are_still_needed(num_samples, spread, num_left):
+    rule = StopRule(precision=0.05, min_samples=9, max_samples=50)
+    samples = [1.0 + spread * (number % 3) for number in range(num_samples)]
+    assert Series(1, samples).num_left(rule) == num_left

@@ -26,7 +26,7 @@ def _measure(comm: hk.Communicator) -> tuple[Table, bool, list[tuple[int, int]],
     comm.finalize()
     comm = hk.init(backends=["shm", "mpi"], timeout=scaled(60))
     rounds: list[tuple[int, int]] = []
-    table = measure_table(comm, SWEEP, on_round=lambda done, wanted, state: rounds.append((done, wanted)))
+    table = measure_table(comm, SWEEP, on_round=lambda done, wanted, state, left_s=None: rounds.append((done, wanted)))
     used = sorted({record.backend for record in comm.records()})
     comm.barrier()  # the communicator is as it was
     return table, table.machine == this_machine(comm.backends), rounds, used
@@ -35,7 +35,7 @@ def _measure(comm: hk.Communicator) -> tuple[Table, bool, list[tuple[int, int]],
 def test_tiny_sweep() -> None:
     (table, is_here, rounds, used), (table_of_1, _, _, _) = hk.spawn(_measure, 2, timeout=80)
     assert is_here and used == ["mpi", "shm"]
-    assert rounds == [(done, 6) for done in range(1, 7)]
+    assert list(dict.fromkeys(rounds)) == [(done, 6) for done in range(7)]
     cells = [
         (op, dtypes, nbytes, backend, busy)
         for op, classes in (("all_reduce", ("full", "half")), ("all_to_all", ("moved",)))

@@ -101,16 +101,12 @@ def measure_points(
     chosen = random.Random(request.rule.seed)  # the same on all ranks
     points = request.points
 
-    def show(series: Mapping[Key, Series]) -> None:
-        if on_results is not None:
-            on_results([Result.of(each, request.num_ranks, series) for each in points if each.key in series])
-
-    def after_round(done: int, total: int, state: str) -> None:
+    def after_round(series: Mapping[Key, Series]) -> None:
         if request.validates:
             key = chosen.choice(runner.contenders)
             check(key._replace(name=key.name.partition(" [")[0]), chosen.randrange(1, 1000))  # of a part, the whole
-        if on_round is not None:
-            on_round(done, total, state)
+        if on_results is not None:
+            on_results([Result.of(each, request.num_ranks, series) for each in points if each.key in series])
 
     windowed = {each.key for each in points if request.synchronised and find_benchmark(each.benchmark).is_windowed}
-    return measure_series(runner, request.rule, windowed, on_round=after_round, on_series=show)
+    return measure_series(runner, request.rule, windowed, on_round=on_round, on_series=after_round)

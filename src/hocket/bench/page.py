@@ -12,7 +12,7 @@ from pathlib import Path
 from hocket.bench.draw import draw_benchmark
 from hocket.bench.point import labels_of
 from hocket.bench.registry import find_benchmark
-from hocket.bench.result import Result, format_value
+from hocket.bench.result import Result, clearly_fastest, format_value
 from hocket.bench.run import Run
 from hocket.comm.policy import format_nbytes
 
@@ -64,7 +64,7 @@ def _section(name: str, results: Sequence[Result], picture_folder: Path | None, 
     rows = []
     for nbytes in sorted({each.point.nbytes for each in results}):
         of_row = {each.point.way: each for each in results if each.point.nbytes == nbytes}
-        best = min(of_row.values(), key=lambda each: each.time_us)
+        best = clearly_fastest(of_row.values())
         cells = "".join(_cell(of_row.get(way), best) for way in labels)
         rows.append(f"<tr><th>{format_nbytes(nbytes) if benchmark.has_sizes else ''}</th>{cells}</tr>")
     with tempfile.TemporaryDirectory() as folder:
@@ -79,7 +79,7 @@ def _section(name: str, results: Sequence[Result], picture_folder: Path | None, 
     )
 
 
-def _cell(result: Result | None, best: Result) -> str:
+def _cell(result: Result | None, best: Result | None) -> str:
     if result is None:
         return "<td></td>"
     spread = "" if result.precision is None else f" <small>±{100 * result.precision:.0f} %</small>"

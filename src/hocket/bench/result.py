@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate, pairwise
 from statistics import median
@@ -222,6 +222,23 @@ class Result:
     @property
     def _op(self) -> str:
         return find_benchmark(self.point.benchmark).op
+
+
+def clearly_fastest(results: Collection[Result]) -> Result | None:
+    """Return the result whose interval lies apart from those of all others; None where there is no such, or no other.
+
+    Args:
+        results: of one case, by several ways.
+    """
+    if len(results) < 2:
+        return None
+    best = min(results, key=lambda each: each.time_us)
+    intervals = [each.interval for each in results if each is not best]
+    if best.interval is None:
+        return None
+    low, high = best.interval
+    apart = (each is not None and (high < each[0] or each[1] < low) for each in intervals)
+    return best if all(apart) else None
 
 
 def format_value(value: float) -> str:

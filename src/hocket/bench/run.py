@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -24,6 +25,7 @@ from hocket.measure.machine import usable_cpus
 from hocket.measure.rounds import OnRound
 
 STARTUP = "startup"
+_LEAST_LAUNCH_S = 0.2  # for the samples of one
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,7 @@ def run_points(
     check_points(points, num_ranks)
     if num_launches < 1:
         raise InvalidArgument(f"jobs are started at least once, not {num_launches} times")
-    of_launch = replace(rule, time_limit_s=rule.time_limit_s / num_launches)
-    request = Request(points, targets, num_ranks, of_launch, synchronised, validates, num_warm_up, num_launches)
+    request = Request(points, targets, num_ranks, rule, synchronised, validates, num_warm_up, num_launches)
     starts = [each for each in points if each.benchmark == STARTUP]
     others = replace(request, points=[each for each in points if each.benchmark != STARTUP])
     measured: list[Measured] = []
@@ -114,18 +115,34 @@ def run_points(
 
 
 def _measure_launches(request: Request, on_round: OnRound | None, on_results: OnResults | None) -> Measured:
-    """Start the jobs as often as is wanted, each time in another order of measurements."""
+    """Start the jobs as often as is wanted, each time in another order of measurements; what starting them took is
+    taken from the time of those to come."""
     found = []
+    set_up_s = 0.0
+    began_s = time.monotonic()
     for number in range(request.num_launches):
-
-        def tell(done: int, total: int, state: str, number: int = number) -> None:
-            launch = f"launch {number + 1} of {request.num_launches}, " if request.num_launches > 1 else ""
-            if on_round is not None:
-                on_round(done, total, launch + state)
-
-        rule = replace(request.rule, seed=request.rule.seed + number)
-        found.append(_measure_jobs(replace(request, rule=rule), tell, on_results))
+        launch_began_s = time.monotonic()
+        left_s = request.rule.time_limit_s - (launch_began_s - began_s)
+        share_s = left_s / (request.num_launches - number)
+        rule = replace(
+            request.rule, seed=request.rule.seed + number, time_limit_s=max(_LEAST_LAUNCH_S, share_s - set_up_s)
+        )
+        told = None if on_round is None else _of_launch(on_round, number, request.num_launches, left_s - share_s)
+        found.append(_measure_jobs(replace(request, rule=rule), told, on_results))
+        set_up_s = max(0.0, time.monotonic() - launch_began_s - rule.time_limit_s)
     return join(found)
+
+
+def _of_launch(on_round: OnRound, number: int, num_launches: int, to_come_s: float) -> OnRound:
+    """Return what tells of one launch how far all of them are; those to come take as long as they may."""
+    if num_launches == 1:
+        return on_round
+
+    def tell(done: int, total: int, state: str, left_s: float | None = None, /) -> None:
+        launch = f"launch {number + 1} of {num_launches}"
+        on_round(done, total, f"{launch}, {state}", None if left_s is None else left_s + to_come_s)
+
+    return tell
 
 
 def _measure_jobs(request: Request, on_round: OnRound | None, on_results: OnResults | None) -> Measured:

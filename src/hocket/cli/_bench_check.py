@@ -12,7 +12,6 @@ import typer
 from hocket.cli._bench_compare import EXIT_UNJUDGED
 from hocket.cli._bench_options import (
     DEFAULT_SEED,
-    AsJson,
     Budget,
     Libraries,
     NumRanks,
@@ -25,6 +24,7 @@ from hocket.cli._bench_options import (
     number_of_ranks,
     tell,
 )
+from hocket.cli._output import AsJson
 from hocket.cli._sizes import read_size
 from hocket.comm.policy import format_nbytes
 from hocket.errors import InvalidArgument

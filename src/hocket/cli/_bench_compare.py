@@ -12,7 +12,6 @@ import typer
 from hocket.boot.environment import read_world
 from hocket.cli._bench_options import (
     DEFAULT_SEED,
-    AsJson,
     Budget,
     Dtype,
     NumRanks,
@@ -24,6 +23,7 @@ from hocket.cli._bench_options import (
     number_of_ranks,
     tell,
 )
+from hocket.cli._output import AsJson
 from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -37,7 +37,6 @@ Precision = Annotated[
 Budget = Annotated[float, typer.Option(metavar="S", min=0.01, help="Seconds after which no further round begins.")]
 Launches = Annotated[int, typer.Option(metavar="N", help="How often jobs are started.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Of the order of measurements.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 DEFAULT_SEED = 20261123
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hocket.cli._bench_options import DEFAULT_SEED, AsJson, Budget, NumRanks, Precision, Seed, check_output, jobs_of
+from hocket.cli._bench_options import DEFAULT_SEED, Budget, NumRanks, Precision, Seed, check_output, jobs_of
 from hocket.cli._links import Bandwidth, HostBandwidth, HostLatency, Latency, RanksPerHost, read_fabric
+from hocket.cli._output import AsJson
 from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def report(
     pictures: Annotated[
         Path | None, typer.Option(metavar="FOLDER", show_default=False, help="Keep pictures as PNG files too.")
     ] = None,
+    as_json: AsJson = False,
 ) -> int:
     """Write the page."""
     from hocket.bench.files import load_run
@@ -56,7 +58,7 @@ def report(
     if pictures is not None:
         pictures.mkdir(parents=True, exist_ok=True)
     output.write_text(make_page(runs, pictures))
-    print(f"wrote {output}")
+    print(json.dumps({"written": str(output)}) if as_json else f"wrote {output}")
     return 0
 
 

@@ -9,10 +9,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from hocket.bench.point import labels_of
-from hocket.bench.result import format_value
+from hocket.bench.result import clearly_fastest, format_value
 from hocket.cli._bench_options import is_first
 from hocket.comm.policy import format_nbytes
-from hocket.measure.progress import progress
+from hocket.measure.progress import Bar, progress
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -34,21 +34,14 @@ def shown(what: str) -> Iterator[tuple[OnRound, Callable[[Sequence[Result]], obj
         return
     from rich.console import Console, Group
     from rich.live import Live
-    from rich.text import Text
 
-    console = Console(stderr=True)
-    with Live(Text(f"{what}: setting up"), console=console, transient=True, refresh_per_second=4) as live:
-        tables: list[Group] = []
-        line = Text()
-
-        def on_state(done: int, total: int, state: str) -> None:
-            line.plain = f"{what}: {done} of {total} known well enough, {state}"
-            live.update(Group(*tables, line))
+    bar = Bar(what, "points known well enough")
+    with Live(bar.columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
 
         def on_results(results: Sequence[Result]) -> None:
-            tables[:] = tables_of(results)
+            live.update(Group(*tables_of(results), bar.columns))
 
-        yield on_state, on_results
+        yield bar.update, on_results
 
 
 def print_run(ran: Run) -> None:
@@ -67,7 +60,7 @@ def print_run(ran: Run) -> None:
 
 
 def tables_of(results: Sequence[Result]) -> list[Group]:
-    """Return a table for each benchmark: sizes down, ways across, the best of a row in bold."""
+    """Return a table for each benchmark: sizes down, ways across, what is clearly the fastest of a row in bold."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -84,13 +77,13 @@ def tables_of(results: Sequence[Result]) -> list[Group]:
             table.add_column(label, justify="right")
         for nbytes, row in groupby(sorted(listed, key=lambda each: each.point.nbytes), lambda each: each.point.nbytes):
             by_way = {each.point.way: each for each in row}
-            best = min(by_way.values(), key=lambda each: each.time_us)
+            best = clearly_fastest(by_way.values())
             table.add_row(format_nbytes(nbytes), *(_cell(by_way.get(way), best) for way in labels))
         tables.append(Group(Text(title, style="italic"), table))  # a table's own title is as narrow as the table
     return tables
 
 
-def _cell(result: Result | None, best: Result) -> str:
+def _cell(result: Result | None, best: Result | None) -> str:
     if result is None:
         return "-"
     spread = "" if result.precision is None else f" ±{result.precision:.0%}"

@@ -15,9 +15,13 @@ from hocket.boot.launcher import run_job
 from hocket.boot.rank_process import runner_command
 from hocket.boot.summary import summarise
 from hocket.cli._names import read_backends
+from hocket.cli._output import AsJson
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
+from hocket.measure.judge import MAX_FOREIGN_BUSY
+from hocket.measure.statistics import Ratio
 from hocket.trace.traffic import Traffic
+from hocket.tune.trial import format_speed
 
 HELP = """Replay the traffic of a training step over each single library and over the tuned mix of them.
 
@@ -36,7 +40,7 @@ def compare(
         str | None, typer.Option(metavar="A,B", show_default=False, help="Default: all there are.")
     ] = None,
     rounds: Annotated[int, typer.Option(metavar="N", help="Rounds of replaying everything.")] = 9,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Check the arguments, run the ranks, print the result."""
     loaded = [Traffic.load(path) for path in traffics]
@@ -66,6 +70,8 @@ def compare(
         if outcome.exit_code != 0:
             return outcome.exit_code
         result = json.loads(output.read_text())
+    for each in result["traffics"]:
+        each["verdict"], each["conclusion"] = conclude(each, result["foreign_busy"])
     if as_json:
         print(json.dumps(result))
         return 0
@@ -93,12 +99,30 @@ def print_comparison(traffic: dict[str, Any]) -> None:
     for each in traffic["chosen"]:
         choices.add_row(each["op"], each["dtype"], format_nbytes(each["nbytes"]), str(each["count"]), each["carrier"])
     console.print(choices)
-    used = {each["carrier"] for each in traffic["chosen"]}
+    console.print(f"{traffic['conclusion']}\n")
+
+
+def conclude(traffic: dict[str, Any], foreign_busy: float) -> tuple[str, str]:
+    """Say whether the mix is worth it: a verdict for programs, a sentence for people.
+
+    Args:
+        traffic: One of the results that the ranks wrote.
+        foreign_busy: Share of all CPUs' time, 0 to 1, that other programs took meanwhile.
+    """
+    best, used = traffic["best_single"], {each["carrier"] for each in traffic["chosen"]}
+    if used == {best}:
+        return "one library", f"{best} wins every operation here, so the mix is that one library."
+    unjudged = f"Whether the mix is faster than {best}, the best single library, is not judged"
+    if foreign_busy > MAX_FOREIGN_BUSY:
+        return "not judged", f"{unjudged}: other programs took {foreign_busy:.0%} of the machine meanwhile."
+    if traffic["interval"] is None:
+        return "not judged", f"{unjudged}: only {traffic['rounds']} rounds fitted into the time limit."
     low, high = traffic["interval"]
-    ratio = f"{traffic['ratio']:.2f} [{low:.2f}, {high:.2f}] times as fast as {traffic['best_single']} alone"
-    if used == {traffic["best_single"]}:
-        console.print(f"{used.pop()} wins every operation here: the mix is that one library ({ratio}).\n")
-    elif len(used) == 1 and used <= traffic["variants"].keys():  # a library, in its own way
-        console.print(f"By the table {used.pop()} wins every operation, but it misjudges this traffic ({ratio}).\n")
-    else:
-        console.print(f"The mix is {ratio}, the best single library.\n")
+    speed = Ratio(traffic["ratio"], low, high, traffic["rounds"])
+    if speed.verdict == "not distinguishable":
+        return (
+            speed.verdict,
+            f"The mix and {best}, the best single library, are {speed.verdict}: {format_speed(speed)}.",
+        )
+    misjudged = "" if speed.verdict == "faster" else "; the table misjudges this traffic"
+    return speed.verdict, f"The mix is {format_speed(speed)} as {best}, the best single library{misjudged}."

@@ -19,7 +19,6 @@ RanksPerHost = Annotated[
 ]
 HostLatency = Annotated[float, typer.Option(metavar="US", help="Between hosts.")]
 HostBandwidth = Annotated[float, typer.Option(metavar="GB/S", help="Of a host's uplink.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def read_fabric(

@@ -74,6 +74,7 @@ def _result(comm: Communicator, table: Table, traffic: Traffic, measured: Measur
         "best_single": best,
         "ratio": row.ratio,
         "interval": row.interval,
+        "rounds": len(measured.rounds),
         "chosen": [asdict(each) for each in chosen(table, traffic, backends)],
     }
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hocket.cli._links import AsJson, Bandwidth, HostBandwidth, HostLatency, Latency, RanksPerHost, read_fabric
+from hocket.cli._links import Bandwidth, HostBandwidth, HostLatency, Latency, RanksPerHost, read_fabric
+from hocket.cli._output import AsJson
 from hocket.cli._sizes import read_size
 from hocket.cli._tables import format_params, print_table
 from hocket.comm.policy import format_nbytes, format_seconds

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +20,6 @@ from hocket.cli._bench_compare import compare
 from hocket.cli._bench_options import (
     DEFAULT_SEED,
     Apis,
-    AsJson,
     Budget,
     Buffers,
     Dtype,
@@ -36,6 +36,7 @@ from hocket.cli._bench_options import (
     tell,
 )
 from hocket.cli._bench_report import APPS_EXAMPLES, APPS_HELP, REPORT_EXAMPLES, REPORT_HELP, apps, report
+from hocket.cli._output import AsJson
 from hocket.cli._sizes import read_size
 from hocket.errors import HocketError, InvalidArgument
 
@@ -186,7 +187,7 @@ def run(
     return 0
 
 
-def list_all() -> int:
+def list_all(as_json: AsJson = False) -> int:
     """Print what can be chosen."""
     from hocket.bench.buffers.registry import buffer_kinds, find_kind
     from hocket.bench.drivers.base import APIS
@@ -195,29 +196,44 @@ def list_all() -> int:
     from hocket.bench.writers import format_names
 
     found = benchmarks()
+    obstacles = {
+        "libraries": _obstacles(known_targets(), parse_targets),
+        "buffers": _obstacles(sorted(buffer_kinds()), find_kind),
+    }
+    if as_json:
+        listed = {each.name: {"family": each.family, "summary": each.summary} for each in found.values()}
+        print(json.dumps({"benchmarks": listed, **obstacles, "apis": list(APIS), "formats": list(format_names())}))
+        return 0
     for family in dict.fromkeys(each.family for each in found.values()):
         print(f"{family}:")
         for each in found.values():
             if each.family == family:
                 print(f"  {each.name:{_WIDTH}}  {each.summary}")
-    _print_available("libraries", known_targets(), parse_targets)
+    _print_available("libraries", obstacles["libraries"])
     print("  torch:...                  any other backend of torch.distributed")
-    _print_available("buffers", sorted(buffer_kinds()), find_kind)
+    _print_available("buffers", obstacles["buffers"])
     print(f"APIs: {', '.join(APIS)}")
     print(f"formats: {', '.join(format_names())}")
     return 0
 
 
-def _print_available(what: str, names: Iterable[str], look: Callable[[str], object]) -> None:
-    """Print names, and why those are not here that are not."""
-    print(f"{what}:")
+def _obstacles(names: Iterable[str], look: Callable[[str], object]) -> dict[str, str | None]:
+    """Return why what is named cannot be used here, by name; None where it can."""
+    found: dict[str, str | None] = {}
     for name in names:
         try:
             look(name)
         except HocketError as error:
-            print(f"  {name:{_WIDTH}}  not here: {error}")
+            found[name] = str(error)
         else:
-            print(f"  {name}")
+            found[name] = None
+    return found
+
+
+def _print_available(what: str, obstacles: Mapping[str, str | None]) -> None:
+    print(f"{what}:")
+    for name, obstacle in obstacles.items():
+        print(f"  {name}" if obstacle is None else f"  {name:{_WIDTH}}  not here: {obstacle}")
 
 
 def _prepare() -> None:

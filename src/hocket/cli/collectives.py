@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hocket.cli._links import AsJson, Bandwidth, HostBandwidth, HostLatency, Latency, RanksPerHost, Reduce, read_fabric
+from hocket.cli._links import Bandwidth, HostBandwidth, HostLatency, Latency, RanksPerHost, Reduce, read_fabric
+from hocket.cli._output import AsJson
 from hocket.cli._sizes import read_size
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
@@ -243,6 +244,7 @@ def draw(
     reduce: Reduce = float("inf"),
     param: Params = None,
     file: File = None,
+    as_json: AsJson = False,
 ) -> int:
     """Draw a picture."""
     from hocket.collectives.draw import draw_schedule
@@ -257,11 +259,17 @@ def draw(
     else:
         schedule = _build(_one(collective, name), num_ranks, _read_params(param), link, nbytes)
     draw_schedule(schedule, output, run(schedule, nbytes, link) if time else None)
-    print(output)
+    print(json.dumps({"written": str(output)}) if as_json else output)
     return 0
 
 
-def export(collective: Collective = None, name: Name = None, num_ranks: NumRanks = 8, param: Params = None) -> int:
+def export(
+    collective: Collective = None,
+    name: Name = None,
+    num_ranks: NumRanks = 8,
+    param: Params = None,
+    as_json: Annotated[bool, typer.Option("--json", help="What it writes is JSON in any case.")] = False,
+) -> int:
     """Write JSON."""
     from hocket.collectives.serialise import to_json
 

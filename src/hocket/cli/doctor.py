@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated
 
 import typer
+
+from hocket.cli._output import AsJson
 
 _HELP = """Look for what keeps hocket from working, or from being fast, on this machine.
 
@@ -25,7 +26,7 @@ def register(application: typer.Typer) -> None:
     application.command("doctor", help=_HELP, epilog=_EXAMPLES)(doctor)
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> int:
+def doctor(as_json: AsJson = False) -> int:
     """Print all findings."""
     from hocket.cli._findings import find_all
 

@@ -11,6 +11,7 @@ import typer
 
 from hocket import _native
 from hocket.backends import backends_among, find_backends
+from hocket.cli._output import AsJson
 from hocket.cli._sizes import read_size
 from hocket.comm.policy import CHOOSABLE, Explanation, Group, Policy, dtype_class
 from hocket.errors import InvalidArgument
@@ -48,7 +49,7 @@ def explain(
     table: Annotated[
         Path | None, typer.Option(metavar="TABLE", show_default=False, help="Instead of the user's.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Check the arguments and print the explanation."""
     if op not in CHOOSABLE:

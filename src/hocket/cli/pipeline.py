@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hocket.cli._links import AsJson, Bandwidth, Latency
+from hocket.cli._links import Bandwidth, Latency
+from hocket.cli._output import AsJson
 from hocket.cli._pipeline_choose import register_choose
 from hocket.cli._pipeline_options import (
     Activation,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hocket.cli._links import AsJson, Bandwidth, HostBandwidth, HostLatency, Latency, RanksPerHost, Reduce, read_fabric
+from hocket.cli._links import Bandwidth, HostBandwidth, HostLatency, Latency, RanksPerHost, Reduce, read_fabric
+from hocket.cli._output import AsJson
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
 

@@ -14,6 +14,7 @@ import typer
 from hocket.boot.launcher import run_job
 from hocket.boot.rank_process import runner_command
 from hocket.boot.summary import summarise
+from hocket.cli._output import AsJson
 from hocket.errors import InvalidArgument
 from hocket.measure.pictures import check_picture_path
 
@@ -80,7 +81,7 @@ def train(
     picture: Annotated[
         Path | None, typer.Option(metavar="PATH", show_default=False, help="A step, simulated and measured.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Check everything, and run the ranks."""
     if picture is not None:

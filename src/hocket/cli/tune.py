@@ -23,6 +23,7 @@ from hocket.cli._compare import HELP as COMPARE_HELP
 from hocket.cli._compare import compare
 from hocket.cli._names import read_backends
 from hocket.cli._nodes import MasterAddr, MasterPort, NodeRank, NumNodes
+from hocket.cli._output import AsJson
 from hocket.cli._sizes import read_size
 from hocket.comm.policy import LARGEST_NBYTES, format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
@@ -160,7 +161,7 @@ def run(
 def show(
     table: TablePath = None,
     num_ranks: Annotated[int | None, typer.Option("-n", "--num-ranks", metavar="N", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Print the fastest backend of each cell."""
     loaded = _load(table)
@@ -208,11 +209,12 @@ def show(
         grid.add_column(heading, justify="left" if is_text else "right", no_wrap=heading != "best schedule")
     for op, dtypes, ranks, nbytes, rows in cells:
         ordered = sorted(rows.values(), key=lambda row: row.seconds)
-        times = [_time_of(rows.get(name), ordered[0]) for name in names]
+        clearly_best = ordered[0] if len(ordered) > 1 and ordered[0].high < ordered[1].low else None
+        times = [_time_of(rows.get(name), clearly_best) for name in names]
         if has_schedules:
             best = next((row for row in ordered if row.algorithm), None)
-            times.append(f"{_time_of(best, ordered[0])} {best.carrier}" if best else "-")
-        gain = f"{ordered[1].seconds / ordered[0].seconds:.2f}" if len(ordered) > 1 else ""
+            times.append(f"{_time_of(best, clearly_best)} {best.carrier}" if best else "-")
+        gain = f"{ordered[1].seconds / ordered[0].seconds:.2f}" if clearly_best else "not clear" if ordered[1:] else ""
         grid.add_row(op + (" (half)" if dtypes == "half" else ""), str(ranks), format_nbytes(nbytes), *times, gain)
     Console(width=None if sys.stdout.isatty() else 120).print(grid)
     for rule in loaded.rules:
@@ -228,7 +230,7 @@ def check(
     seed: Annotated[
         int | None, typer.Option(metavar="N", show_default=False, help="Of the draw; default: another one every time.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Load the table, which says what is wrong with it, describe it, and time some of its choices again."""
     if points < 0:
@@ -286,16 +288,21 @@ def export(
         str | None, typer.Option(metavar="A,B", show_default=False, help="Numbers of ranks; default: the table's.")
     ] = None,
     formats: Annotated[bool, typer.Option("--formats", help="List the formats and what reads them.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the text, or the formats, in a JSON object.")] = False,
 ) -> int:
     """Write the table in a format of another tool."""
     from hocket.tune.export import export_table, exporters
 
     if formats:
+        if as_json:
+            print(json.dumps({each.name: each.description for each in exporters().values()}))
+            return 0
         for each in exporters().values():
             print(f"{each.name:<14}{each.description}")
         return 0
     numbers = [_read_count(each) for each in ranks.split(",")] if ranks else []
-    sys.stdout.write(export_table(_load(table), to, numbers))
+    text = export_table(_load(table), to, numbers)
+    sys.stdout.write(json.dumps({"format": to, "text": text}) + "\n" if as_json else text)
     return 0
 
 
@@ -308,12 +315,13 @@ def _read_count(text: str) -> int:
 def draw(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="PICTURE", help="Such as table.png or .svg.")],
     table: TablePath = None,
+    as_json: AsJson = False,
 ) -> int:
     """Draw a picture."""
     loaded = _load(table)
     check_picture_path(output)
     draw_table(loaded, output)
-    print(output)
+    print(json.dumps({"written": str(output)}) if as_json else output)
     return 0
 
 
@@ -332,7 +340,7 @@ def _written(table: Table) -> str:
     )
 
 
-def _time_of(row: Row | None, best: Row) -> str:
+def _time_of(row: Row | None, best: Row | None) -> str:
     if row is None:
         return "-"
     text = format_seconds(row.seconds) + ("*" if row.source == "run" else "")

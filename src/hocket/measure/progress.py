@@ -6,8 +6,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from hocket.measure.rounds import OnRound
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _LINE_EVERY_S = 10.0
 
@@ -22,35 +26,97 @@ def progress(what: str, unit: str = "rounds", shown: bool = True) -> Iterator[On
         shown: False: nothing is shown, for ranks of which another one shows it.
     """
     if not shown:
-        yield lambda done, total, state: None
-        return
-    if sys.stderr.isatty():
+        yield lambda done, total, state, left_s=None: None
+    elif sys.stderr.isatty():
+        bar = Bar(what, unit)
+        with bar.columns:
+            yield bar.update
+    else:
+        yield Lines(what, unit).write
+
+
+class Pace:
+    """How long work takes that has gone on since this was made."""
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+
+    def left_s(self, done: int, total: int) -> float | None:
+        """Seconds until all is done, by the pace so far; None before anything is."""
+        return (time.monotonic() - self._began_s) * (total - done) / done if done else None
+
+    def share(self, left_s: float) -> float:
+        """How much of the time is over, 0 to 1, where so many seconds are left."""
+        elapsed_s = time.monotonic() - self._began_s
+        return elapsed_s / (elapsed_s + left_s) if left_s else 1.0
+
+
+class Lines:
+    """Writes a line on stderr every few seconds, and one at the end.
+
+    Args:
+        what, unit: As of `progress`.
+    """
+
+    def __init__(self, what: str, unit: str) -> None:
+        self._what, self._unit = what, unit
+        self._pace = Pace()
+        self._last_s = -_LINE_EVERY_S
+
+    def write(self, done: int, total: int, state: str, left_s: float | None = None, /) -> None:
+        """Hear how far the work is, as `OnRound`."""
+        now_s = time.monotonic()
+        if done != total and now_s - self._last_s < _LINE_EVERY_S:
+            return
+        self._last_s = now_s
+        left_s = self._pace.left_s(done, total) if left_s is None else left_s
+        left = "" if left_s is None or done == total else f", about {format_left(left_s)} left"
+        state = f", {state}" if state else ""
+        print(f"{self._what}: {done} of {total} {self._unit}{left}{state}", file=sys.stderr, flush=True)
+
+
+class Bar:
+    """A bar of the time that is over, with what is counted, the time left, and what is being done.
+
+    Args:
+        what, unit: As of `progress`.
+
+    Attributes:
+        columns: What a terminal shows; a context that draws it, or part of something larger that is drawn.
+    """
+
+    def __init__(self, what: str, unit: str) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
-        columns = (
+        texts = ("{task.fields[counted]}", "{task.fields[left]}", "{task.fields[state]}")
+        self.columns: Progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[state]}"),
+            BarColumn(bar_width=24),
+            *(TextColumn(text, markup=False) for text in texts),
+            console=Console(stderr=True),
         )
-        with Progress(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task(what, total=None, state="calibrating" if unit == "rounds" else "")
+        self._unit = unit
+        self._pace = Pace()
+        self._task = self.columns.add_task(what, total=None, counted="", left="", state="setting up")
 
-            def update(done: int, total: int, state: str) -> None:
-                bar.update(task, completed=done, total=total, state=state)
+    def update(self, done: int, total: int, state: str, left_s: float | None = None, /) -> None:
+        """Hear how far the work is, as `OnRound`."""
+        left_s = self._pace.left_s(done, total) if left_s is None else left_s
+        self.columns.update(
+            self._task,
+            completed=None if left_s is None else self._pace.share(left_s),
+            total=None if left_s is None else 1.0,
+            counted=f"{done} of {total} {self._unit}",
+            left="" if left_s is None else f"{format_left(left_s)} left",
+            state=state,
+        )
 
-            yield update
-        return
 
-    last = -_LINE_EVERY_S
-
-    def write(done: int, total: int, state: str) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if done == total or now - last >= _LINE_EVERY_S:
-            last = now
-            print(f"{what}: {done} of {total} {unit}{f', {state}' if state else ''}", file=sys.stderr, flush=True)
-
-    yield write
+def format_left(seconds: float) -> str:
+    """Seconds as people say them when they wait: "8 s", "3:20", "1:05:00"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes}:{rest:02}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Protocol
 
 from hocket.errors import InvalidArgument
 from hocket.measure.contender import Key
@@ -18,7 +19,12 @@ from hocket.measure.runner import Runner
 AGAIN = " (again)"  # suffix of the second name under which a case's first contender runs: the A/A test
 _MAX_ITERATIONS = 10**9
 
-OnRound = Callable[[int, int, str], object]
+
+class OnRound(Protocol):
+    """Hears how far a long piece of work is: what is done, out of how much, what is being done in a few words, and for
+    how many seconds it will go on (None: follows from the pace so far)."""
+
+    def __call__(self, done: int, total: int, state: str, left_s: float | None = None, /) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,8 @@ def measure(runner: Runner, settings: Settings | None = None, *, on_round: OnRou
     Args:
         runner: The processes that do the work.
         settings: How much to measure.
-        on_round: Called after each round with (rounds that count, rounds wanted, one line of state).
+        on_round: Called after each contender that was set up, and after each round, with the rounds that count and are
+            wanted; on a `Team` on every rank.
 
     Raises:
         InvalidArgument: There is nothing to measure, or a contender takes no time.
@@ -120,7 +127,11 @@ def measure(runner: Runner, settings: Settings | None = None, *, on_round: OnRou
     threshold = settings.full_core_factor
     if threshold is None:
         threshold = full_cores(runner.num_ranks, runner.num_cpus)
-    iterations = {key: calibrate(runner, key, settings.min_sample_s) for key in runner.contenders}
+    iterations = {}
+    for key in runner.contenders:
+        if on_round:
+            on_round(0, settings.min_rounds, f"calibrating {key.case}, {key.name}")
+        iterations[key] = calibrate(runner, key, settings.min_sample_s)
     order = random.Random(settings.seed)
     probe = CoreProbe(runner)
     rounds: list[Round] = []
@@ -130,10 +141,15 @@ def measure(runner: Runner, settings: Settings | None = None, *, on_round: OnRou
         rounds.append(Round(_one_round(runner, iterations, order, settings.again), probe.measure()))
         full = sum(round_.core_factor > threshold for round_ in rounds)
         done = min(len(rounds) / settings.min_rounds, full / settings.core_rounds if settings.core_rounds else 1.0)
+        elapsed_s = time.monotonic() - started
         if on_round:
-            state = f"core factor {rounds[-1].core_factor:.2f}, {full} rounds with full cores"
-            on_round(min(settings.min_rounds, int(done * settings.min_rounds)), settings.min_rounds, state)
-        if done >= 1.0 or runner.agree(time.monotonic() - started) > settings.time_limit_s:
+            state = f"core factor {rounds[-1].core_factor:.2f}"
+            if settings.core_rounds:
+                state += f", {full} rounds with full cores"
+            left_s = elapsed_s * (1 / done - 1) if 0 < done < 1 else 0.0 if done else math.inf
+            left_s = min(left_s, max(0.0, settings.time_limit_s - elapsed_s))
+            on_round(min(settings.min_rounds, int(done * settings.min_rounds)), settings.min_rounds, state, left_s)
+        if done >= 1.0 or runner.agree(elapsed_s) > settings.time_limit_s:
             break
     share = runner.agree(foreign_busy(before, usage(runner.pids)))
     return Measurement(tuple(rounds), iterations, runner.num_ranks, share, threshold)

@@ -92,12 +92,28 @@ class Series:
         """The 95 % interval of the median; None for fewer than 6 samples."""
         return median_interval(self.samples) if len(self.samples) >= MIN_VALUES else None
 
+    @property
+    def precision(self) -> float:
+        """Half of the interval as a part of the median; infinite without one."""
+        if self.interval is None:
+            return math.inf
+        low, high = self.interval
+        return (high - low) / 2 / self.median
+
     def is_enough(self, rule: StopRule) -> bool:
         """Whether the rule asks for no more of them."""
         if len(self.samples) < rule.min_samples:
             return False
-        low, high = median_interval(self.samples)
-        return len(self.samples) >= rule.max_samples or (high - low) / 2 <= rule.precision * self.median
+        return len(self.samples) >= rule.max_samples or self.precision <= rule.precision
+
+    def num_left(self, rule: StopRule) -> int:
+        """About how many more samples the rule will ask for: intervals shrink as the root of their number grows."""
+        if self.is_enough(rule):
+            return 0
+        if len(self.samples) < rule.min_samples:
+            return rule.min_samples - len(self.samples)
+        wanted = len(self.samples) * (self.precision / rule.precision) ** 2
+        return max(1, math.ceil(min(rule.max_samples, wanted)) - len(self.samples))
 
 
 @dataclass(frozen=True)
@@ -130,7 +146,8 @@ def measure_series(
         runner: the processes that do the work.
         rule: when there is enough.
         windowed: contenders whose calls are timed one by one, see `hocket.measure.windows`; the others are loops.
-        on_round: called after each round with (contenders that are done, contenders, one line of state).
+        on_round: called after each contender that was set up, and after each round, with the contenders that are known
+            well enough and all of them; on a `Team` on every rank.
         on_series: called after each round with what was seen so far.
 
     Raises:
@@ -139,7 +156,11 @@ def measure_series(
     """
     if not runner.contenders:
         raise InvalidArgument("there is no contender to measure")
-    series = {key: Series(rule.iterations or calibrate(runner, key, rule.min_sample_s)) for key in runner.contenders}
+    series: dict[Key, Series] = {}
+    for key in runner.contenders:
+        if on_round:
+            on_round(0, len(runner.contenders), f"calibrating {key.case}, {key.name}")
+        series[key] = Series(rule.iterations or calibrate(runner, key, rule.min_sample_s))
     windows: dict[Key, _Windows] = {}
     for case in dict.fromkeys(key.case for key in runner.contenders if key in windowed):  # in one order on all ranks
         of_case = [key for key in runner.contenders if key.case == case and key in windowed]
@@ -152,7 +173,9 @@ def measure_series(
     open_cases = list(dict.fromkeys(key.case for key in runner.contenders))
     before = usage(runner.pids)
     started = time.monotonic()
+    num_rounds = 0
     while open_cases:
+        num_rounds += 1
         order.shuffle(open_cases)
         for case in open_cases:
             keys = [key for key in runner.contenders if key.case == case]
@@ -173,11 +196,23 @@ def measure_series(
         if on_series:
             on_series(series)
         if on_round:
-            on_round(len(enough), len(series), f"core factor {factors[-1]:.2f}")
+            unsure = [series[key] for key in series if key.case in open_cases]
+            num_left = max((each.num_left(rule) for each in unsure), default=0)
+            pace_s = elapsed_s / num_rounds
+            left_s = min(num_left * pace_s, max(0.0, rule.time_limit_s - elapsed_s))
+            on_round(len(enough), len(series), _least_known(series), left_s)
         if elapsed_s > rule.time_limit_s:
             break
     share = runner.agree(foreign_busy(before, usage(runner.pids)))
     return SeriesMeasurement(series, tuple(factors), share)
+
+
+def _least_known(series: Mapping[Key, Series]) -> str:
+    """Say of which contender least is known, and how well it is."""
+    key = max(series, key=lambda key: series[key].precision)
+    if math.isinf(series[key].precision):
+        return f"{len(series[key].samples)} samples each"
+    return f"least known {key.case}, {key.name}: ±{series[key].precision:.0%}"
 
 
 @dataclass

@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
+from typing import Literal
 
 from hocket.errors import InvalidArgument
 
@@ -28,6 +29,13 @@ class Ratio:
     low: float
     high: float
     rounds: int
+
+    @property
+    def verdict(self) -> Literal["faster", "slower", "not distinguishable"]:
+        """What the interval says; nothing is faster or slower while 1 lies in it."""
+        if self.low > 1:
+            return "faster"
+        return "slower" if self.high < 1 else "not distinguishable"
 
 
 def interval_rank(count: int, confidence: float = 0.95) -> int:

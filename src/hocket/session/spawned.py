@@ -17,10 +17,10 @@ from hocket.session.world import init
 
 def main(folder: Path) -> None:
     """Run the task that lies in `folder` and leave its result, or the first failure, there."""
-    given = json.loads((folder / "path").read_text())
-    sys.path[:] = given + [entry for entry in sys.path if entry not in given]
-    fn, args, timeout = cloudpickle.loads((folder / "task").read_bytes())
-    comm = init(timeout=timeout)
+    settings = json.loads((folder / "settings").read_text())
+    sys.path[:] = settings["path"] + [entry for entry in sys.path if entry not in settings["path"]]
+    fn, args = cloudpickle.loads((folder / "task").read_bytes())
+    comm = init(timeout=settings["timeout_s"])
     try:
         result = fn(comm, *args)
         (folder / f"result-{comm.rank}").write_bytes(cloudpickle.dumps(result))

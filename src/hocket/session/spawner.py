@@ -45,13 +45,14 @@ def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0) ->
     if not isinstance(timeout, (int, float)) or not timeout > 0:
         raise InvalidArgument(f"timeout must be a number of seconds above zero, not {timeout!r}")
     try:
-        task = cloudpickle.dumps((fn, args, timeout))
+        task = cloudpickle.dumps((fn, args))
     except Exception as why:  # whatever the __reduce__ of some object raises
         raise InvalidType(f"fn and its arguments must be such that cloudpickle can carry them: {why}") from why
     with tempfile.TemporaryDirectory(prefix="hocket-spawn-") as name:
         folder = Path(name)
         (folder / "task").write_bytes(task)
-        (folder / "path").write_text(json.dumps([entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]))
+        path = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
+        (folder / "settings").write_text(json.dumps({"path": path, "timeout_s": timeout}))
         result = run_job(
             runner_command(["-m", "hocket.session.spawned", name]), n, patience=Patience(timeout_s=timeout)
         )

@@ -41,6 +41,7 @@ _BACKGROUND_NBYTES = 256 << 10
 # From here on an operation is measured once alone and then twice at once, as buckets of gradients travel: MPICH over
 # TCP needs twice the time for an all_reduce that meets another one.
 _IN_PAIRS_FROM = 1 << 20
+_LATENCY_BOUND_NBYTES = 64 << 10  # up to here the time of a call depends little on its size
 _SHARE_OF_LIBRARIES = 0.5  # of the time limit; the rest is for schedules and for two libraries at once
 _SHARE_OF_A_STAGE = 0.5  # of what is left then
 _MOST_NAMED = 5
@@ -89,8 +90,10 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
     arrays = _Arrays()
     stage = Stage(comm, sweep, on_round, arrays)
     alone = [name for name in comm.backends if "+" not in name]
+    stage.doing = "each library's own way"
     cells = stage.cells(sweep, alone, _SHARE_OF_LIBRARIES)
     rows = {row.place: row for row in stage.rows(cells, sweep.rounds)}
+    stage.doing = "operations split between two libraries"
     rows |= {row.place: row for row in _split_rows(comm, sweep, stage, rows)}
     fits: list[Fit] = []
     if sweep.schedules and comm.size > 1:
@@ -100,7 +103,9 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
             stage.measure_carriers,
             max(stage.gather([measure_gamma_s()])[rank][0] for rank in range(comm.size)),
         )
+        stage.doing = "messages, for the model"
         fits = contest.fit_links([nbytes for nbytes in sweep.sizes if nbytes >= LEAST_NBYTES] or sweep.sizes)
+        stage.doing = "schedules"
         rows |= {row.place: row for row in contest.run(list(rows.values()), fits)}
     stage.close()
     if stage.budget.left_out and comm.rank == 0:
@@ -123,6 +128,7 @@ class Stage:
         arrays: that the operations work on.
 
     Attributes:
+        doing: what is measured, in a few words, for `on_round`.
         foreign_busy: share of all CPUs' time, 0 to 1, that other programs took during the measurements so far; equal on
             all ranks.
     """
@@ -136,6 +142,7 @@ class Stage:
         self._arrays = arrays or _Arrays()
         self._control = comm.dup()  # what the measurement itself says must not go over what is measured
         self._control.policy = Policy.fixed({"*": quickest(comm.backends, comm.num_hosts)})
+        self.doing = ""
         self.foreign_busy = 0.0
         self._measured_s = 0.0
         self.budget = Budget(sweep.time_limit_s, lambda value: max(row[0] for row in self.gather([value])))
@@ -165,7 +172,7 @@ class Stage:
             time_limit_s=left_s,
         )
         began_s = time.monotonic()
-        measured = measure(team, settings, on_round=self._on_round)
+        measured = measure(team, settings, on_round=self._tell)
         took_s = max(row[0] for row in self.gather([time.monotonic() - began_s]))
         self._measured_s += took_s
         self.foreign_busy += (measured.foreign_busy - self.foreign_busy) * took_s / self._measured_s
@@ -173,11 +180,15 @@ class Stage:
             [each.seconds[cell.contender.key] / cell.ops_per_iteration for each in measured.rounds] for cell in cells
         ]
 
+    def _tell(self, done: int, total: int, state: str, left_s: float | None = None, /) -> None:
+        if self._on_round:
+            self._on_round(done, total, f"in this step ({self.doing}), {state}" if self.doing else state, left_s)
+
     def cells(self, sweep: Sweep, backends: Sequence[str], share: float) -> list[_Cell]:
         """Set up what is to be measured of some libraries, size by size, as long as it fits in a share of the budget.
 
-        What the next size takes is foreseen from what this one takes, by the bytes: it is left out with all larger ones
-        where setting it up and measuring it would take too long.
+        What the next size takes is foreseen from what this one takes, by the bytes beyond 64 KiB: below, calls take
+        much the same time. It is left out with all larger ones where setting it up and measuring it takes too long.
         """
         allowed_s, spent_s = share * self.budget.left_s(), 0.0
         found: list[_Cell] = []
@@ -188,11 +199,10 @@ class Stage:
             level_s = sum(self._round_s(level))
             spent_s += (sweep.rounds + SET_UP_ROUNDS) * level_s
             following = sizes[number + 1 :]
-            if (
-                nbytes
-                and following
-                and spent_s + level_s * (sweep.rounds + SET_UP_ROUNDS) * following[0] / nbytes > allowed_s
-            ):
+            if not nbytes or not following:
+                continue
+            growth = max(1.0, following[0] / max(nbytes, _LATENCY_BOUND_NBYTES))
+            if spent_s + level_s * (sweep.rounds + SET_UP_ROUNDS) * growth > allowed_s:
                 self.budget.left_out += [f"operations of {format_nbytes(each)}" for each in following]
                 break
         return sorted(found, key=lambda cell: (sweep.ops.index(cell.op), _CLASSES.index(cell.dtypes)))

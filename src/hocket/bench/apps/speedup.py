@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from hocket.measure.statistics import MIN_VALUES, median_interval
 from hocket.session import simulate
 
 if TYPE_CHECKING:
+    from hocket.measure.rounds import OnRound
     from hocket.sim import Hosts, Uniform
 
 
@@ -72,7 +73,7 @@ def measure_speedup(
     *,
     modelled: Sequence[int] = (),
     fabric: Uniform | Hosts | None = None,
-    on_round: Callable[[int, int, str], object] | None = None,
+    on_round: OnRound | None = None,
 ) -> Speedup:
     """Solve a problem by one process and by several, in the same rounds, and say what many would take.
 
