@@ -9,6 +9,7 @@
 
 #include "bind/device_memory.hpp"
 #include "bind/strided.hpp"
+#include "core/shape.hpp"
 #include "core/types.hpp"
 
 namespace hocket {
@@ -44,6 +45,7 @@ class Array {
   std::byte* data() const { return data_; }
   size_t nbytes() const { return nbytes_; }
   DType dtype() const { return dtype_; }
+  const Shape& shape() const { return shape_; }
 
   bool is_given() const { return owner_ || buffer_.obj; }
   // Lies in the memory of a device, and has no copy on the host; without bytes it lies nowhere, and says so all the
@@ -107,6 +109,7 @@ class Array {
   std::byte* data_ = nullptr;
   size_t nbytes_ = 0;
   DType dtype_ = DType::uint8;
+  Shape shape_;
   Py_buffer buffer_{};         // buffer_.obj is null where it is not used
   PyObject* owner_ = nullptr;  // of anything else
   PyObject* hold_ = nullptr;   // see hold_memory(): the storage of a tensor, or a weak reference

@@ -135,7 +135,12 @@ Wish PyCommunicator::wish_of(PyObject* object, bool keeps_program) const {
       return {.backend = static_cast<uint8_t>(backend), .keeps_program = keeps_program};
   }
   const std::string wanted = nb::cast<std::string>(nb::repr(nb::handle(object)));
-  std::string text = "backend " + wanted + " is not available; this communicator has " + names;
+  nb::list known;
+  for (size_t backend = 0; backend < names_.size(); ++backend)
+    if (core_->allows(backend)) known.append(names_[backend]);
+  const nb::object meant = nb::module_::import_("hocket.suggestions").attr("did_you_mean")(nb::handle(object), known);
+  std::string text =
+      "backend " + wanted + " is not available; this communicator has " + names + nb::cast<std::string>(meant);
   for (const auto& [name, reason] : left_out_)
     if (wanted == "'" + name + "'") text += "; " + name + " was left out: " + reason;
   throw Failure(ErrorCode::backend_unavailable, text);

@@ -41,10 +41,11 @@ void note_abort(PyControl& self, uint64_t key, int code, std::string text, std::
       key, {is_known ? static_cast<ErrorCode>(code) : ErrorCode::aborted, std::move(text), std::move(ranks)});
 }
 
-std::optional<std::tuple<uint64_t, uint64_t, std::string>> report(PyControl& self, uint64_t key, uint64_t seq) {
+std::optional<std::tuple<uint64_t, uint64_t, std::string, std::string>> report(PyControl& self, uint64_t key,
+                                                                               uint64_t seq) {
   std::optional<Control::Report> report = self.control->report(key, seq);
   if (!report) return std::nullopt;
-  return std::tuple(report->last, report->fingerprint, std::move(report->text));
+  return std::tuple(report->last, report->fingerprint, std::move(report->text), std::move(report->traits));
 }
 
 }  // namespace

@@ -20,14 +20,36 @@ struct Message {
   std::unique_ptr<Arrays> arrays;
 };
 
+int read_peer(PyObject* object, const char* argument, int size) {
+  if (PyLong_CheckExact(object)) {
+    int overflow;
+    if (PyLong_AsLongAndOverflow(object, &overflow) == kProcNull) return kProcNull;
+  }
+  return read_rank(object, argument, size);
+}
+
 Message read_message(const Entry& entry, OpKind kind, PyObject* x, PyObject* peer, PyObject* tag) {
   const bool is_send = kind == OpKind::send;
   Message message{
-      {.kind = kind, .root = read_rank(peer, is_send ? "dst" : "src", entry.core().size), .tag = read_tag(tag)},
+      {.kind = kind, .root = read_peer(peer, is_send ? "dst" : "src", entry.core().size), .tag = read_tag(tag)},
       arrays_pool().take()};
   take_in_place(entry, x, is_send ? Access::read : Access::write, message.op, *message.arrays);
   message.arrays->stage(message.op);  // before any of several is issued
   return message;
+}
+
+// A message to or from nobody is over at once, and leaves no event; a library that is named has to be there.
+PyObject* run_message(PyObject* self, const Entry& entry, Message& message, const Options& options) {
+  if (message.op.root != kProcNull) return run(self, entry, message.op, std::move(message.arrays), options);
+  if (entry.communicator().mode == PyCommunicator::Mode::prepare)
+    throw Failure(ErrorCode::invalid_argument,
+                  "a message to or from PROC_NULL cannot be prepared: nothing would start");
+  entry.communicator().choose(options.backend, message.op, false);
+  if (!options.is_async) Py_RETURN_NONE;
+  const WorkPtr work = make_work(entry, message.op, *message.arrays, options.timeout_s);
+  work->read_in = work->write_back = nullptr;
+  work->state.store(Work::State::done, std::memory_order_release);
+  return nb::cast(PyWork{work, nb::borrow(nb::handle(self))}).release().ptr();
 }
 
 PyObject* send_as(PyObject* self, bool is_async, PyObject* x, PyObject* dst, PyObject* tag, PyObject* backend,
@@ -38,16 +60,14 @@ PyObject* send_as(PyObject* self, bool is_async, PyObject* x, PyObject* dst, PyO
   if (!is_async && op.root == entry.core().rank && !expects_from_self(entry, op.tag))
     throw Failure(ErrorCode::invalid_argument, "send to this rank itself would never end, as no receive with tag " +
                                                    std::to_string(op.tag) + " was issued; issue irecv first");
-  return run(self, entry, op, std::move(message.arrays),
-             {is_async, read_timeout(timeout, entry.communicator()), backend, nullptr});
+  return run_message(self, entry, message, {is_async, read_timeout(timeout, entry.communicator()), backend, nullptr});
 }
 
 PyObject* recv_as(PyObject* self, bool is_async, PyObject* x, PyObject* src, PyObject* tag, PyObject* backend,
                   PyObject* timeout) {
   const Entry entry(self);
   Message message = read_message(entry, OpKind::recv, x, src, tag);
-  return run(self, entry, message.op, std::move(message.arrays),
-             {is_async, read_timeout(timeout, entry.communicator()), backend, nullptr});
+  return run_message(self, entry, message, {is_async, read_timeout(timeout, entry.communicator()), backend, nullptr});
 }
 
 // Issues messages whose arguments are all good; returns their Work objects.
@@ -55,8 +75,7 @@ std::vector<nb::object> issue_all(PyObject* self, const Entry& entry, std::vecto
                                   PyObject* backend) {
   std::vector<nb::object> works;
   for (Message& message : messages)
-    works.push_back(
-        nb::steal(run(self, entry, message.op, std::move(message.arrays), {true, timeout_s, backend, nullptr})));
+    works.push_back(nb::steal(run_message(self, entry, message, {true, timeout_s, backend, nullptr})));
   return works;
 }
 

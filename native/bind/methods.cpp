@@ -1,6 +1,7 @@
 #include "bind/methods.hpp"
 
 #include "bind/arguments.hpp"
+#include "bind/method_docs.hpp"
 #include "bind/operands.hpp"
 
 namespace hocket {
@@ -102,34 +103,32 @@ PyMethodDef method(const char* name, const char* doc) {
 }  // namespace
 
 PyMethodDef* operation_methods() {
-  static PyMethodDef methods[] = {
-      method<all_reduce>("all_reduce", "Reduce x over all ranks, in place on every rank."),
-      method<reduce>("reduce", "Reduce x over all ranks, in place on the root; x of the others stays as it is."),
-      method<scan>("scan", "Reduce x over ranks 0 to this one, in place on every rank."),
-      method<broadcast>("broadcast", "Copy x of the root into x of every rank."),
-      method<all_reduce_coalesced>("all_reduce_coalesced", "all_reduce of several arrays as one, each in place."),
-      method<broadcast_coalesced>("broadcast_coalesced", "broadcast of several arrays as one."),
-      method<barrier>("barrier", "Return when all ranks have entered."),
-      method<all_gather>("all_gather", "Put x of rank r into block r of out, on every rank."),
-      method<reduce_scatter>("reduce_scatter",
-                             "Reduce x over all ranks and put block r of the result into out of rank r."),
-      method<all_to_all>("all_to_all", "Put block r of x into block (own rank) of out on rank r."),
-      method<gather>("gather", "Put x of rank r into block r of out on the root; out is None on the others."),
-      method<scatter>("scatter", "Put block r of the root's x into out of rank r; x is None on the others."),
-      method<all_gatherv>("all_gatherv", "all_gather with counts[r] items of rank r."),
-      method<reduce_scatterv>("reduce_scatterv", "reduce_scatter with counts[r] items for rank r."),
-      method<all_to_allv>("all_to_allv", "all_to_all with in_counts[r] items to and out_counts[r] from rank r."),
-      method<gatherv>("gatherv", "gather with counts[r] items of rank r."),
-      method<scatterv>("scatterv", "scatter with counts[r] items for rank r."),
-      method<send>("send", "Send x to rank dst."),
-      method<recv>("recv", "Receive from rank src into x."),
-      method<isend>("isend", "Send x to rank dst; returns a Work."),
-      method<irecv>("irecv", "Receive from rank src into x; returns a Work."),
-      method<sendrecv>("sendrecv", "Send x to rank dst while receiving from rank src into out."),
-      method<batch>("_batch", nullptr),
-      method<find_sender>("_find_sender", nullptr),
-      method<gather_for>("_gather_for", nullptr),
-      {nullptr, nullptr, 0, nullptr}};
+  static PyMethodDef methods[] = {method<all_reduce>("all_reduce", docs::kAllReduce),
+                                  method<reduce>("reduce", docs::kReduce),
+                                  method<scan>("scan", docs::kScan),
+                                  method<broadcast>("broadcast", docs::kBroadcast),
+                                  method<all_reduce_coalesced>("all_reduce_coalesced", docs::kAllReduceCoalesced),
+                                  method<broadcast_coalesced>("broadcast_coalesced", docs::kBroadcastCoalesced),
+                                  method<barrier>("barrier", docs::kBarrier),
+                                  method<all_gather>("all_gather", docs::kAllGather),
+                                  method<reduce_scatter>("reduce_scatter", docs::kReduceScatter),
+                                  method<all_to_all>("all_to_all", docs::kAllToAll),
+                                  method<gather>("gather", docs::kGather),
+                                  method<scatter>("scatter", docs::kScatter),
+                                  method<all_gatherv>("all_gatherv", docs::kAllGatherv),
+                                  method<reduce_scatterv>("reduce_scatterv", docs::kReduceScatterv),
+                                  method<all_to_allv>("all_to_allv", docs::kAllToAllv),
+                                  method<gatherv>("gatherv", docs::kGatherv),
+                                  method<scatterv>("scatterv", docs::kScatterv),
+                                  method<send>("send", docs::kSend),
+                                  method<recv>("recv", docs::kRecv),
+                                  method<isend>("isend", docs::kIsend),
+                                  method<irecv>("irecv", docs::kIrecv),
+                                  method<sendrecv>("sendrecv", docs::kSendrecv),
+                                  method<batch>("_batch", nullptr),
+                                  method<find_sender>("_find_sender", nullptr),
+                                  method<gather_for>("_gather_for", nullptr),
+                                  {nullptr, nullptr, 0, nullptr}};
   return methods;
 }
 

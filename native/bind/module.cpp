@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -16,6 +17,7 @@
 #include "core/choice.hpp"
 #include "core/process.hpp"
 #include "core/ticker.hpp"
+#include "core/traits.hpp"
 #include "reduce/reduce.hpp"
 #include "shm/peer_memory.hpp"
 
@@ -79,8 +81,10 @@ NB_MODULE(_native, module) {
   module.attr("WITH_COUNTS") = with_counts;
   module.attr("DTYPE_NAMES") = name_list(kDTypeNames);
   module.attr("REDUCE_NAMES") = name_list(kReduceNames);
+  module.attr("PROC_NULL") = kProcNull;
   module.attr("DTYPE_CLASS_NAMES") = name_list(kDTypeClassNames);
   module.attr("ISA") = active_isa();
+  module.def("mismatch_head", &mismatch_head, nb::arg("seq"), nb::arg("wanted"));
   module.def("has_single_copy", [] { return may_read_memory(getpid()); });
 
   module.def("set_num_sharing", [](int num_ranks) { Engine::instance().set_num_sharing(num_ranks); });

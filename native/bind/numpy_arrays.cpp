@@ -91,6 +91,7 @@ bool Array::acquire_numpy(PyObject* object, const ArrayRules& rules) {
   data_ = static_cast<std::byte*>(PyArray_DATA(array));
   const int num_axes = PyArray_NDIM(array);
   const npy_intp* shape = PyArray_DIMS(array);
+  shape_ = Shape::of(shape, num_axes);
   if (flags & NPY_ARRAY_C_CONTIGUOUS) [[likely]] {
     nbytes_ = itemsize(dtype_);
     for (int axis = 0; axis < num_axes; ++axis) nbytes_ *= static_cast<size_t>(shape[axis]);

@@ -76,12 +76,31 @@ bool is_tensor(PyObject* object) {
   return torch && PyType_IsSubtype(Py_TYPE(object), torch->tensor_type);
 }
 
+namespace {
+
+// torch.Size is a tuple of numbers.
+size_t count_items(const nb::object& size, Shape* extents) {
+  const auto num_axes = static_cast<int>(PyTuple_GET_SIZE(size.ptr()));
+  size_t count = 1;
+  std::array<size_t, Shape::kMostAxes> first{};
+  for (int axis = 0; axis < num_axes; ++axis) {
+    const size_t extent = PyLong_AsSize_t(PyTuple_GET_ITEM(size.ptr(), axis));
+    if (PyErr_Occurred()) throw PythonError();
+    if (axis < Shape::kMostAxes) first[static_cast<size_t>(axis)] = extent;
+    count *= extent;
+  }
+  *extents = Shape::of(first.data(), num_axes);
+  return count;
+}
+
+}  // namespace
+
 TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules) {
   static PyObject *dtype = interned("dtype"), *is_cpu = interned("is_cpu"), *is_cuda = interned("is_cuda"),
                   *layout = interned("layout"), *requires_grad = interned("requires_grad"),
-                  *data_ptr = interned("data_ptr"), *numel = interned("numel"),
-                  *is_contiguous = interned("is_contiguous"), *device = interned("device"), *shape = interned("shape"),
-                  *stride = interned("stride"), *is_neg = interned("is_neg"), *is_conj = interned("is_conj");
+                  *data_ptr = interned("data_ptr"), *is_contiguous = interned("is_contiguous"),
+                  *device = interned("device"), *shape = interned("shape"), *stride = interned("stride"),
+                  *is_neg = interned("is_neg"), *is_conj = interned("is_conj");
   const Torch& torch = *torch_or_null();
   const auto invalid = [&](const std::string& what) {
     throw Failure(ErrorCode::invalid_type, std::string("argument ") + rules.argument + ": " + what);
@@ -116,7 +135,7 @@ TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules) {
   }
   facts.data = reinterpret_cast<std::byte*>(PyLong_AsUnsignedLongLong(call(tensor, data_ptr).ptr()));
   if (PyErr_Occurred()) throw PythonError();
-  const size_t count = PyLong_AsSize_t(call(tensor, numel).ptr());
+  const size_t count = count_items(get(tensor, shape), &facts.extents);
   facts.nbytes = count * itemsize(facts.dtype);
   if (!facts.data && count != 0)
     invalid("the tensor has " + std::to_string(count) + " items and no memory; its storage was resized to nothing");

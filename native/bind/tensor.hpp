@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/shape.hpp"
 #include "core/types.hpp"
 
 namespace hocket {
@@ -23,6 +24,7 @@ struct TensorFacts {
   std::vector<int64_t> shape;       // only where not contiguous
   std::vector<int64_t> strides;     // bytes
   std::optional<uintptr_t> stream;  // of torch, on which a tensor of a CUDA device is worked on
+  Shape extents = {};
 };
 
 // False as long as torch is not loaded.

@@ -360,6 +360,10 @@ std::string Communicator::waiting_text(const Work& work) {
   std::string text = "rank " + std::to_string(rank) + " of " + label + " waits in " + describe(work.op) + ", number " +
                      std::to_string(work.op.seq) + at_site(work.op);
   if (!ranks.empty()) text += ", for rank" + std::string(ranks.size() > 1 ? "s " : " ") + join_ranks(ranks);
+  size_t position;
+  if (LaneQueue* queue = queue_of(work, &position)) text += queue->lane->hint(work.op);
+  if (work.op.kind == OpKind::recv && work.op.root == rank)
+    text += "; what a rank receives from itself has to be sent before, by isend";
   return text;
 }
 

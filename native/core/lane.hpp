@@ -45,6 +45,7 @@ struct InFlight {
 //  - Both throw Failure when the operation failed; it is forgotten then, as if cancelled. PeerFailure, CommTimeout and
 //    Aborted break the communicator, any other Failure is the operation's own. Other exceptions break it as well.
 //  - missing() names the ranks that the operation waits for, for stall reports and timeouts.
+//  - hint() adds to them what may be the cause, such as messages with other tags.
 //  - health() looks at the peers' lives and the abort word; called while something waits, a few times a second.
 //  - cancel() forgets a posted operation; true if no other member can have noticed it.
 //  - abandon() tells the other members, as far as that can be done, that this member gives the communicator up.
@@ -57,6 +58,7 @@ class Lane {
   virtual Progress post(Operation& op) = 0;
   virtual Progress test(Operation& op) = 0;
   virtual std::vector<int> missing(const Operation& op) const = 0;
+  virtual std::string hint(const Operation&) { return ""; }
   virtual bool cancel(Operation& op) noexcept = 0;
   virtual std::optional<Error> health() { return std::nullopt; }
   virtual void abandon(const Error&) noexcept {}

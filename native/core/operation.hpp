@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/blocks.hpp"
+#include "core/shape.hpp"
 #include "core/types.hpp"
 #include "schedule/program.hpp"
 
@@ -23,6 +24,7 @@ struct Operation {
   uint64_t nbytes = 0;  // the array, or one block where there is one for every rank; with counts: all blocks together
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
+  Shape shape = {};                // of x; messages tell it
   const char* site = nullptr;      // call site "file.py:12", interned for the life of the process; null while unknown
   void* token = nullptr;           // belongs to the lane that carries the operation
   const Blocks* blocks = nullptr;  // only with counts; belongs to the call or the work
@@ -79,17 +81,20 @@ inline std::string content_text(uint64_t nbytes, DType dtype, bool is_of_object)
   return std::to_string(nbytes) + " bytes " + name(dtype);
 }
 
-// "all_reduce(sum) of 1048576 bytes float32", "broadcast from root 2 of 8 bytes int64", "send to rank 1 ...".
+// "all_reduce(sum) of 1048576 bytes float32 (512, 512)", "broadcast from root 2 of 8 bytes int64", "send to rank 1
+// ...".
 inline std::string describe(const Operation& op) {
   std::string text = name(op.kind);
   if (op.kind != OpKind::barrier && reduces(op.kind)) text += std::string("(") + name(op.reduce) + ")";
   if (op.program) text += " by " + op.program->name;
   if (op.kind == OpKind::barrier) return text;
   if (has_root(op.kind)) text += " with root " + std::to_string(op.root);
-  if (op.kind == OpKind::send) text += " to rank " + std::to_string(op.root);
-  if (op.kind == OpKind::recv) text += " from rank " + std::to_string(op.root);
+  const std::string peer = op.root == kProcNull ? "PROC_NULL" : "rank " + std::to_string(op.root);
+  if (op.kind == OpKind::send) text += " to " + peer;
+  if (op.kind == OpKind::recv) text += " from " + peer;
   if (op.kind == OpKind::send || op.kind == OpKind::recv) text += " with tag " + std::to_string(op.tag);
   text += " of " + content_text(op.nbytes, op.dtype, op.is_of_object);
+  if (op.shape.num_axes >= 0 && !op.is_of_object) text.append(" ").append(hocket::text(op.shape));
   if (!op.blocks) return text;
   const Blocks& blocks = *op.blocks;
   const uint64_t item = itemsize(op.dtype);

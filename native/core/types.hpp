@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 namespace hocket {
 
@@ -35,6 +36,10 @@ inline constexpr std::array kOpNames = {
     "scan",    "split",      "dup",     "group",
 };
 constexpr const char* name(OpKind kind) { return kOpNames[static_cast<size_t>(kind)]; }
+
+// The peer of messages that do nothing, beyond the edge of a grid. Not -1, which a program that forgot a modulo
+// computes.
+inline constexpr int32_t kProcNull = std::numeric_limits<int32_t>::min();
 
 enum class DType : uint8_t {
   float16,

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "core/clock.hpp"
+#include "core/traits.hpp"
 
 namespace hocket {
 
@@ -83,11 +84,12 @@ std::optional<Control::Report> Control::report(uint64_t key, uint64_t seq) {
   const auto found = groups_.find(key);
   if (found == groups_.end() || found->second.num_members == 0) return std::nullopt;
   const Group& group = found->second;
-  Report report{group.last, 0, ""};
+  Report report{group.last, 0, "", ""};
   const Logged& logged = group.log[seq % kLogged];
   const Operation& op = logged.op;
   if (op.seq == seq) {
     report.fingerprint = logged.fingerprint;
+    report.traits = traits(op);
     report.text = describe(op) + " on " + group.backends[op.backend];
     if (op.site) report.text += std::string(" at ") + op.site;
   }

@@ -59,6 +59,7 @@ class Control {
     uint64_t last;         // number of the last operation issued
     uint64_t fingerprint;  // zero if that operation was not issued yet, or is forgotten
     std::string text;
+    std::string traits;  // see core/traits.hpp
   };
   std::optional<Report> report(uint64_t key, uint64_t seq);
   // Of the operations of the last period up to `seq`; zero for one that is forgotten.

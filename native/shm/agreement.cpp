@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "core/traits.hpp"
+
 namespace hocket {
 
 bool Agreement::is_balanced() const {
@@ -55,6 +57,7 @@ void Agreement::publish_detail(const Operation& op) {
     std::snprintf(detail.text, sizeof detail.text, "%s, at %s", refusal_->message.c_str(), op.site);
   } else {
     detail.error = 0;
+    std::snprintf(detail.traits, sizeof detail.traits, "%s", traits(op).c_str());
     std::snprintf(detail.text, sizeof detail.text, "%s at %s", describe(op).c_str(), op.site);
   }
   detail.seq.store(op.seq, std::memory_order_release);
@@ -63,20 +66,24 @@ void Agreement::publish_detail(const Operation& op) {
 }
 
 void Agreement::raise_mismatch(const Operation& op) {
-  Error error{ErrorCode::collective_mismatch, "operation number " + std::to_string(op.seq) + ": ", {}};
+  Error error{ErrorCode::collective_mismatch, "", {}};
   // Ranks that wanted the same stand together.
   std::vector<std::pair<std::string, std::vector<int>>> groups;
+  std::vector<std::string> wanted;
   for (int peer = 0; peer < region_->size; ++peer) {
     const Detail& detail = region_->detail(lane_, peer);
     const std::string text = detail.text;
     if (detail.error) {
       error.code = static_cast<ErrorCode>(detail.error - 1);
       error.ranks.push_back(peer);
+    } else {
+      wanted.emplace_back(detail.traits);
     }
     auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& each) { return each.first == text; });
     if (group == groups.end()) group = groups.insert(group, {text, {}});
     group->second.push_back(peer);
   }
+  error.message = mismatch_head(op.seq, error.ranks.empty() ? wanted : std::vector<std::string>{});
   for (size_t i = 0; i < groups.size(); ++i)
     error.message += (i ? "; " : "") + ranks_text(groups[i].second) + ": " + groups[i].first;
   refusal_.reset();

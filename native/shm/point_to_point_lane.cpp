@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "core/clock.hpp"
@@ -92,8 +93,10 @@ Progress PointToPointLane::test(Operation& op) {
     for (int other = 0; other < region_->size; ++other) moved |= take_in(other);
   if (!transfer->done && !transfer->error) {
     if (left && !moved) {  // it may have left more than is taken in at once
+      Error error = region_->why_gone({peer});
+      error.message += hint(op);
       cancel(op);
-      throw Failure(region_->why_gone({peer}));
+      throw Failure(std::move(error));
     }
     return moved ? Progress::moved : Progress::waiting;
   }
@@ -139,6 +142,21 @@ std::optional<int> PointToPointLane::find_sender(int tag) {
       if (message.envelope.tag == tag && !message.receive) return last_found_ = peer;
   }
   return std::nullopt;
+}
+
+std::string PointToPointLane::hint(const Operation& op) {
+  if (op.kind != OpKind::recv) return "";
+  take_in(op.root);
+  std::set<int> tags;
+  for (const Message& message : in_[op.root].unexpected)
+    if (!message.receive) tags.insert(message.envelope.tag);
+  if (tags.empty()) return "";
+  std::string text = "; what rank " + std::to_string(op.root) + " sent has tag";
+  for (bool is_first = true; int tag : tags) {
+    text += (is_first ? " " : ", ") + std::to_string(tag);
+    is_first = false;
+  }
+  return text + ", not " + std::to_string(op.tag);
 }
 
 bool PointToPointLane::drive_out(int peer) {

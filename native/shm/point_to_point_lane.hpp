@@ -41,6 +41,7 @@ class PointToPointLane final : public Lane {
   Progress post(Operation& op) override;
   Progress test(Operation& op) override;
   std::vector<int> missing(const Operation& op) const override { return {op.root}; }
+  std::string hint(const Operation& op) override;
   bool cancel(Operation& op) noexcept override;
   std::optional<int> find_sender(int tag) override;
   bool is_short(const Operation& op) const override { return op.nbytes <= region_->ring_message_bytes; }

@@ -69,7 +69,8 @@ struct RankFlags {
 struct Detail {
   std::atomic<uint64_t> seq;  // of the operation described, stored last
   char text[1000];
-  int32_t error;  // 0, or 1 + ErrorCode: the rank could not start the operation at all
+  char traits[400];  // see core/traits.hpp
+  int32_t error;     // 0, or 1 + ErrorCode: the rank could not start the operation at all
 };
 
 // Written by its rank: what it issued last, found by number; only where operations may go to different lanes.

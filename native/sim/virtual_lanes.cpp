@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/local_result.hpp"
+#include "core/traits.hpp"
 
 namespace hocket::sim {
 
@@ -139,7 +140,9 @@ std::string Meeting::mismatch_text() const {
   std::map<std::string, std::vector<int>> ranks_of;  // who wanted the same
   for (const auto& each : posted_)
     ranks_of[describe(each->op) + " at " + (each->op.site ? each->op.site : "?")].push_back(each->rank);
-  std::string text = "operation number " + std::to_string(posted_[0]->op.seq) + ": ";
+  std::vector<std::string> wanted;
+  for (const auto& each : posted_) wanted.push_back(traits(each->op));
+  std::string text = mismatch_head(posted_[0]->op.seq, wanted);
   for (bool is_first = true; const auto& [what, ranks] : ranks_of) {
     text += (is_first ? "" : "; ") + ranks_text(ranks) + ": " + what;
     is_first = false;

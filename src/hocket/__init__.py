@@ -8,7 +8,7 @@ from hocket.lazy_names import lazy
 
 if TYPE_CHECKING:
     from hocket._native import Work
-    from hocket.comm import Communicator, Policy, Recv, Send, register_reduction, wait_all, wait_any, wtime
+    from hocket.comm import PROC_NULL, Communicator, Policy, Recv, Send, register_reduction, wait_all, wait_any, wtime
     from hocket.errors import (
         Aborted,
         AuthenticationError,
@@ -51,6 +51,7 @@ __all__ = [
     "InvalidType",
     "LaunchError",
     "MissingPackage",
+    "PROC_NULL",
     "PeerFailure",
     "Policy",
     "Record",
@@ -82,6 +83,7 @@ __getattr__ = lazy(
         **dict.fromkeys(__all__, "errors"),
         **dict.fromkeys(_PACKAGES, ""),
         "Communicator": "comm",
+        "PROC_NULL": "comm",
         "Policy": "comm",
         "Record": "trace",
         "Recv": "comm",

@@ -30,6 +30,17 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     return f"; did you mean {by_lower[found[0]]!r}?" if found else ""
 
 
+def unknown(what: str, name: object, known: Iterable[str]) -> str:
+    """Return the message for a name that does not exist: what there is, and what may have been meant.
+
+    Example:
+        >>> unknown("reduction", "summ", ["sum", "prod"])
+        "there is no reduction 'summ'; there are sum, prod; did you mean 'sum'?"
+    """
+    names = list(known)
+    return f"there is no {what} {name!r}; there are {', '.join(names)}{did_you_mean(name, names)}"
+
+
 def names_wrong_keywords(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
     """Have a function that is given a keyword it does not take say which of its own was meant.
 

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from datetime import datetime
 
 import pytest
 
@@ -24,7 +25,7 @@ RESULTS = (
     result("barrier", 0, [1e-6] * 9),
     result("multi_bandwidth", 1024, [64e-6] * 9, num_ranks=4),
 )
-RUN = Run(RESULTS, 1.9, 0.01, ())
+RUN = Run(RESULTS, 1.9, 0.01, (), 1_700_000_000.0, 1_700_000_090.0)
 
 
 def test_osu_text_has_the_columns_that_parsers_read():
@@ -47,11 +48,14 @@ def test_csv_is_read_by_csv():
 def test_json_gives_the_results_back():
     given = json.loads(find_writer("json")(RUN, Layout()))
     assert tuple(map(Result.from_json, given["results"])) == RESULTS
+    assert given["ended_s"] - given["began_s"] == 90
 
 
 def test_nccl_json_is_consistent_as_their_tool_checks_it():
     given = json.loads(find_writer("nccl")(RUN, Layout()))
     assert given["version"] == 2 and len(given["config"]["devices"]) == 2
+    began, ended = (datetime.strptime(given[name], "%Y-%m-%d %H:%M:%S") for name in ("start_time", "end_time"))
+    assert (ended - began).total_seconds() == 90  # as it was measured, not as it was written
     first = given["results"][0]
     assert (first["size"], first["count"], first["type"], first["redop"]) == (4, 1, "float32", "sum")
     of_calls = first["out_of_place_per_iter"]

@@ -158,8 +158,18 @@ def test_who_is_behind_and_who_did_something_else(serve: Callable[..., Any]) -> 
     peers[0].send(stalled=notice(5, 4, [2, 1, 0]))
     for rank, (last, fingerprint, text) in enumerate([(4, 11, "this"), (3, 0, ""), (5, 12, "that")]):
         assert peers[rank].read() == {"tell": {"key": 5, "seq": 4}}
-        peers[rank].send(report={"key": 5, "seq": 4, "last": last, "fingerprint": fingerprint, "text": text})
-    verdict = {"key": 5, "seq": 4, "behind": [1], "mismatch": "operation number 4: rank 0: that; rank 2: this"}
+        peers[rank].send(
+            report={
+                "key": 5,
+                "seq": 4,
+                "last": last,
+                "fingerprint": fingerprint,
+                "text": text,
+                "traits": f"root={text}",
+            }
+        )
+    wanted = ["root=that", "root=this"]
+    verdict = {"key": 5, "seq": 4, "behind": [1], "mismatch": "rank 0: that; rank 2: this", "wanted": wanted}
     assert [peer.read() for peer in peers] == [{"verdict": verdict}] * 3
 
 
@@ -168,8 +178,8 @@ def test_who_does_not_answer_is_behind(serve: Callable[..., Any]) -> None:
     first, second = meet(port)
     first.send(stalled=notice(5, 4, [0, 1]))
     assert first.read() == second.read() == {"tell": {"key": 5, "seq": 4}}
-    first.send(report={"key": 5, "seq": 4, "last": 4, "fingerprint": 1, "text": "this"})
-    assert first.read() == {"verdict": {"key": 5, "seq": 4, "behind": [1], "mismatch": ""}}
+    first.send(report={"key": 5, "seq": 4, "last": 4, "fingerprint": 1, "text": "this", "traits": ""})
+    assert first.read() == {"verdict": {"key": 5, "seq": 4, "behind": [1], "mismatch": "", "wanted": []}}
 
 
 def test_histories_are_compared(serve: Callable[..., Any]) -> None:

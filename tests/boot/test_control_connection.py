@@ -106,7 +106,7 @@ NEVER_SAID: dict[str, Any] = {
     "abort without text": {"aborted": {"key": 1, "code": 1, "text": None, "ranks": [1]}},
     "negative key": {"tell": {"key": -1, "seq": 1}},
     "trace of nothing": {"trace": {"key": 1}},
-    "verdict on a rank out of range": {"verdict": {"key": 1, "seq": 1, "behind": [-2], "mismatch": ""}},
+    "verdict on a rank out of range": {"verdict": {"key": 1, "seq": 1, "behind": [-2], "mismatch": "", "wanted": []}},
 }
 
 

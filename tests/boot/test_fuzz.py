@@ -32,7 +32,16 @@ TRUE: list[dict[str, Any]] = [
     {"left": NOTICE},
     {"stalled": NOTICE},
     {"issued": NOTICE},
-    {"report": {"key": 5, "seq": 256, "last": 300, "fingerprint": 9, "text": "all_reduce"}},
+    {
+        "report": {
+            "key": 5,
+            "seq": 256,
+            "last": 300,
+            "fingerprint": 9,
+            "text": "all_reduce",
+            "traits": "operation=all_reduce\nsize=8",
+        }
+    },
     {"traced": {"key": 5, "seq": 256, "histories": [1, 2, 3]}},
     {"bye": None},
     {"hello": HELLO},

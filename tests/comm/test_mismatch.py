@@ -105,7 +105,9 @@ def test_mismatch(outcomes: list[dict[str, Outcome]], name: str) -> None:
     assert len(messages) == 1, messages
     message = messages.pop()
     assert "\n" not in message
-    others, one = sorted(message.split(": ", 1)[1].split("; "))[::-1]  # "ranks 0 and 2: ...", "rank 1: ..."
+    number, differing, wanted = message.split(": ", 2)  # "operation number 7", "the ranks differ in the root", ...
+    assert number.startswith("operation number ") and " differ in the " in differing
+    others, one = sorted(wanted.split("; "))[::-1]  # "ranks 0 and 2: ...", "rank 1: ..."
     assert one.startswith("rank 1: ") and of_rank_1 in one, message
     assert others.startswith("ranks 0 and 2: ") and of_others in others, message
     for part in (one, others):
@@ -126,7 +128,7 @@ def _run_sites(comm: hk.Communicator) -> tuple[str, list[int]]:
 def test_message_names_both_call_sites() -> None:
     for message, lines in hk.spawn(_run_sites, 2, timeout=30):
         for rank, line in zip((1, 0), lines, strict=True):
-            assert f"rank {rank}: all_reduce(sum) of {8 * (2 - rank)} bytes float64 at {__file__}:{line}" in message
+            assert f"rank {rank}: all_reduce(sum) of {8 * (2 - rank)} bytes float64 ({2 - rank},) at {__file__}:{line}" in message
 
 
 def _run_order(comm: hk.Communicator) -> list[str | None]:

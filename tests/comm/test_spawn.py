@@ -25,7 +25,8 @@ from hocket.errors import (
     RemoteError,
 )
 
-from ..naming import Given, raises
+from ..load import scaled
+from ..naming import Given, assert_names, raises
 from ..prefork.program import start_fresh_program
 
 pytestmark = pytest.mark.own_ranks  # the launcher's own time limit and reports, not those of ranks that live on
@@ -53,7 +54,7 @@ def test_results_come_in_rank_order() -> None:
     offset = np.arange(3)
     results = hk.spawn(lambda comm, factor: factor * comm.rank + offset, 3, 10, timeout=20)
     assert [result.tolist() for result in results] == [[0, 1, 2], [10, 11, 12], [20, 21, 22]]
-    assert hk.spawn(lambda comm: comm.timeout, 1, timeout=20) == [20.0]
+    assert hk.spawn(lambda comm: comm.timeout, 1, timeout=20) == [scaled(20.0)]
 
 
 def _raise_on_rank_1(comm: hk.Communicator) -> None:
@@ -105,18 +106,22 @@ def test_own_errors_keep_what_they_carry() -> None:
     assert raised.value.ranks in ((0,), (1,))
 
 
-def _be_killed(comm: hk.Communicator) -> None:
-    if comm.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+def _end_alone(comm: hk.Communicator, how: str) -> None:
     comm.barrier()
+    if comm.rank == 1 and how == "SIGKILL":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if comm.rank == 1:
+        os._exit(7)
+    comm.recv(bytearray(1), 1)
 
 
 @pytest.mark.timeout(30)
-def test_killed_rank() -> None:
-    with pytest.raises((RemoteError, PeerFailure)) as raised:
-        hk.spawn(_be_killed, 2, timeout=20)
-    text = str(raised.value) + "".join(getattr(raised.value, "__notes__", []))
-    assert "rank 1" in text and ("SIGKILL" in text or "died" in text)
+@pytest.mark.parametrize("how", ["SIGKILL", "7"])
+def test_a_rank_that_ends_by_itself_is_the_cause(how: str) -> None:
+    with pytest.raises(RemoteError) as raised:
+        hk.spawn(_end_alone, 2, how, timeout=20)
+    assert_names(str(raised.value), "rank 1", how)
+    assert isinstance(raised.value.__cause__, PeerFailure)  # what rank 0 saw of it
 
 
 def _return_unpicklable(comm: hk.Communicator) -> Any:

@@ -14,6 +14,7 @@ from hocket.bench.registry import Benchmark, find_benchmark, find_group
 from hocket.bench.sizes import powers_of_two
 from hocket.bench.targets import Target
 from hocket.errors import InvalidArgument
+from hocket.suggestions import unknown
 
 
 def choose_points(
@@ -49,9 +50,9 @@ def choose_points(
         BackendUnavailable: what a kind of memory needs is not installed.
     """
     kinds = [find_kind(each) for each in buffers]
-    unknown = [each for each in apis if each not in APIS]
-    if unknown:
-        raise InvalidArgument(f"there is no API {unknown[0]!r}; there are {', '.join(APIS)}")
+    wrong = [each for each in apis if each not in APIS]
+    if wrong:
+        raise InvalidArgument(unknown("API", wrong[0], APIS))
     for kind in kinds:
         if "dlpack" in apis and not kind.has_dlpack:
             raise InvalidArgument(f"{kind.name} arrays cannot be handed over by DLPack")

@@ -20,6 +20,7 @@ def load_run(path: Path) -> Run:
     try:
         results = tuple(map(Result.from_json, given["results"]))
         factors = float(given["core_factor"]), float(given["foreign_busy"])
-        return Run(results, *factors, tuple(map(str, given["warnings"])))
+        times = (float(given.get(name, 0.0)) for name in ("began_s", "ended_s"))
+        return Run(results, *factors, tuple(map(str, given["warnings"])), *times)
     except (KeyError, TypeError, ValueError) as error:  # InvalidArgument is a ValueError
         raise InvalidArgument(f"{path} is damaged: {error}") from error

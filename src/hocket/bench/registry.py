@@ -15,6 +15,7 @@ from hocket.bench.drivers.base import Call, Driver
 from hocket.bench.point import Point
 from hocket.discovery import by_name, declared, takes
 from hocket.errors import InvalidArgument, InvalidType
+from hocket.suggestions import unknown
 
 UNITS = ("us", "MB/s")
 
@@ -185,4 +186,4 @@ def find_benchmark(name: str) -> Benchmark:
     for each in benchmarks().values():
         if wanted == each.name or wanted in each.aliases:
             return each
-    raise InvalidArgument(f"there is no benchmark {name!r}; there are {', '.join(benchmarks())}")
+    raise InvalidArgument(unknown("benchmark", name, benchmarks()))

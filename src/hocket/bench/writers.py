@@ -10,6 +10,7 @@ from hocket.bench.layout import Layout
 from hocket.bench.run import Run
 from hocket.discovery import declared_by, load, module_names, takes
 from hocket.errors import InvalidArgument
+from hocket.suggestions import unknown
 
 
 def format_names() -> list[str]:
@@ -25,6 +26,6 @@ def find_writer(name: str) -> Callable[[Run, Layout], str]:
         BadEntry: its file has no function that could write it.
     """
     if name not in format_names():
-        raise InvalidArgument(f"there is no format {name!r}; there are {', '.join(format_names())}")
+        raise InvalidArgument(unknown("format", name, format_names()))
     write = declared_by(load(folder, name), "write", "a function of a Run and a Layout", lambda it: takes(it, "", ""))
     return cast(Callable[[Run, Layout], str], write)

@@ -216,12 +216,15 @@ class ControlConnection:
             case "aborted":
                 self.native.note_abort(content["key"], content["code"], content["text"], content["ranks"])
             case "tell":
-                last, fingerprint, text = self.native.report(content["key"], content["seq"]) or (0, 0, "")
-                self._send("report", {**content, "last": last, "fingerprint": fingerprint, "text": text[:MOST_TEXT]})
+                last, fingerprint, text, traits = self.native.report(content["key"], content["seq"]) or (0, 0, "", "")
+                texts = {"text": text[:MOST_TEXT], "traits": traits[:MOST_TEXT]}
+                self._send("report", {**content, "last": last, "fingerprint": fingerprint, **texts})
             case "trace":
                 self._send("traced", {**content, "histories": self.native.histories(content["key"], content["seq"])})
             case "verdict":
-                self.native.note_verdict(content["key"], content["seq"], content["behind"], content["mismatch"])
+                head = _native.mismatch_head(content["seq"], content["wanted"]) if content["wanted"] else ""
+                mismatch = head + content["mismatch"]
+                self.native.note_verdict(content["key"], content["seq"], content["behind"], mismatch)
             case _:
                 raise ProtocolError(f"a message {kind!r} came after the start")
 

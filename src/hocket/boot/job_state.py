@@ -42,7 +42,7 @@ class _Question:
     def verdict(self) -> dict[str, Any]:
         """Say who is behind, and what the members issued if that was not the same; ranks are the communicator's."""
         issued: dict[int, list[int]] = {}
-        texts: dict[int, str] = {}
+        of_one: dict[int, Mapping[str, Any]] = {}
         behind = []
         for rank, job_rank in enumerate(self.members):
             report = self.reports.get(job_rank)
@@ -50,12 +50,12 @@ class _Question:
                 behind.append(rank)
             elif report["fingerprint"]:
                 issued.setdefault(report["fingerprint"], []).append(rank)
-                texts.setdefault(report["fingerprint"], report["text"])
-        mismatch = ""
+                of_one.setdefault(report["fingerprint"], report)
+        mismatch, wanted = "", []
         if len(issued) > 1:
-            groups = "; ".join(f"{_ranks_text(ranks)}: {texts[each]}" for each, ranks in issued.items())
-            mismatch = f"operation number {self.seq}: {groups}"
-        return {"key": self.key, "seq": self.seq, "behind": behind, "mismatch": mismatch}
+            groups = (f"{_ranks_text(ranks)}: {of_one[each]['text']}" for each, ranks in issued.items())
+            mismatch, wanted = "; ".join(groups), [report["traits"] for report in of_one.values()]
+        return {"key": self.key, "seq": self.seq, "behind": behind, "mismatch": mismatch, "wanted": wanted}
 
 
 @dataclass
@@ -243,7 +243,7 @@ class JobState:
             self._ask(traced["key"], different[0], trace.members)
         else:  # so long ago that nobody knows any more what it was
             mismatch = f"before operation number {trace.seq} the members did not all issue the same"
-            verdict = {"key": traced["key"], "seq": trace.seq, "behind": [], "mismatch": mismatch}
+            verdict = {"key": traced["key"], "seq": trace.seq, "behind": [], "mismatch": mismatch, "wanted": []}
             self._send_to(trace.members, "verdict", verdict)
 
     def _on_report(self, rank: int, report: Mapping[str, Any]) -> None:

@@ -116,7 +116,9 @@ FROM_RANK: Mapping[str, _Check] = {
     "left": _fields(**_NOTICE),
     "stalled": _fields(**_NOTICE),
     "issued": _fields(**_NOTICE),
-    "report": _fields(key=_is_number, seq=_is_number, last=_is_number, fingerprint=_is_number, text=_is_text),
+    "report": _fields(
+        key=_is_number, seq=_is_number, last=_is_number, fingerprint=_is_number, text=_is_text, traits=_is_text
+    ),
     "traced": _fields(key=_is_number, seq=_is_number, histories=_are_numbers),
     "failed": _is_text,
     "bye": _is_nothing,
@@ -133,7 +135,9 @@ TO_RANK: Mapping[str, _Check] = {
     "left": _fields(key=_is_number, seq=_is_number, history=_is_number, rank=_is_rank),
     "tell": _fields(key=_is_number, seq=_is_number),
     "trace": _fields(key=_is_number, seq=_is_number),
-    "verdict": _fields(key=_is_number, seq=_is_number, behind=_are_ranks, mismatch=_is_any_text),
+    "verdict": _fields(
+        key=_is_number, seq=_is_number, behind=_are_ranks, mismatch=_is_any_text, wanted=_are_some_texts
+    ),
 }
 
 

@@ -18,6 +18,7 @@ from hocket.cli._sizes import read_size
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
 from hocket.measure.pictures import check_picture_path
+from hocket.suggestions import unknown
 
 if TYPE_CHECKING:
     from hocket.collectives import Algorithm, Schedule
@@ -282,7 +283,7 @@ def _algorithms(collective: str | None, name: str | None) -> Iterator[Algorithm]
     from hocket.collectives.semantics import SEMANTICS
 
     if collective is not None and collective not in SEMANTICS:
-        raise InvalidArgument(f"there is no collective {collective!r}; there are {', '.join(SEMANTICS)}")
+        raise InvalidArgument(unknown("collective", collective, SEMANTICS))
     if collective is not None and name is not None:
         yield find_algorithm(collective, name)
         return

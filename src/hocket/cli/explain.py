@@ -16,7 +16,7 @@ from hocket.cli._sizes import read_size
 from hocket.comm.policy import CHOOSABLE, Explanation, Group, Policy, dtype_class
 from hocket.errors import InvalidArgument
 from hocket.session.schedules import LazySchedules
-from hocket.suggestions import did_you_mean
+from hocket.suggestions import unknown
 from hocket.tune.find import find_table, foreign_table
 from hocket.tune.machine import this_machine
 from hocket.tune.model import ModelPolicy, links_for
@@ -53,12 +53,10 @@ def explain(
 ) -> int:
     """Check the arguments and print the explanation."""
     if op not in CHOOSABLE:
-        raise InvalidArgument(
-            f"there is no operation {op!r}; there are {', '.join(CHOOSABLE)}{did_you_mean(op, CHOOSABLE)}"
-        )
+        raise InvalidArgument(unknown("operation", op, CHOOSABLE))
     if dtype not in _native.DTYPE_NAMES:
         names = _native.DTYPE_NAMES
-        raise InvalidArgument(f"there is no type {dtype!r}; there are {', '.join(names)}{did_you_mean(dtype, names)}")
+        raise InvalidArgument(unknown("type", dtype, names))
     if num_ranks < 1:
         raise InvalidArgument(f"-n must be 1 or more, not {num_ranks}")
     if not 1 <= num_hosts <= num_ranks:

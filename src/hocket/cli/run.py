@@ -58,7 +58,10 @@ def run(
         list[str], typer.Argument(metavar="SCRIPT", show_default=False, help="The script and its arguments.")
     ],
     num_ranks: Annotated[
-        int, typer.Option("-n", "-np", "--num-ranks", metavar="N", show_default=False, help="How many ranks to start.")
+        int,
+        typer.Option(
+            "-n", "-np", "--np", "--num-ranks", metavar="N", show_default=False, help="How many ranks to start."
+        ),
     ],
     module: Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module's name, as in python -m.")] = False,
     tag_output: Annotated[bool, typer.Option("--tag-output", help='Put "[rank] " before each line of output.')] = False,

@@ -14,7 +14,7 @@ from hocket.collectives.semantics import SEMANTICS
 from hocket.discovery import discover, takes
 from hocket.errors import InvalidArgument, InvalidType
 from hocket.sim import Link
-from hocket.suggestions import did_you_mean
+from hocket.suggestions import did_you_mean, unknown
 
 Build: TypeAlias = Callable[..., Schedule]
 Seconds: TypeAlias = Callable[..., float]
@@ -117,7 +117,7 @@ def algorithm(
 
     def register(build: Build) -> Build:
         if collective not in SEMANTICS:
-            raise InvalidArgument(f"there is no collective {collective!r}")
+            raise InvalidArgument(unknown("collective", collective, SEMANTICS))
         if not takes(build, "num_ranks"):
             raise InvalidType(f"{name!r} of {collective} must be a function of num_ranks, not {build!r}")
         if (other := _found.get((collective, name))) is not None:
@@ -151,10 +151,7 @@ def find_algorithm(collective: str, name: str) -> Algorithm:
     """
     _load()
     if collective not in SEMANTICS:
-        raise InvalidArgument(
-            f"there is no collective {collective!r}; there are {', '.join(SEMANTICS)}"
-            f"{did_you_mean(collective, SEMANTICS)}"
-        )
+        raise InvalidArgument(unknown("collective", collective, SEMANTICS))
     try:
         return _found[collective, name]
     except KeyError:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from hocket.collectives.schedule import Schedule
 from hocket.errors import InvalidSchedule
+from hocket.suggestions import unknown
 
 Held: TypeAlias = NDArray[np.int32]  # [rank, slot]: a block, or -1
 
@@ -119,4 +120,4 @@ def semantics_of(collective: str) -> Semantics:
     try:
         return SEMANTICS[collective]
     except KeyError:
-        raise InvalidSchedule(f"there is no collective {collective!r}; there are {', '.join(SEMANTICS)}") from None
+        raise InvalidSchedule(unknown("collective", collective, SEMANTICS)) from None

@@ -2,12 +2,13 @@
 
 from hocket.comm.communicator import Communicator
 from hocket.comm.fabric import Backends, Fabric, Layout
-from hocket.comm.messages import Recv, Send
+from hocket.comm.messages import PROC_NULL, Recv, Send
 from hocket.comm.policy import Policy
 from hocket.comm.reductions import register_reduction
 from hocket.comm.waiting import wait_all, wait_any, wtime
 
 __all__ = [
+    "PROC_NULL",
     "Backends",
     "Communicator",
     "Fabric",

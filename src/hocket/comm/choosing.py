@@ -26,6 +26,7 @@ from hocket.comm.policy import (
     total_nbytes,
 )
 from hocket.errors import InvalidArgument
+from hocket.suggestions import unknown
 
 if TYPE_CHECKING:
     from hocket.comm.fabric import Backends
@@ -127,7 +128,7 @@ class ChoosingOperations(ObjectOperations):
             UnsupportedDtype: no backend can carry it.
         """
         if op not in CHOOSABLE:
-            raise InvalidArgument(f"there is no operation {op!r}; there are {', '.join(CHOOSABLE)}")
+            raise InvalidArgument(unknown("operation", op, CHOOSABLE))
         if not isinstance(nbytes, Integral) or nbytes < 0:
             what = nbytes if isinstance(nbytes, Real) else f"{type(nbytes).__name__}; of an array that is x.nbytes"
             raise InvalidArgument(f"nbytes is a number of bytes, 0 or more, not {what}")

@@ -29,6 +29,7 @@ from hocket.comm.reductions import reduce_by_function
 from hocket.comm.sharing import SharingOperations
 from hocket.comm.shrink import Lineage, shrink
 from hocket.errors import CommTimeout, HocketError, InvalidArgument, InvalidState, InvalidType
+from hocket.suggestions import unknown
 from hocket.trace import GroupRecords, Record, decode_events, logger, write_flight_record
 
 _NO_COLOR = -1
@@ -241,7 +242,7 @@ class Communicator(SharingOperations, ForeignNames):
             InvalidState: by `Prepared.start`, if it is in flight.
         """
         if op not in CHOOSABLE:
-            raise InvalidArgument(f"there is no operation {op!r} to prepare; there are {', '.join(CHOOSABLE)}")
+            raise InvalidArgument(unknown("operation", op, CHOOSABLE))
         self._set_preparing(True)
         try:
             prepared = cast(_native.Prepared, getattr(self, op)(*arguments, **options))

@@ -5,6 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hocket import _native
+
+PROC_NULL: int = _native.PROC_NULL
+"""The rank of nobody: messages to and from it are over at once, and what they would be received into stays as it is.
+
+For grids, whose ranks at an edge have no neighbour there.
+
+Example:
+    >>> comm.sendrecv(row, up if up >= 0 else hk.PROC_NULL, halo, down if down < comm.size else hk.PROC_NULL)
+
+Reference: MPI 4.1, section 3.10.
+"""
+
 
 @dataclass(frozen=True, eq=False)
 class Send:
@@ -12,7 +25,7 @@ class Send:
 
     Args:
         x: array to send.
-        dst: rank that receives it.
+        dst: rank that receives it, or `PROC_NULL`.
         tag: by which the receiver tells it from others.
     """
 
@@ -27,7 +40,7 @@ class Recv:
 
     Args:
         x: array that it is received into.
-        src: rank that sends it.
+        src: rank that sends it, or `PROC_NULL`.
         tag: that it was sent with.
     """
 

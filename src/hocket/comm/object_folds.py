@@ -7,8 +7,8 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hocket.comm.reductions import meant
 from hocket.errors import InvalidArgument
-from hocket.suggestions import did_you_mean
 
 Fold = Callable[[Any, Any], Any]
 
@@ -39,6 +39,6 @@ def find_fold(op: str | Fold) -> Callable[[Sequence[Any]], Any]:
         return lambda objects: functools.reduce(operator.add, objects) / len(objects)
     if op not in _OPERATORS:
         raise InvalidArgument(
-            f"op must be one of {', '.join(map(repr, NAMES))}, or a function, not {op!r}{did_you_mean(op, NAMES)}"
+            f"op must be one of {', '.join(map(repr, NAMES))}, or a function, not {op!r}{meant(op, NAMES)}"
         )
     return functools.partial(functools.reduce, _OPERATORS[op])

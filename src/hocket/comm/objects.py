@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from hocket import _native
+from hocket.comm.messages import PROC_NULL
 from hocket.comm.object_folds import Fold, find_fold
 from hocket.comm.object_seals import EVERYONE, ObjectSeals, Sealer
 from hocket.errors import InvalidArgument, InvalidState, InvalidType, ResourceExhausted
@@ -282,6 +283,8 @@ class ObjectOperations(_native.Communicator):
         data, size = _pickle(obj, Sealer(b"", 0, 0), self.rank)
         if size < 0:
             raise InvalidType(data.decode())
+        if dst == PROC_NULL:
+            return ObjectOnItsWay(())
         backend = how["backend"]
         carrier = backend or self._choose("send", "int64", None, _SIZE_NBYTES)[0]
         data = self._object_seals.for_sending(is_sealed, carrier, dst, tag).seal(data, self.rank, dst)
@@ -290,12 +293,14 @@ class ObjectOperations(_native.Communicator):
 
     @_of_an_object
     def recv_object(self, src: int, tag: int = 0, *, backend: str | None = None, timeout: float | None = None) -> Any:
-        """Return an object that a rank sent by `send_object`.
+        """Return an object that a rank sent by `send_object`; None from `PROC_NULL`.
 
         Raises:
             AuthenticationError: as of `all_gather_object`.
         """
         how, is_sealed = self._carrier(backend, timeout)
+        if src == PROC_NULL:
+            return None
         backend = how["backend"]
         sizes = _int64s(1)
         self.irecv(sizes, src, tag, backend=backend, timeout=timeout).wait()

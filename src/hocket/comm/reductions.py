@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 Function = Callable[[Any, Any], Any]
 
 _functions: dict[str, Function] = {}
+_OTHERS_NAMES = {
+    "mean": "avg", "average": "avg", "add": "sum", "mul": "prod", "multiply": "prod", "product": "prod",
+    "maximum": "max", "minimum": "min", "bitwise_and": "band", "bitwise_or": "bor", "bitwise_xor": "bxor",
+    "logical_and": "land", "logical_or": "lor", "logical_xor": "lxor",
+}  # fmt: skip
+"""What NumPy, torch and MPI call hocket's reductions."""
 
 
 def register_reduction(name: str, function: Function) -> None:
@@ -48,8 +54,21 @@ def find_function(name: object) -> Function:
     if isinstance(name, str) and name in _functions:
         return _functions[name]
     names = (*_native.REDUCE_NAMES, *_functions)
-    hint = did_you_mean(name, names)
-    raise InvalidArgument(f"op must be one of {', '.join(map(repr, names))}, not {name!r}{hint}")
+    raise InvalidArgument(f"op must be one of {', '.join(map(repr, names))}, not {name!r}{meant(name, names)}")
+
+
+def meant(op: object, names: Sequence[str]) -> str:
+    """Return a question to put behind an error's message: which of the names another library's reduction stands for.
+
+    Args:
+        op: a name, or an object such as ``numpy.add``, ``torch.distributed.ReduceOp.SUM`` or ``MPI.SUM``.
+        names: that there are.
+    """
+    name = op if isinstance(op, str) else getattr(op, "name", None) or getattr(op, "__name__", None)
+    if not isinstance(name, str):
+        return ""
+    name = name.lower().removeprefix("mpi_").removeprefix("mpi.").removeprefix("reduceop.")
+    return did_you_mean(_OTHERS_NAMES.get(name, name), names)
 
 
 class FoldedWork:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hocket.errors import InvalidSchedule
 from hocket.pipeline.action import NONE, Action
 from hocket.pipeline.kind import kinds
+from hocket.suggestions import unknown
 
 if TYPE_CHECKING:
     from hocket.pipeline.schedule import PipelineSchedule
@@ -102,7 +103,7 @@ def _check(schedule: PipelineSchedule, columns: Columns) -> None:
     for number, name in enumerate(columns.kinds):
         if name not in known:
             row = int(np.flatnonzero(columns.kind == number)[0])
-            _refuse(schedule, columns, row, f"there is no kind {name!r}; there are {', '.join(sorted(known))}")
+            _refuse(schedule, columns, row, unknown("kind", name, sorted(known)))
     per_micro_batch = np.array([known[name].scope == "micro_batch" for name in columns.kinds], np.bool_)
     is_message = np.array([known[name].message is not None for name in columns.kinds], np.bool_)
     has, sends = per_micro_batch[columns.kind], is_message[columns.kind]

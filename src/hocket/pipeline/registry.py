@@ -14,7 +14,7 @@ import hocket.pipeline.schedules as folder
 from hocket.discovery import discover, takes
 from hocket.errors import InvalidArgument, InvalidType
 from hocket.pipeline.schedule import PipelineSchedule
-from hocket.suggestions import did_you_mean
+from hocket.suggestions import unknown
 
 Build: TypeAlias = Callable[..., PipelineSchedule]
 Restriction: TypeAlias = Callable[..., str | None]
@@ -148,9 +148,7 @@ def find_recipe(name: str) -> Recipe:
         return _found[name]
     except KeyError:
         names = [each.name for each in recipes()]
-        raise InvalidArgument(
-            f"there is no schedule {name!r}; there are {', '.join(names)}{did_you_mean(name, names)}"
-        ) from None
+        raise InvalidArgument(unknown("schedule", name, names)) from None
 
 
 def build(name: str, num_ranks: int, num_micro_batches: int, **parameters: Any) -> PipelineSchedule:

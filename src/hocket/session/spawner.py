@@ -16,7 +16,7 @@ from hocket.boot.launcher import run_job
 from hocket.boot.rank_process import runner_command
 from hocket.boot.summary import summarise
 from hocket.boot.supervisor import Patience
-from hocket.errors import CommTimeout, InvalidArgument, InvalidType, RemoteError
+from hocket.errors import Aborted, CommTimeout, InvalidArgument, InvalidType, PeerFailure, RemoteError
 
 
 def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0) -> list[Any]:
@@ -79,6 +79,10 @@ def _collect(result: JobResult, folder: Path, timeout: float) -> list[Any]:
     failure = folder / "failure"
     if failure.exists():
         error = cloudpickle.loads(failure.read_bytes())
+        cause = result.first_cause
+        is_consequence = isinstance(error, (PeerFailure, Aborted, CommTimeout))
+        if is_consequence and cause is not None and not (folder / f"failure-{cause.rank}").exists():
+            raise RemoteError(summarise(result).strip()) from error  # a rank ended without an exception
         raise error
     if result.timed_out:
         raise CommTimeout(f"spawn: not all of the {num_ranks} ranks had ended after {timeout:g} s")

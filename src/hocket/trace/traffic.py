@@ -11,6 +11,7 @@ from typing import Any
 
 from hocket import _native
 from hocket.errors import InvalidArgument
+from hocket.suggestions import unknown
 from hocket.trace.record import Record
 from hocket.versioned_json import Head, read_text
 
@@ -299,7 +300,7 @@ def _scaled_nbytes(step: TrafficStep, factor: float) -> int:
 def _check_keys(cls: type, content: Mapping[str, Any], optional: Iterable[str] = ()) -> None:
     known = {each.name for each in fields(cls)}
     if wrong := sorted(set(content) - known):
-        raise InvalidArgument(f"there is no field {wrong[0]!r}; there are {', '.join(sorted(known))}")
+        raise InvalidArgument(unknown("field", wrong[0], sorted(known)))
     if missing := sorted(known - set(content) - set(optional)):
         raise InvalidArgument(f"the field {missing[0]!r} is missing")
 

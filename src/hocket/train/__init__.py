@@ -12,6 +12,7 @@ from hocket.lazy_names import lazy
 if TYPE_CHECKING:
     from hocket.train.actions.registry import executes
     from hocket.train.arrangement import Arrangement, arrange
+    from hocket.train.averaging import AverageWeights
     from hocket.train.balance import balance_by_time
     from hocket.train.batches import Batch, source_of, sources_of
     from hocket.train.callbacks import Callback, Checkpoint, EarlyStopping, LearningRate
@@ -32,10 +33,11 @@ if TYPE_CHECKING:
     from hocket.train.split_model import SplitModel
     from hocket.train.stage import Stage
     from hocket.train.trainer import Trainer
-    from hocket.train.update import TorchUpdate, read_optimizer
+    from hocket.train.update import SeveralUpdates, TorchUpdate, read_optimizers
 
 __all__ = [
     "Arrangement",
+    "AverageWeights",
     "Batch",
     "Callback",
     "Checkpoint",
@@ -48,6 +50,7 @@ __all__ = [
     "ModuleStage",
     "PipelineExecutor",
     "Plan",
+    "SeveralUpdates",
     "SplitModel",
     "Stage",
     "StageCosts",
@@ -71,7 +74,7 @@ __all__ = [
     "profile_layers",
     "profile_stages",
     "random_key",
-    "read_optimizer",
+    "read_optimizers",
     "run_epochs",
     "settle",
     "settle_without_measuring",
@@ -83,6 +86,7 @@ __getattr__ = lazy(
     __name__,
     {
         "Arrangement": "arrangement",
+        "AverageWeights": "averaging",
         "Batch": "batches",
         "Callback": "callbacks",
         "Checkpoint": "callbacks",
@@ -95,6 +99,7 @@ __getattr__ = lazy(
         "ModuleStage": "module_stage",
         "PipelineExecutor": "executor",
         "Plan": "plan",
+        "SeveralUpdates": "update",
         "SplitModel": "split_model",
         "Stage": "stage",
         "StageCosts": "layer_costs",
@@ -118,7 +123,7 @@ __getattr__ = lazy(
         "profile_layers": "layer_costs",
         "profile_stages": "layer_costs",
         "random_key": "randomness",
-        "read_optimizer": "update",
+        "read_optimizers": "update",
         "run_epochs": "epochs",
         "settle": "settling",
         "settle_without_measuring": "settling",

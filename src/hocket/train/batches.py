@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, IterableDataset, default_collate
+from torch.utils.data.distributed import DistributedSampler
 
 from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, InvalidType
@@ -175,6 +176,11 @@ def source_of(
             raise InvalidType(
                 "data are (x, y) of arrays, a torch.utils.data.Dataset, or an iterable of batches, not "
                 f"{type(data).__name__}"
+            )
+        if isinstance(sampler := getattr(data, "sampler", None), DistributedSampler) and sampler.num_replicas > 1:
+            raise InvalidArgument(
+                f"the DataLoader has a DistributedSampler, which gives 1 of {sampler.num_replicas} parts of the data, "
+                "but rank 0 reads for all ranks: leave the sampler out, and pass shuffle=True to the DataLoader"
             )
         return Stream(data, comm)
     samples = Samples(data, batch_size, shuffle, seed, drop_last)

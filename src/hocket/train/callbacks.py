@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hocket.errors import InvalidArgument
+from hocket.suggestions import unknown
 from hocket.train.checks import check_count
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ class Callback:
 
     def on_epoch_end(self, trainer: Trainer, epoch: int, logs: dict[str, Any]) -> None:
         """Called after the last step of an epoch, and its validation; may add numbers, the same on every rank."""
+
+    def on_save(self, trainer: Trainer) -> None:
+        """Called before the training is saved, with the whole model on every rank."""
 
     def on_train_end(self, trainer: Trainer) -> None:
         """Called at the end."""
@@ -148,5 +152,5 @@ class LearningRate(Callback):
 
 def _watched(name: str, logs: Mapping[str, float]) -> float:
     if name not in logs:
-        raise InvalidArgument(f"there is no {name!r} to watch; there are {', '.join(logs)}")
+        raise InvalidArgument(unknown("value to watch", name, logs))
     return logs[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -57,26 +57,31 @@ def check_content(tensors: Mapping[str, torch.Tensor]) -> None:
             raise InvalidModel(f"{name!r} was made in torch.inference_mode(): make the model outside of it")
 
 
-def check_optimizer(optimizer: Any, model: nn.Module) -> None:
-    """Check that an optimizer changes exactly what is to be trained of a model, and can do so rank by rank.
+def check_optimizers(optimizers: Sequence[Any], model: nn.Module) -> None:
+    """Check that optimizers together change exactly what is to be trained of a model, and can do so rank by rank.
 
     Raises:
-        InvalidType: it is no optimizer.
+        InvalidType: one is no optimizer, or there is none.
         InvalidModel: there is nothing to train.
-        InvalidArgument: it has too few parameters, or others, or wants the loss again within a step.
+        InvalidArgument: they have too few parameters, or others, or one of them twice, or one wants the loss again
+            within a step.
     """
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise InvalidType(f"optimizer is a torch optimizer or makes one of parameters, not {optimizer!r}")
-    kind = type(optimizer).__name__
+    for each in optimizers or [None]:
+        if not isinstance(each, torch.optim.Optimizer):
+            raise InvalidType(f"optimizer is a torch optimizer, several, or makes one of parameters, not {each!r}")
+    kind = " and ".join(dict.fromkeys(type(each).__name__ for each in optimizers))
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     if not trained:
         raise InvalidModel(f"no parameter of {type(model).__name__} requires a gradient: there is nothing to train")
-    given = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    names = {id(each): name for name, each in model.named_parameters()}
+    all_given = [id(each) for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]]
+    given = set(all_given)
     absent = [name for name, each in trained.items() if id(each) not in given]
     if absent:
+        verb = "do" if len(optimizers) > 1 else "does"
         others = f", nor {len(absent) - 1} others" if len(absent) > 1 else ""
         raise InvalidArgument(
-            f"{kind} does not have parameter {absent[0]!r} of the model{others}: give it all of them, "
+            f"{kind} {verb} not have parameter {absent[0]!r} of the model{others}: give it all of them, "
             "or set requires_grad = False of those that stay as they are"
         )
     own = {id(each) for each in model.parameters()}
@@ -85,9 +90,14 @@ def check_optimizer(optimizer: Any, model: nn.Module) -> None:
             f"{kind} has {len(given - own)} parameters that are not the model's, which ranks would change each in its "
             "way: make what has them a part of the model"
         )
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise InvalidArgument(f"{kind} computes the loss again within a step (closure), which a pipeline does not")
+    if len(given) < len(all_given):
+        twice = next(each for each in all_given if all_given.count(each) > 1)
+        raise InvalidArgument(f"parameter {names[twice]!r} is in two optimizers: a step would change it twice")
+    for each in optimizers:
+        closure = inspect.signature(type(each).step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            kind = type(each).__name__
+            raise InvalidArgument(f"{kind} computes the loss again within a step (closure), which a pipeline does not")
 
 
 def check_loss(loss: Any) -> None:

@@ -25,10 +25,11 @@ from hocket.train.executor import Loss, PipelineExecutor
 from hocket.train.exported import graph_of_exported
 from hocket.train.history import History
 from hocket.train.layer_graph import LayerGraph
+from hocket.train.loss_scaling import LossScaling
 from hocket.train.models import graph_of
 from hocket.train.settling import Wanted, first_inputs, settle
 from hocket.train.trainer import Metric, Trainer, read_metrics
-from hocket.train.update import MakeOptimizer, TorchUpdate, read_optimizer
+from hocket.train.update import GivenOptimizer, read_optimizers, update_of
 
 
 def fit(
@@ -36,7 +37,7 @@ def fit(
     data: Any,
     *,
     loss: Loss,
-    optimizer: torch.optim.Optimizer | MakeOptimizer,
+    optimizer: GivenOptimizer,
     epochs: int = 1,
     max_steps: int | None = None,
     batch_size: int = 32,
@@ -55,6 +56,7 @@ def fit(
     shuffle: bool = True,
     drop_last: bool = False,
     max_gradient_norm: float | None = None,
+    scaler: torch.amp.GradScaler | None = None,
     weigh: Weigh | None = None,
     loss_is_mean: bool = True,
     exact: bool = False,
@@ -74,7 +76,7 @@ def fit(
             which all begin with the parameters of rank 0.
         data: (x, y) of arrays or tensors, a dataset of such pairs, or an iterable of batches: see `source_of`.
         loss: (output, target) -> scalar, of a micro-batch.
-        optimizer: of the model's parameters, or what makes one of parameters.
+        optimizer: of the model's parameters; several, each of some of them; or what makes one of parameters.
         epochs: to train.
         max_steps: after which it ends, whatever the epoch.
         batch_size: samples of a step, over all replicas.
@@ -91,6 +93,7 @@ def fit(
         callbacks: see `Callback`.
         shuffle, drop_last: as of `Samples`.
         max_gradient_norm: gradients are scaled down to it.
+        scaler: scales losses up for gradients in half precision, and leaves out steps in which they overflow.
         weigh, loss_is_mean: see `Trainer`.
         exact: gradients are bit for bit those of one process: see `PipelineExecutor`.
         recompute: keep the inputs of stages alone, and compute the rest again in the backward pass.
@@ -118,19 +121,23 @@ def fit(
             check_count("max_steps", max_steps, 0)
         check_model(model)
         check_content({**dict(model.named_parameters()), **dict(model.named_buffers())})
-        optimizer = read_optimizer(optimizer, model)
+        optimizers = read_optimizers(optimizer, model)
         if weigh is not None and not callable(weigh):
             raise InvalidType(f"weigh is a function of a target, not {weigh!r}")
         if max_gradient_norm is not None and not max_gradient_norm > 0:
             raise InvalidArgument(f"max_gradient_norm is more than 0, or None, not {max_gradient_norm!r}")
+        scaling = None if scaler is None else LossScaling(scaler)
+        if scaling is not None:
+            callbacks.append(scaling)
+            loss = scaling.scaled(loss)
         check_alike(
             comm,
             epochs=epochs,
             max_steps=max_steps,
             metrics=sorted(metrics),
             callbacks=[type(each).__name__ for each in callbacks],
-            optimizer=type(optimizer).__name__,
-            learning_rates=[float(each.get("lr", 0)) for each in optimizer.param_groups],
+            optimizer=[type(each).__name__ for each in optimizers],
+            learning_rates=[float(group.get("lr", 0)) for each in optimizers for group in each.param_groups],
             max_gradient_norm=max_gradient_norm,
             loss_is_mean=loss_is_mean,
             exact=exact,
@@ -162,11 +169,12 @@ def fit(
         own = [each for stage in executor.trained_stages() for each in plan.split.stages[stage].parameters().values()]
         trainer = Trainer(
             executor,
-            TorchUpdate(optimizer, own),
+            update_of(optimizers, own),
             metrics=metrics,
             weigh=weigh,
             loss_is_mean=loss_is_mean,
             max_gradient_norm=max_gradient_norm,
+            scaling=scaling,
             callbacks=callbacks,
         )
         if resume is not None:

@@ -28,6 +28,8 @@ def save(trainer: Trainer, path: Path) -> None:
         OSError: it cannot be written; raised on every rank.
     """
     trainer.collect()
+    for each in trainer.callbacks:
+        each.on_save(trainer)
     states = trainer.comm.gather_object(trainer.update.state(), 0)
 
     def write() -> None:

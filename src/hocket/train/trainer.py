@@ -11,10 +11,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from hocket.errors import InvalidArgument, InvalidType
+from hocket.suggestions import unknown
 from hocket.train.batches import Batch, Source
 from hocket.train.callbacks import Callback
 from hocket.train.cutting import Parts, Weigh, micro_batches_of
 from hocket.train.executor import PipelineExecutor, StepResult
+from hocket.train.loss_scaling import LossScaling
 from hocket.train.on_rank_0 import that_travels
 from hocket.train.saving import load, save
 from hocket.train.update import Update, clip_gradients
@@ -55,6 +57,7 @@ class Trainer:
         loss_is_mean: whether the loss is a mean over items, and that of a batch the mean over its micro-batches,
             weighted by their items; otherwise it is their sum.
         max_gradient_norm: gradients are scaled down to it; None: never.
+        scaling: of the executor's loss, which is to be its `LossScaling.scaled`.
         meter: of what is to be known of all outputs of an epoch, beside metrics.
         callbacks: see `Callback`.
         counts_samples: whether the loss of several batches is their mean by samples, as Keras has it, also where that
@@ -80,6 +83,7 @@ class Trainer:
         weigh: Weigh | None = None,
         loss_is_mean: bool = True,
         max_gradient_norm: float | None = None,
+        scaling: LossScaling | None = None,
         meter: Meter | None = None,
         callbacks: Iterable[Callback] = (),
         counts_samples: bool = False,
@@ -97,6 +101,7 @@ class Trainer:
         self._weigh = weigh
         self._loss_is_mean = loss_is_mean
         self._max_gradient_norm = max_gradient_norm
+        self._scaling = scaling
         self.meter = meter
         self._check_first = check_first
         self._needs_outputs = bool(self._metrics) or meter is not None
@@ -117,9 +122,12 @@ class Trainer:
             self._check_first = None
         parts = self.cut(batch)
         result = self.executor.step(parts.micro_batches, keeps_outputs=self._needs_outputs)
-        if self._max_gradient_norm is not None:
-            clip_gradients(self.executor, self._max_gradient_norm)
-        self.update.step(has_weight=any(parts.weights))
+        if self._scaling is not None:
+            self._scaling.unscale(self.executor)
+        if self._scaling is None or not self._scaling.overflows:
+            if self._max_gradient_norm is not None:
+                clip_gradients(self.executor, self._max_gradient_norm)
+            self.update.step(has_weight=any(parts.weights))
         logs = self._logs(result, parts)
         self._add(self.totals, logs, batch, parts)
         return logs
@@ -272,7 +280,9 @@ def _named(metric: str | Metric) -> tuple[str, Metric]:
     if not isinstance(metric, str):
         return getattr(metric, "__name__", type(metric).__name__), metric
     if metric not in METRICS:
-        raise InvalidArgument(f"there is no metric {metric!r}; there are {', '.join(METRICS)}, and functions")
+        raise InvalidArgument(
+            f"{unknown('metric', metric, METRICS)}; functions (output, target) -> number are metrics, too"
+        )
     return metric, METRICS[metric]
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import nn
 
-from hocket.train.checks import check_optimizer
+from hocket.train.checks import check_optimizers
 from hocket.train.executor import PipelineExecutor
 
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+GivenOptimizer: TypeAlias = torch.optim.Optimizer | MakeOptimizer | Sequence[torch.optim.Optimizer]
 
 
 class Update(Protocol):
@@ -35,7 +36,7 @@ class TorchUpdate:
     """A torch optimizer of all the model's parameters: it leaves those alone that have no gradient on this rank.
 
     Args:
-        optimizer: see `read_optimizer`.
+        optimizer: see `read_optimizers`.
         own: the parameters that this rank trains.
     """
 
@@ -80,20 +81,72 @@ class TorchUpdate:
         return id(self._parameters[number]) in self._own
 
 
-def read_optimizer(optimizer: torch.optim.Optimizer | MakeOptimizer, model: nn.Module) -> torch.optim.Optimizer:
-    """Return an optimizer of a model that pipelines can use.
+class SeveralUpdates:
+    """Several torch optimizers, each of some of the model's parameters, one after the other.
 
     Args:
-        optimizer: or what makes one of parameters.
+        updates: of each.
+    """
+
+    def __init__(self, updates: Sequence[TorchUpdate]) -> None:
+        self._updates = updates
+
+    def step(self, *, has_weight: bool = True) -> None:
+        """Change the parameters."""
+        for each in self._updates:
+            each.step(has_weight=has_weight)
+
+    def state(self) -> Mapping[str, Any]:
+        """Return the states of all of them, in their order."""
+        return {"optimizers": [each.state() for each in self._updates]}
+
+    def merge(self, states: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Put the states of all ranks together: a list of torch's state dicts."""
+        every = [each["optimizers"] for each in states]
+        pairs = zip(self._updates, zip(*every, strict=True), strict=True)
+        return {"optimizers": [update.merge(of_ranks) for update, of_ranks in pairs]}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over the state of this rank's parameters, of all optimizers or of none.
+
+        Raises:
+            ValueError: they are of other kinds, other parameters, or another number.
+        """
+        given = state.get("optimizers", [state])
+        if len(given) != len(self._updates):
+            raise ValueError(f"it is of {len(given)} optimizers, not of {len(self._updates)}")
+        before = [each.optimizer.state_dict() for each in self._updates]
+        try:
+            for update, each in zip(self._updates, given, strict=True):
+                update.load(each)
+        except Exception:
+            for update, each in zip(self._updates, before, strict=True):
+                update.optimizer.load_state_dict(each)
+            raise
+
+
+def read_optimizers(optimizer: GivenOptimizer, model: nn.Module) -> list[torch.optim.Optimizer]:
+    """Return the optimizers of a model that pipelines can use.
+
+    Args:
+        optimizer: one, several, or what makes one of parameters.
         model: the whole.
 
     Raises:
-        InvalidType, InvalidModel, InvalidArgument: see `hocket.train.checks.check_optimizer`.
+        InvalidType, InvalidModel, InvalidArgument: see `hocket.train.checks.check_optimizers`.
     """
-    if not isinstance(optimizer, torch.optim.Optimizer) and callable(optimizer):
+    if not isinstance(optimizer, (torch.optim.Optimizer, Sequence)) and callable(optimizer):
         optimizer = optimizer(model.parameters())
-    check_optimizer(optimizer, model)
-    return optimizer
+    found: list[Any] = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    check_optimizers(found, model)
+    return found
+
+
+def update_of(optimizers: Sequence[torch.optim.Optimizer], own: Iterable[nn.Parameter]) -> Update:
+    """Return what changes the parameters that a rank trains by one optimizer, or by several."""
+    parameters = list(own)
+    updates = [TorchUpdate(each, parameters) for each in optimizers]
+    return updates[0] if len(updates) == 1 else SeveralUpdates(updates)
 
 
 def clip_gradients(executor: PipelineExecutor, limit: float) -> float:

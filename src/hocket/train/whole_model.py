@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from torch import nn
 
 from hocket.train.checksum import checksum
 from hocket.train.executor import PipelineExecutor
@@ -55,3 +56,23 @@ def collect(executor: PipelineExecutor) -> None:
             root = executor.holders(stage)[0]
             for parameter in executor.split.stages[stage].parameters().values():
                 executor.comm.broadcast(parameter.detach(), root, timeout=executor.timeout_s)
+
+
+def collect_copy(executor: PipelineExecutor, copy: nn.Module, *, with_buffers: bool) -> None:
+    """Give all ranks a whole copy of the model, of which every rank has computed what belongs to its stages; called by
+    all ranks.
+
+    Args:
+        executor: of the model.
+        copy: a deep copy of it, with other content.
+        with_buffers: of buffers, too.
+    """
+    model = executor.split.model
+    own, others = ([*each.parameters(), *(each.buffers() if with_buffers else ())] for each in (model, copy))
+    copies = {id(tensor): other for tensor, other in zip(own, others, strict=True)}
+    with torch.no_grad():
+        for stage in range(executor.split.num_stages):
+            root = executor.holders(stage)[0]
+            of_stage = executor.split.stages[stage]
+            for tensor in (*of_stage.parameters().values(), *(of_stage.buffers().values() if with_buffers else ())):
+                executor.comm.broadcast(copies[id(tensor)].detach(), root, timeout=executor.timeout_s)

@@ -9,6 +9,7 @@ from functools import lru_cache
 import hocket.tune.exporters as folder
 from hocket.discovery import discover, takes
 from hocket.errors import InvalidArgument, InvalidType
+from hocket.suggestions import unknown
 from hocket.tune.table import Table
 
 Write = Callable[[Table, Sequence[int]], str]
@@ -71,5 +72,5 @@ def export_table(table: Table, name: str, ranks: Sequence[int] = ()) -> str:
     """
     known = exporters()
     if name not in known:
-        raise InvalidArgument(f"there is no format {name!r}; there are {', '.join(known)}")
+        raise InvalidArgument(unknown("format", name, known))
     return known[name].write(table, sorted(ranks) or sorted({row.num_ranks for row in table.rows}))

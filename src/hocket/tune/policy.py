@@ -59,6 +59,7 @@ class TablePolicy(Policy):
         }
 
     def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
+        asked = nbytes // group.size if op in WITH_COUNTS else nbytes
         nbytes = timed_nbytes(op, group, nbytes)
         measured_size, sizes = self._rows_for(group, op, dtypes)
         chosen = range_of(self._ranges_of_one(group, timed_as(op), dtypes), nbytes)
@@ -69,18 +70,22 @@ class TablePolicy(Policy):
         nearest = self._standing_for(nbytes, sizes, group)
         rows = sizes[nearest]
         order = chosen.ranking
-        source = f"measured at {nearest} B"
-        if measured_size != group.size:
-            source += f" between {measured_size} ranks, carried over by the model"
+        carried_over = (
+            "" if measured_size == group.size else f" between {measured_size} ranks, carried over by the model"
+        )
         candidates = [
-            self._candidate(rows[name], group, source) if name in rows else _unmeasured(name) for name in order
+            self._candidate(*_row_at(sizes, name, nearest, asked), group, carried_over)
+            if name in rows
+            else _unmeasured(name)
+            for name in order
         ]
-        reason = f"the fastest of those measured in {self.table.path}"
-        if len(candidates) > 1 and (best := candidates[0].seconds) and (second := candidates[1].seconds):
-            reason = f"{second / best:.2f} times as fast as the second in {self.table.path}"
-            first_row, second_row = (rows[each.carrier] for each in candidates[:2])
+        where = f"in {self.table.path}" + ("" if nearest == asked else f", at {format_nbytes(nearest)}")
+        reason = f"the fastest of those measured {where}"
+        if len(order) > 1 and order[0] in rows and order[1] in rows:
+            first_row, second_row = (rows[name] for name in order[:2])
+            reason = f"{second_row.seconds / first_row.seconds:.2f} times as fast as the second {where}"
             if first_row.high >= second_row.low or not _is_faster(first_row, second_row):
-                reason = f"not distinguishable from the second in {self.table.path}"
+                reason = f"not distinguishable from the second {where}"
         reason = chosen.reason or reason
         if measured_size != group.size:
             reason += f"; measured between {measured_size} ranks, there are no times for {group.size}"
@@ -156,11 +161,13 @@ class TablePolicy(Policy):
         ]
         return replace(self.table, rules=(*self.table.rules, *rules))
 
-    def _candidate(self, row: Row, group: Group, source: str) -> Candidate:
+    def _candidate(
+        self, row: Row, interval: tuple[float, float] | None, source: str, group: Group, carried_over: str
+    ) -> Candidate:
         predicted_s = formula_seconds(row, group, self.table) if row.algorithm and self.table.fits else None
         if row.source == "run":
             source = source.replace("measured", "measured while running", 1)
-        return Candidate(row.backend, row.seconds, source, row.algorithm, predicted_s, (row.low, row.high))
+        return Candidate(row.backend, row.seconds, source + carried_over, row.algorithm, predicted_s, interval)
 
     def ranges(self, group: Group, op: str, dtypes: str) -> Sequence[Range]:
         """Return what `choices` has for one operation and class of types."""
@@ -284,6 +291,33 @@ def _on_lines(points: Sequence[tuple[int, float]], nbytes: float) -> float:
         return points[0][1]
     (x0, y0), (x1, y1) = points[place - 1], points[place]
     return max(y0, y0 + (nbytes - x0) * (y1 - y0) / (x1 - x0))
+
+
+def _row_at(
+    sizes: Mapping[int, Mapping[str, Row]], carrier: str, nearest: int, nbytes: int
+) -> tuple[Row, tuple[float, float] | None, str]:
+    """A carrier's time at a size, its interval unless the time follows from other sizes, and where that comes from.
+
+    Args:
+        sizes: rows by size and carrier, of one operation.
+        nearest: a size at which the carrier was measured.
+        nbytes: the size in question.
+    """
+    points = [(size, rows[carrier].seconds) for size, rows in sizes.items() if carrier in rows]
+    place = bisect_left(points, (nbytes,))
+    row = sizes[nearest][carrier]
+    if place < len(points) and points[place][0] == nbytes:
+        row = sizes[nbytes][carrier]
+        return row, (row.low, row.high), f"measured at {nbytes} B"
+    if place == 0 or len(points) == 1:
+        return row, (row.low, row.high), f"measured at {row.nbytes} B"
+    last_nbytes, last_s = points[-1]
+    if place == len(points):
+        seconds, source = last_s * nbytes / last_nbytes, f"measured at {last_nbytes} B, and scaled by size"
+    else:
+        seconds = _on_lines(points, nbytes)
+        source = f"between those measured at {points[place - 1][0]} and {points[place][0]} B"
+    return replace(row, nbytes=nbytes, seconds=seconds), None, source
 
 
 def timed_as(op: str) -> str:

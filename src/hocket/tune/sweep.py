@@ -20,6 +20,7 @@ from hocket.errors import InvalidArgument, UnsupportedDtype
 from hocket.measure import Contender, Settings, Team, measure
 from hocket.measure.rounds import OnRound
 from hocket.measure.settling import SettlingBarrier
+from hocket.suggestions import unknown
 from hocket.tune.budget import SET_UP_ROUNDS, Budget
 from hocket.tune.contest import LEAST_NBYTES, Contest
 from hocket.tune.contest import Key as CellKey
@@ -72,7 +73,7 @@ class Sweep:
     def __post_init__(self) -> None:
         for op in self.ops:
             if op not in OPS:
-                raise InvalidArgument(f"there is no operation {op!r} to tune; there are {', '.join(OPS)}")
+                raise InvalidArgument(unknown("operation", op, OPS))
         if not self.sizes or min(self.sizes) < 4 or any(nbytes % 4 for nbytes in self.sizes):
             raise InvalidArgument(f"sizes must be multiples of 4 bytes, not {list(self.sizes)}")
         if self.rounds < 6:

@@ -9,6 +9,7 @@ import hocket.bench.apps as folder
 from hocket.bench.apps.base import Problem
 from hocket.discovery import by_name, declared
 from hocket.errors import InvalidArgument
+from hocket.suggestions import unknown
 
 _NO_PROBLEMS = ("base", "registry", "speedup")
 
@@ -31,5 +32,5 @@ def find_problem(name: str) -> type[Problem]:
         InvalidArgument: there is none of the name.
     """
     if name not in problems():
-        raise InvalidArgument(f"there is no application {name!r}; there are {', '.join(problems())}")
+        raise InvalidArgument(unknown("application", name, problems()))
     return problems()[name]

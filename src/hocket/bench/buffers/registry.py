@@ -9,6 +9,7 @@ import hocket.bench.buffers as folder
 from hocket.bench.buffers.base import BufferKind
 from hocket.discovery import by_name, declared
 from hocket.errors import BackendUnavailable, InvalidArgument
+from hocket.suggestions import unknown
 
 
 @lru_cache
@@ -27,7 +28,7 @@ def find_kind(name: str) -> BufferKind:
     """
     kinds = buffer_kinds()
     if name not in kinds:
-        raise InvalidArgument(f"there is no buffer {name!r}; there are {', '.join(sorted(kinds))}")
+        raise InvalidArgument(unknown("buffer", name, sorted(kinds)))
     kind = kinds[name]
     if kind.needs is not None and importlib.util.find_spec(kind.needs[0]) is None:
         module, extra = kind.needs

@@ -30,6 +30,8 @@ def write(run: Run, layout: Layout = _PLAIN) -> str:
             "core_factor": run.core_factor,
             "foreign_busy": run.foreign_busy,
             "warnings": list(run.warnings),
+            "began_s": run.began_s,
+            "ended_s": run.ended_s,
         }
     )
 

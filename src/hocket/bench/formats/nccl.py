@@ -51,11 +51,11 @@ def write(run: Run, layout: Layout = _PLAIN) -> str:
         "devices": devices,
     }
     bandwidths = [each.busbw for each in run.results]
-    now = time.strftime(_TIME)
+    began, ended = (time.strftime(_TIME, time.localtime(each)) for each in (run.began_s, run.ended_s))
     return json.dumps(
         {
             "version": _VERSION,
-            "start_time": now,
+            "start_time": began,
             "args": sys.argv,
             "env": [],
             "nccl_version": 0,
@@ -64,7 +64,7 @@ def write(run: Run, layout: Layout = _PLAIN) -> str:
             "out_of_bounds": {"count": 0, "okay": "true"},
             "average_bus_bandwidth": {"bandwidth": fmean(bandwidths), "okay": "unchecked"},
             "errors": [],
-            "end_time": now,
+            "end_time": ended,
         }
     )
 

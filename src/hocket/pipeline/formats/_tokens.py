@@ -5,6 +5,7 @@ from __future__ import annotations
 from hocket.errors import InvalidSchedule
 from hocket.pipeline.action import NONE, Action
 from hocket.pipeline.kind import kinds
+from hocket.suggestions import unknown
 from hocket.versioned_json import Head
 
 HEAD = Head("hocket pipeline schedule, version ", 1, InvalidSchedule)
@@ -24,9 +25,7 @@ def read_action(text: str, place: str) -> Action:
         )
     known = kinds()
     if action.kind not in known:
-        raise InvalidSchedule(
-            f"{place}: {text!r}: there is no kind {action.kind!r}; there are {', '.join(sorted(known))}"
-        )
+        raise InvalidSchedule(f"{place}: {text!r}: {unknown('kind', action.kind, sorted(known))}")
     if known[action.kind].message and action.peer == NONE:
         return action._replace(peer=action.stage + known[action.kind].peer_offset)
     return action

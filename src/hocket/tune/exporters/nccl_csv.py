@@ -15,7 +15,8 @@ from hocket.tune.export import exporter
 from hocket.tune.exporters._choices import choices
 from hocket.tune.table import Table
 
-HEADER = "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
+# With "#": to the plugin any other line is a rule, of all_reduce where it does not know the collective.
+HEADER = "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
 _COLLECTIVES = {
     "broadcast": "broadcast",
     "reduce": "reduce",
@@ -30,7 +31,7 @@ _ALGORITHMS = {
     "reduce_scatter": {"ring": "ring"},
     "all_reduce": {"ring": "ring", "double_tree": "tree"},
 }
-_MOST_NBYTES = (1 << 32) - 1
+_MOST_NBYTES = (1 << 64) - 1
 _ANY = -1
 
 

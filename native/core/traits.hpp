@@ -1,0 +1,74 @@
+// What the members of a communicator must agree on in an operation, by name, so that an error can say in what they
+// differ.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/operation.hpp"
+
+namespace hocket {
+
+// Lines "name=value". Blocks of different sizes are a number that is equal where the sizes are.
+inline std::string traits(const Operation& op) {
+  std::string lines = std::string("operation=") + name(op.kind);
+  const auto add = [&](const char* what, const std::string& value) {
+    lines.append("\n").append(what).append("=").append(value);
+  };
+  if (op.kind == OpKind::barrier) return lines;
+  if (reduces(op.kind)) add("reduction", name(op.reduce));
+  if (op.is_of_object) {
+    add("content", "an object");
+  } else {
+    add("type", name(op.dtype));
+    add("size", std::to_string(op.agreed_nbytes()));
+  }
+  if (op.blocks) add("counts", std::to_string(op.blocks->agreed));
+  if (has_root(op.kind)) add("root", std::to_string(op.root));
+  if (op.program) add("algorithm", op.program->name);
+  add("library", std::to_string(op.backend));
+  return lines;
+}
+
+// "the type and the size", of what ranks want; nothing where no line tells. Of different operations nothing else
+// counts.
+inline std::string what_differs(const std::vector<std::string>& wanted) {
+  std::map<std::string, std::vector<std::string>> values;  // by name, of the ranks that have one
+  std::vector<std::string> names;
+  for (const std::string& lines : wanted)
+    for (size_t begin = 0; begin < lines.size();) {
+      const size_t end = std::min(lines.find('\n', begin), lines.size());
+      const std::string line = lines.substr(begin, end - begin);
+      const size_t middle = std::min(line.find('='), line.size());
+      std::vector<std::string>& of_name = values[line.substr(0, middle)];
+      if (of_name.empty()) names.push_back(line.substr(0, middle));
+      of_name.push_back(line.substr(middle));
+      begin = end + 1;
+    }
+  std::vector<std::string> differing;
+  for (const std::string& each : names) {
+    const std::vector<std::string>& found = values[each];
+    if (found.size() == wanted.size() && std::set(found.begin(), found.end()).size() == 1) continue;
+    differing.push_back("the " + each);
+    if (each == "operation") break;
+  }
+  std::string text;
+  for (size_t i = 0; i < differing.size(); ++i) {
+    if (i > 0) text += i + 1 == differing.size() ? " and " : ", ";
+    text += differing[i];
+  }
+  return text;
+}
+
+// "operation number 3: the ranks differ in the size: ", before what each of them wanted.
+inline std::string mismatch_head(uint64_t seq, const std::vector<std::string>& wanted) {
+  const std::string what = what_differs(wanted);
+  std::string text = "operation number " + std::to_string(seq) + ": ";
+  if (!what.empty()) text.append("the ranks differ in ").append(what).append(": ");
+  return text;
+}
+
+}  // namespace hocket

@@ -1,0 +1,23 @@
+"""A notebook whose cells start ranks: made, and run by a kernel of its own, with nbclient."""
+
+import nbformat
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
+
+CELLS = [
+    "import hocket as hk, numpy as np",
+    "scale = 3.0\n\ndef program(comm):\n    x = np.full(9, scale * comm.rank)\n    comm.all_reduce(x)\n    return x[0]",
+    "hk.spawn(program, 2)",
+    "try:\n    hk.spawn(lambda comm: 1 / comm.rank, 2)\nexcept ZeroDivisionError as error:\n    print(error)",
+    "hk.init().size",
+]
+notebook = new_notebook(cells=[new_code_cell(each) for each in CELLS])
+NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+results = [
+    "".join(output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs)
+    for cell in notebook.cells
+]
+nbformat.validate(notebook)
+assert [float(each) for each in results[2].strip("[]").split(", ")] == [3.0, 3.0], results
+assert "division by zero" in results[3] and results[4] == "1", results
+print("every cell is right")
