@@ -5,7 +5,7 @@ import numpy as np
 import hocket as hk
 from hocket.sim import Hosts, Link
 
-GRADIENTS = np.zeros(1 << 20, np.float32)
+GRADIENTS = np.zeros(1 << 22, np.float32)
 
 
 def step(comm: hk.Communicator) -> None:
