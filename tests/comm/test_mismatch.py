@@ -128,7 +128,10 @@ def _run_sites(comm: hk.Communicator) -> tuple[str, list[int]]:
 def test_message_names_both_call_sites() -> None:
     for message, lines in hk.spawn(_run_sites, 2, timeout=30):
         for rank, line in zip((1, 0), lines, strict=True):
-            assert f"rank {rank}: all_reduce(sum) of {8 * (2 - rank)} bytes float64 ({2 - rank},) at {__file__}:{line}" in message
+            assert (
+                f"rank {rank}: all_reduce(sum) of {8 * (2 - rank)} bytes float64 ({2 - rank},) at {__file__}:{line}"
+                in message
+            )
 
 
 def _run_order(comm: hk.Communicator) -> list[str | None]:

@@ -6,7 +6,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 CELLS = [
     "import hocket as hk, numpy as np",
-    "scale = 3.0\n\ndef program(comm):\n    x = np.full(9, scale * comm.rank)\n    comm.all_reduce(x)\n    return float(x[0])",
+    "def program(comm):\n    x = np.full(9, 3.0 * comm.rank)\n    comm.all_reduce(x)\n    return float(x[0])",
     "hk.spawn(program, 2)",
     "try:\n    hk.spawn(lambda comm: 1 / comm.rank, 2)\nexcept ZeroDivisionError as error:\n    print(error)",
     "hk.init().size",
