@@ -21,7 +21,7 @@ def share_text(share: Estimate) -> str:
 
 
 def speed_text(speed: Ratio) -> str:
-    """How many times as fast, or that there is no difference to be seen."""
+    """The speed-up, or a note that the interval shows no difference."""
     if speed.verdict == "not distinguishable":
         return f"no clear difference\n[{speed.low:.2f}, {speed.high:.2f}]"
     return with_interval(speed, "{:.2f}", "x")

@@ -60,7 +60,7 @@ def print_run(ran: Run) -> None:
 
 
 def tables_of(results: Sequence[Result]) -> list[Group]:
-    """Return a table for each benchmark: sizes down, ways across, what is clearly the fastest of a row in bold."""
+    """Return a table for each benchmark: one row a size, one column a way; the fastest way is bold if the intervals show it."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

@@ -58,11 +58,11 @@ def find_function(name: object) -> Function:
 
 
 def meant(op: object, names: Sequence[str]) -> str:
-    """Return a question to put behind an error's message: which of the names another library's reduction stands for.
+    """Return "; did you mean 'avg'?" for another library's name of a reduction, or nothing.
 
     Args:
         op: a name, or an object such as ``numpy.add``, ``torch.distributed.ReduceOp.SUM`` or ``MPI.SUM``.
-        names: that there are.
+        names: of the reductions that hocket has.
     """
     name = op if isinstance(op, str) else getattr(op, "name", None) or getattr(op, "__name__", None)
     if not isinstance(name, str):

@@ -64,7 +64,7 @@ class Lines:
         self._last_s = -_LINE_EVERY_S
 
     def write(self, done: int, total: int, state: str, left_s: float | None = None, /) -> None:
-        """Hear how far the work is, as `OnRound`."""
+        """Write a line if the last one is old enough; called as `OnRound`."""
         now_s = time.monotonic()
         if done != total and now_s - self._last_s < _LINE_EVERY_S:
             return
@@ -101,7 +101,7 @@ class Bar:
         self._task = self.columns.add_task(what, total=None, counted="", left="", state="setting up")
 
     def update(self, done: int, total: int, state: str, left_s: float | None = None, /) -> None:
-        """Hear how far the work is, as `OnRound`."""
+        """Redraw the bar; called as `OnRound`."""
         left_s = self._pace.left_s(done, total) if left_s is None else left_s
         self.columns.update(
             self._task,

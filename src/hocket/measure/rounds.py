@@ -21,8 +21,8 @@ _MAX_ITERATIONS = 10**9
 
 
 class OnRound(Protocol):
-    """Hears how far a long piece of work is: what is done, out of how much, what is being done in a few words, and for
-    how many seconds it will go on (None: follows from the pace so far)."""
+    """A callback for progress: items done, items in all, the current activity in a few words, and the seconds left
+    (None: estimated from the pace so far)."""
 
     def __call__(self, done: int, total: int, state: str, left_s: float | None = None, /) -> object: ...
 

@@ -61,10 +61,10 @@ def check_optimizers(optimizers: Sequence[Any], model: nn.Module) -> None:
     """Check that optimizers together change exactly what is to be trained of a model, and can do so rank by rank.
 
     Raises:
-        InvalidType: one is no optimizer, or there is none.
+        InvalidType: the list is empty, or an item is not an optimizer.
         InvalidModel: there is nothing to train.
-        InvalidArgument: they have too few parameters, or others, or one of them twice, or one wants the loss again
-            within a step.
+        InvalidArgument: a parameter of the model is missing, is in two optimizers, or is not the model's; or an
+            optimizer computes the loss again within a step.
     """
     for each in optimizers or [None]:
         if not isinstance(each, torch.optim.Optimizer):

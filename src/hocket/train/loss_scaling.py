@@ -21,7 +21,7 @@ class LossScaling(Callback):
         scaler: a `torch.amp.GradScaler`; one that is not enabled scales nothing.
 
     Raises:
-        InvalidType: it is none.
+        InvalidType: `scaler` is not a GradScaler.
 
     Reference: Micikevicius et al., Mixed Precision Training (2018), section 3.2.
     """
