@@ -21,10 +21,9 @@ struct Message {
 };
 
 int read_peer(PyObject* object, const char* argument, int size) {
-  if (PyLong_CheckExact(object)) {
-    int overflow;
-    if (PyLong_AsLongAndOverflow(object, &overflow) == kProcNull) return kProcNull;
-  }
+  int overflow;
+  if (PyLong_AsLongAndOverflow(object, &overflow) == kProcNull) return kProcNull;
+  PyErr_Clear();  // of what is no number, read_rank tells
   return read_rank(object, argument, size);
 }
 

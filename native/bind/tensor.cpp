@@ -78,8 +78,10 @@ bool is_tensor(PyObject* object) {
 
 namespace {
 
-// torch.Size is a tuple of numbers.
 size_t count_items(const nb::object& size, Shape* extents) {
+  if (!PyTuple_Check(size.ptr()))  // of a subclass of torch's tensors, whatever it has made of it
+    throw Failure(ErrorCode::invalid_type,
+                  std::string("a tensor's shape must be a tuple, not ") + Py_TYPE(size.ptr())->tp_name);
   const auto num_axes = static_cast<int>(PyTuple_GET_SIZE(size.ptr()));
   size_t count = 1;
   std::array<size_t, Shape::kMostAxes> first{};

@@ -146,7 +146,7 @@ std::optional<int> PointToPointLane::find_sender(int tag) {
 
 std::string PointToPointLane::hint(const Operation& op) {
   if (op.kind != OpKind::recv) return "";
-  take_in(op.root);
+  match_ring(op.root, in_[op.root], true);  // what is in the ring, and not the rest of long messages
   std::set<int> tags;
   for (const Message& message : in_[op.root].unexpected)
     if (!message.receive) tags.insert(message.envelope.tag);

@@ -47,6 +47,8 @@ def _every_form(comm: hk.Communicator, backends: list[str]) -> int:
             row, other if comm.rank == 0 else nobody, halo, other if comm.rank == 1 else nobody, backend=backend
         )
         np.testing.assert_array_equal(halo, 0 if comm.rank == 1 else -7)
+    neighbours = np.array([nobody, other])  # as programs for grids have them
+    comm.send(row, neighbours[0])
     comm.send_object({"a": 1}, nobody)
     assert comm.recv_object(nobody) is None and comm.isend_object(1, nobody).done
     with comm.coalesced():
