@@ -60,7 +60,7 @@ def print_run(ran: Run) -> None:
 
 
 def tables_of(results: Sequence[Result]) -> list[Group]:
-    """Return a table for each benchmark: one row a size, one column a way; the fastest way is bold if the intervals show it."""
+    """Return a table for each benchmark: a row a size, a column a way; a way that is clearly the fastest is bold."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
