@@ -73,12 +73,18 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
   const auto waiting_text = [&] {
     return "rank " + std::to_string(rank) + " waits for " + ranks_text(missing) + " of a new communicator";
   };
-  Host::Life leader = Host::Life::alive;
+  // Where there is no range, no member has arrived: with one that is gone they will never be complete, and rank 0,
+  // which may have seen that already, makes no range for them.
+  const auto find_gone = [&] {
+    return std::find_if(members.begin(), members.end(),
+                        [&](int each) { return host->life(each) != Host::Life::alive; });
+  };
+  auto gone_member = members.end();
   const auto find_range_or_gone = [&] {
     host->look_at_peers();  // before the table: who made the range before it left has made it
-    leader = host->life(members[0]);
+    gone_member = find_gone();
     range = host->find_range(key);
-    return range || leader != Host::Life::alive;
+    return range || gone_member != members.end();
   };
   const double begin_s = static_cast<double>(now_ns()) * 1e-9;
   if (rank == 0) {
@@ -90,8 +96,11 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
                       std::to_string(members[0]) + " of the host) never arrived",
                   {0});
   }
-  if (!range)
-    throw Failure(ErrorCode::peer_failure, peer_text(*host, members, 0, leader == Host::Life::finalized), {0});
+  if (!range) {
+    const auto peer = static_cast<int>(gone_member - members.begin());
+    const bool has_left = host->life(*gone_member) == Host::Life::finalized;
+    throw Failure(ErrorCode::peer_failure, peer_text(*host, members, peer, has_left), {peer});
+  }
   auto mapping = std::make_shared<Mapping>(host->segment(), range->offset, range->nbytes);
   auto region =
       std::make_shared<Region>(host, std::move(members), rank, key, *range, std::move(mapping), std::move(backends));

@@ -70,6 +70,27 @@ else:
 """
 
 
+def _wait_for_who_has_left(comm: hk.Communicator, mark: str) -> list[int]:
+    """Rank 0, which would make the group's memory, never calls; rank 1 leaves; rank 2 waits for both."""
+    if comm.rank == 0:
+        while not Path(mark).exists():
+            time.sleep(0.01)
+    if comm.rank != 2:
+        return []
+    try:
+        comm.group([0, 1, 2])
+    except hk.PeerFailure as error:
+        return list(error.ranks)
+    finally:
+        Path(mark).touch()
+    return []
+
+
+@pytest.mark.own_ranks
+def test_a_group_is_given_up_where_any_member_has_left(tmp_path: Path) -> None:
+    assert hk.spawn(_wait_for_who_has_left, 3, str(tmp_path / "mark"), timeout=20) == [[], [], [1]]
+
+
 def _run(tmp_path: Path, size: int, dies_at: dict[int, int], how: str, backends: list[str], count: int) -> list[str]:
     plan = {"dies_at": dies_at, "how": how, "backends": backends, "count": count, "steps": 30}
     (tmp_path / "program.py").write_text(PROGRAM)
