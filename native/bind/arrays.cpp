@@ -100,7 +100,6 @@ void Array::release() {
   is_of_device_ = false;
   data_ = nullptr;
   nbytes_ = 0;
-  shape_ = {};
 }
 
 void Array::acquire(PyObject* object, const ArrayRules& rules) {
@@ -146,7 +145,6 @@ void Array::acquire_buffer(PyObject* object, const ArrayRules& rules) {
   }
   data_ = static_cast<std::byte*>(buffer_.buf);
   nbytes_ = static_cast<size_t>(buffer_.len);
-  if (buffer_.shape) shape_ = Shape::of(buffer_.shape, buffer_.ndim);
   if (is_c_contiguous(buffer_)) [[likely]]
     return;
   set_strided({data_,
@@ -185,7 +183,6 @@ void Array::acquire_tensor(PyObject* object, const ArrayRules& rules) {
   dtype_ = facts.dtype;
   data_ = facts.data;
   nbytes_ = facts.nbytes;
-  shape_ = facts.extents;
   // A tensor vouches for nothing: its memory may be exchanged (x.data = y).
   if (facts.stream) return set_foreign(reinterpret_cast<uintptr_t>(facts.data), facts.stream, nullptr);
   if (facts.is_contiguous) [[likely]]
@@ -198,7 +195,6 @@ void Array::set_strided(StridedArray array, const ArrayRules& rules) {
   for (int64_t extent : array.shape) count *= static_cast<size_t>(extent);
   data_ = array.data;
   nbytes_ = count * array.itemsize;
-  shape_ = Shape::of(array.shape.data(), static_cast<int>(array.shape.size()));
   if (array.is_contiguous()) return;
   if (rules.access == Access::write && array.has_overlapping_items())
     throw Failure(ErrorCode::invalid_argument, std::string("argument ") + rules.argument +
@@ -218,6 +214,12 @@ void Array::hold_memory() {
     hold_ = PyWeakref_NewRef(array, nullptr);
     if (!hold_) throw PythonError();
   }
+}
+
+Shape Array::shape() const {
+  if (buffer_.obj) return buffer_.shape ? Shape::of(buffer_.shape, buffer_.ndim) : Shape{};
+  if (!owner_) return {};
+  return is_tensor(owner_) ? shape_of_tensor(owner_) : numpy_shape();
 }
 
 bool Array::has_changed() const {

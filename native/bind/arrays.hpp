@@ -45,7 +45,8 @@ class Array {
   std::byte* data() const { return data_; }
   size_t nbytes() const { return nbytes_; }
   DType dtype() const { return dtype_; }
-  const Shape& shape() const { return shape_; }
+  // As its owner has it now, with the GIL; unknown of arrays that are known by an address alone.
+  Shape shape() const;
 
   bool is_given() const { return owner_ || buffer_.obj; }
   // Lies in the memory of a device, and has no copy on the host; without bytes it lies nowhere, and says so all the
@@ -92,6 +93,7 @@ class Array {
  private:
   bool acquire_numpy(PyObject* object, const ArrayRules& rules);  // false: it is none that can be read that way
   bool has_numpy_changed() const;
+  Shape numpy_shape() const;                                                   // unknown of other owners
   const std::byte* address() const {                                           // of the first item, as given
     if (device_) return reinterpret_cast<const std::byte*>(device_->address);  // NOLINT
     return copy_ ? strided_.data : data_;
@@ -109,7 +111,6 @@ class Array {
   std::byte* data_ = nullptr;
   size_t nbytes_ = 0;
   DType dtype_ = DType::uint8;
-  Shape shape_;
   Py_buffer buffer_{};         // buffer_.obj is null where it is not used
   PyObject* owner_ = nullptr;  // of anything else
   PyObject* hold_ = nullptr;   // see hold_memory(): the storage of a tensor, or a weak reference

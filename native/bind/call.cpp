@@ -128,6 +128,7 @@ WorkPtr make_work(const Entry& entry, const Operation& op, Arrays& arrays, doubl
   auto work = std::make_shared<Work>();
   work->op = op;
   if (!op.site) work->op.site = call_site();
+  work->op.shape = arrays.in.shape();
   work->communicator = entry.communicator().shared_core();
   work->timeout_s = timeout_s;
   work->issued_ns = caller_ns();

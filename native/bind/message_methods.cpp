@@ -23,7 +23,7 @@ struct Message {
 int read_peer(PyObject* object, const char* argument, int size) {
   int overflow;
   if (PyLong_AsLongAndOverflow(object, &overflow) == kProcNull) return kProcNull;
-  PyErr_Clear();  // of what is no number, read_rank tells
+  if (PyErr_Occurred()) PyErr_Clear();  // of what is no number, read_rank tells
   return read_rank(object, argument, size);
 }
 

@@ -91,7 +91,6 @@ bool Array::acquire_numpy(PyObject* object, const ArrayRules& rules) {
   data_ = static_cast<std::byte*>(PyArray_DATA(array));
   const int num_axes = PyArray_NDIM(array);
   const npy_intp* shape = PyArray_DIMS(array);
-  shape_ = Shape::of(shape, num_axes);
   if (flags & NPY_ARRAY_C_CONTIGUOUS) [[likely]] {
     nbytes_ = itemsize(dtype_);
     for (int axis = 0; axis < num_axes; ++axis) nbytes_ *= static_cast<size_t>(shape[axis]);
@@ -100,6 +99,12 @@ bool Array::acquire_numpy(PyObject* object, const ArrayRules& rules) {
   const npy_intp* strides = PyArray_STRIDES(array);
   set_strided({data_, itemsize(dtype_), {shape, shape + num_axes}, {strides, strides + num_axes}}, rules);
   return true;
+}
+
+Shape Array::numpy_shape() const {
+  if (Py_TYPE(owner_) != ndarray_type(owner_)) return {};
+  auto* array = reinterpret_cast<PyArrayObject*>(owner_);
+  return Shape::of(PyArray_DIMS(array), PyArray_NDIM(array));
 }
 
 bool Array::has_numpy_changed() const {

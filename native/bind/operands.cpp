@@ -24,7 +24,6 @@ void take_in_place(const Entry& entry, PyObject* x, Access access, Operation& op
   }
   op.dtype = arrays.in.dtype();
   op.nbytes = arrays.in.nbytes();
-  op.shape = arrays.in.shape();
   op.in = op.out = arrays.in.data();
 }
 
@@ -34,7 +33,6 @@ void take_in_and_out(const Entry& entry, PyObject* out, PyObject* x, Operation& 
   arrays.written = &arrays.out;
   arrays.written_object = nb::borrow(nb::handle(out));
   op.dtype = arrays.in.dtype();
-  op.shape = arrays.in.shape();
   op.in = arrays.in.data();
   op.out = arrays.out.data();
   if (arrays.out.dtype() != op.dtype)

@@ -76,33 +76,12 @@ bool is_tensor(PyObject* object) {
   return torch && PyType_IsSubtype(Py_TYPE(object), torch->tensor_type);
 }
 
-namespace {
-
-size_t count_items(const nb::object& size, Shape* extents) {
-  if (!PyTuple_Check(size.ptr()))  // of a subclass of torch's tensors, whatever it has made of it
-    throw Failure(ErrorCode::invalid_type,
-                  std::string("a tensor's shape must be a tuple, not ") + Py_TYPE(size.ptr())->tp_name);
-  const auto num_axes = static_cast<int>(PyTuple_GET_SIZE(size.ptr()));
-  size_t count = 1;
-  std::array<size_t, Shape::kMostAxes> first{};
-  for (int axis = 0; axis < num_axes; ++axis) {
-    const size_t extent = PyLong_AsSize_t(PyTuple_GET_ITEM(size.ptr(), axis));
-    if (PyErr_Occurred()) throw PythonError();
-    if (axis < Shape::kMostAxes) first[static_cast<size_t>(axis)] = extent;
-    count *= extent;
-  }
-  *extents = Shape::of(first.data(), num_axes);
-  return count;
-}
-
-}  // namespace
-
 TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules) {
   static PyObject *dtype = interned("dtype"), *is_cpu = interned("is_cpu"), *is_cuda = interned("is_cuda"),
                   *layout = interned("layout"), *requires_grad = interned("requires_grad"),
-                  *data_ptr = interned("data_ptr"), *is_contiguous = interned("is_contiguous"),
-                  *device = interned("device"), *shape = interned("shape"), *stride = interned("stride"),
-                  *is_neg = interned("is_neg"), *is_conj = interned("is_conj");
+                  *data_ptr = interned("data_ptr"), *numel = interned("numel"),
+                  *is_contiguous = interned("is_contiguous"), *device = interned("device"), *shape = interned("shape"),
+                  *stride = interned("stride"), *is_neg = interned("is_neg"), *is_conj = interned("is_conj");
   const Torch& torch = *torch_or_null();
   const auto invalid = [&](const std::string& what) {
     throw Failure(ErrorCode::invalid_type, std::string("argument ") + rules.argument + ": " + what);
@@ -137,7 +116,7 @@ TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules) {
   }
   facts.data = reinterpret_cast<std::byte*>(PyLong_AsUnsignedLongLong(call(tensor, data_ptr).ptr()));
   if (PyErr_Occurred()) throw PythonError();
-  const size_t count = count_items(get(tensor, shape), &facts.extents);
+  const size_t count = PyLong_AsSize_t(call(tensor, numel).ptr());
   facts.nbytes = count * itemsize(facts.dtype);
   if (!facts.data && count != 0)
     invalid("the tensor has " + std::to_string(count) + " items and no memory; its storage was resized to nothing");
@@ -157,6 +136,18 @@ TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules) {
   for (nb::handle step : nb::iter(call(tensor, stride)))
     facts.strides.push_back(nb::cast<int64_t>(step) * static_cast<int64_t>(itemsize(facts.dtype)));
   return facts;
+}
+
+Shape shape_of_tensor(PyObject* tensor) {
+  static PyObject* const shape = interned("shape");
+  const nb::object size = nb::steal(PyObject_GetAttr(tensor, shape));
+  std::array<size_t, Shape::kMostAxes> extents{};
+  const Py_ssize_t num_axes = size.is_valid() && PyTuple_Check(size.ptr()) ? PyTuple_GET_SIZE(size.ptr()) : -1;
+  for (Py_ssize_t axis = 0; axis < num_axes && axis < Shape::kMostAxes; ++axis)
+    extents[static_cast<size_t>(axis)] = PyLong_AsSize_t(PyTuple_GET_ITEM(size.ptr(), axis));
+  const bool is_known = num_axes >= 0 && num_axes <= Shape::kMostAxes && !PyErr_Occurred();
+  PyErr_Clear();  // it is for an error's text alone
+  return is_known ? Shape::of(extents.data(), static_cast<int>(num_axes)) : Shape{};
 }
 
 bool is_same_tensor(PyObject* tensor, const TensorFacts& before) {

@@ -24,13 +24,14 @@ struct TensorFacts {
   std::vector<int64_t> shape;       // only where not contiguous
   std::vector<int64_t> strides;     // bytes
   std::optional<uintptr_t> stream;  // of torch, on which a tensor of a CUDA device is worked on
-  Shape extents = {};
 };
 
 // False as long as torch is not loaded.
 bool is_tensor(PyObject* object);
 // Throws Failure for a tensor that cannot be used, PythonError if torch raised.
 TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules);
+// Unknown where a subclass has made something else of it.
+Shape shape_of_tensor(PyObject* tensor);
 // Whether a tensor still has the memory, size, type and layout of a contiguous or strided tensor on the host, or of one
 // on a device, that was read before.
 bool is_same_tensor(PyObject* tensor, const TensorFacts& before);

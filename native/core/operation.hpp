@@ -24,7 +24,7 @@ struct Operation {
   uint64_t nbytes = 0;  // the array, or one block where there is one for every rank; with counts: all blocks together
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  Shape shape = {};                // of x; messages tell it
+  Shape shape = {};                // of x, once there is a Work; messages tell it
   const char* site = nullptr;      // call site "file.py:12", interned for the life of the process; null while unknown
   void* token = nullptr;           // belongs to the lane that carries the operation
   const Blocks* blocks = nullptr;  // only with counts; belongs to the call or the work
