@@ -20,9 +20,12 @@ from pathlib import Path
 from hocket.boot.launcher import launch
 from hocket.boot.rank_process import runner_command
 from hocket.boot.supervisor import Patience
-num_ranks, tag, *limits = sys.argv[1:6]
-patience = Patience(*(float(limit) or None for limit in limits))
-sys.exit(launch(runner_command(sys.argv[6:]), int(num_ranks), tag_output=tag == "tag", patience=patience))
+num_ranks, tag, term_after_s, kill_after_s, timeout_s, mpi_start_s, mpi_named_after_s = sys.argv[1:8]
+patience = Patience(
+    float(term_after_s), float(kill_after_s), float(timeout_s) or None,
+    mpi_start_s=float(mpi_start_s), mpi_named_after_s=float(mpi_named_after_s),
+)
+sys.exit(launch(runner_command(sys.argv[8:]), int(num_ranks), tag_output=tag == "tag", patience=patience))
 """
 
 # What the scripts of the tests share: where they are, and a meeting of two ranks through named pipes.
@@ -76,13 +79,16 @@ def start_job(tmp_path: Path) -> Iterator[StartJob]:
         term_after_s: float = 0.3,
         kill_after_s: float = 0.8,
         timeout_s: float = 0.0,
+        mpi_start_s: float = 600.0,
+        mpi_named_after_s: float = 300.0,
         fifos: tuple[str, ...] = (),
         env: dict[str, str] | None = None,
     ) -> Job:
         (tmp_path / "script.py").write_text(_PRELUDE + script)
         for name in fifos:
             os.mkfifo(tmp_path / name)
-        options = [str(num_ranks), "tag" if tag else "plain", str(term_after_s), str(kill_after_s), str(timeout_s)]
+        limits = (term_after_s, kill_after_s, timeout_s, mpi_start_s, mpi_named_after_s)
+        options = [str(num_ranks), "tag" if tag else "plain", *map(str, limits)]
         process = subprocess.Popen(
             [sys.executable, "-c", _DRIVER, *options, "script.py", *args],
             cwd=tmp_path,

@@ -54,7 +54,7 @@ class ForkedRank(RankProcess):
             for fd, own in ((descriptors.stdout, 1), (descriptors.stderr, 2)):
                 if fd is not None:
                     os.dup2(fd, own)
-            become_program(parent, arguments, env)
+            become_program(parent, arguments, env, kept=descriptors.mpi)
         if descriptors.ready is not None:
             os.write(descriptors.ready, struct.pack("=I", rank))  # it is up already
         self._process = _Child(pid)  # type: ignore[assignment]
@@ -102,14 +102,22 @@ def start_afresh(parent: int, environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
 
 
-def become_program(parent: int, arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Run a program as `hocket.boot.runner` does, and end as an interpreter would but for freeing its memory."""
+def become_program(
+    parent: int, arguments: Sequence[str], environment: Mapping[str, str], kept: int | None = None
+) -> NoReturn:
+    """Run a program as `hocket.boot.runner` does, and end as an interpreter would but for freeing its memory.
+
+    `kept` is the one descriptor that stays open.
+    """
     code = _CODE_OF_FAILED_FLUSH
     try:
         start_afresh(parent, environment)
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
-        os.closerange(3, _MOST_DESCRIPTORS)  # no object that owns one is let go: the frames above this one live on
+        # No object that owns one is let go: the frames above this one live on.
+        os.closerange(3, _MOST_DESCRIPTORS if kept is None else kept)
+        if kept is not None:
+            os.closerange(kept + 1, _MOST_DESCRIPTORS)
         try:
             runner.main(list(arguments))
             end = 0

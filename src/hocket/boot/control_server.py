@@ -78,9 +78,16 @@ class ControlServer:
         listeners: where ranks connect.
         asker: descriptor of a pipe from the process that wants this server; when it is closed before rank 0 has come,
             nobody is waited for any more.
+        hosts: where it is known, how many there are and how many ranks are on each, for MPI.
     """
 
-    def __init__(self, task: ServerTask, listeners: list[socket.socket], asker: int) -> None:
+    def __init__(
+        self,
+        task: ServerTask,
+        listeners: list[socket.socket],
+        asker: int,
+        hosts: tuple[int, int] | None = None,
+    ) -> None:
         self._task = task
         self._secret = Secret(bytes.fromhex(task.secret), "")
         self._tls = _tls_server(task.tls)
@@ -90,7 +97,7 @@ class ControlServer:
         self._unproven: dict[_Connection, None] = {}  # the oldest first
         self._num_unproven: Counter[str] = Counter()  # by host
         self._ranks: dict[int, _Connection] = {}
-        self._pmi: PmiServer | None = None
+        self.pmi = PmiServer(task.size, hosts)
         self._pmi_connections: dict[int, _Connection] = {}
         self._job = JobState(task.size, task.timeout_s, self._send_to_rank)
         self._listens_again_s: float | None = None  # when descriptors may be there again
@@ -275,16 +282,20 @@ class ControlServer:
 
     def _take_in_pmi(self, connection: _Connection, message: bytes) -> None:
         """Hand a line of an MPI library to the server of its protocol, and the answers to those they are for."""
-        if self._pmi is None:
-            self._pmi = PmiServer(self._task.size)
         rank = connection.end.rank
         if self._pmi_connections.setdefault(rank, connection) is not connection:
             raise ProtocolError(f"rank {rank} has an MPI library already")
-        for receiver, answer in self._pmi.take_in(rank, message):
-            other = self._pmi_connections.get(receiver)
-            if other is not None:
-                other.send(answer)
-                self._flush(other)
+        for receiver, answer in self.pmi.take_in(rank, message):
+            self._send_to_library(receiver, answer)
+        if self.pmi.aborted is not None:  # for those who hand its lines on
+            for receiver in [each for each in self._pmi_connections if each != rank]:
+                self._send_to_library(receiver, b"cmd=abort exitcode=%d\n" % self.pmi.aborted[1])
+
+    def _send_to_library(self, rank: int, line: bytes) -> None:
+        other = self._pmi_connections.get(rank)
+        if other is not None:
+            other.send(line)
+            self._flush(other)
 
     def _send_to_rank(self, rank: int, kind: str, content: object) -> None:
         connection = self._ranks.get(rank)
@@ -315,9 +326,9 @@ class ControlServer:
         self._selector.unregister(connection.socket)
         connection.socket.close()
         rank = connection.end.rank
-        if self._pmi is not None and self._pmi_connections.get(rank) is connection:
+        if self._pmi_connections.get(rank) is connection:
             del self._pmi_connections[rank]
-            self._pmi.leave(rank)
+            self.pmi.leave(rank)
         if self._ranks.get(rank) is connection:
             del self._ranks[rank]
             if connection.is_welcome:

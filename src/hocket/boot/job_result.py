@@ -10,6 +10,28 @@ from hocket import errors
 from hocket.boot.report import Report
 
 EXIT_TIMED_OUT = 124  # what timeout(1) returns
+EXIT_CANNOT_START = 1
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """Why the launcher ends a job, as far as it follows from how its ranks start and leave MPI.
+
+    Args:
+        reason: for whoever started the job.
+        exit_code: of the job.
+        rank: which must not go on for a moment; None: all may end by themselves.
+    """
+
+    reason: str
+    exit_code: int
+    rank: int | None = None
+
+    @classmethod
+    def of_abort(cls, rank: int | None, code: int) -> JobEnd:
+        """Return the end after MPI_Abort with a code, called by a rank, or on another host (None)."""
+        who = "a rank of another host" if rank is None else f"rank {rank}"
+        return cls(f"{who} called MPI_Abort({code})", code & 0xFF or EXIT_CANNOT_START, rank)
 
 
 @dataclass(frozen=True)
@@ -67,6 +89,7 @@ class JobResult:
         timed_out: the job was ended because its time was over.
         keep_going: ranks were to go on without those that failed; one that ended well is then enough.
         num_not_started: ranks that were not started any more when one had failed, or a signal came.
+        ended: why the launcher ended the job, where that follows from the ranks' MPI.
     """
 
     outcomes: tuple[RankOutcome, ...]
@@ -77,6 +100,7 @@ class JobResult:
     timed_out: bool = False
     keep_going: bool = False
     num_not_started: int = 0
+    ended: JobEnd | None = None
 
     @property
     def failures(self) -> list[RankOutcome]:
@@ -92,6 +116,8 @@ class JobResult:
             return EXIT_TIMED_OUT if self.timed_out else 0
         if self.timed_out:
             return EXIT_TIMED_OUT
+        if self.ended is not None:
+            return self.ended.exit_code
         if self.keep_going and len(self.failures) < len(self.outcomes):
             return 0
         cause = self.first_cause

@@ -19,8 +19,10 @@ from typing import IO, Any
 from hocket import _native
 from hocket.boot.connecting import Place, connect_once
 from hocket.boot.control import ControlConnection, Member, Messages
+from hocket.boot.control_server import ControlServer
 from hocket.boot.environment import World
 from hocket.boot.helper import ServerTask, start_helper
+from hocket.boot.nodes import Nodes
 from hocket.boot.sealed import ProtocolError, WrongServer
 from hocket.boot.secret import find_secret
 from hocket.boot.sockets import Interface, listen, resolve
@@ -113,7 +115,7 @@ def connect_to(
         "host": host_identity(),
         "place": f"{socket.gethostname()}, pid {os.getpid()}",
     }
-    connection = _find_server(address, ports, place, deadline)
+    connection = find_server(address, ports, place, deadline)
     try:
         connection.send("hello", hello)
         welcome = _await_welcome(connection, deadline, timeout)
@@ -151,7 +153,11 @@ def _find_address() -> tuple[str, Sequence[int]]:
             "this job spans several hosts: set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port, equal "
             "on all ranks (mpirun takes -x MASTER_ADDR -x MASTER_PORT), or HOCKET_CONTROL to HOST:PORT"
         )
-    return host, range(int(port) + 1, int(port) + 1 + _NUM_PORTS)
+    return host, _ports_behind(int(port))
+
+
+def _ports_behind(master_port: int) -> range:
+    return range(master_port + 1, master_port + 1 + _NUM_PORTS)
 
 
 def _start_server(address: str, ports: Sequence[int], size: int, job: str, timeout: float) -> StartedServer:
@@ -178,8 +184,45 @@ def _tls_files() -> list[str | None] | None:
     return [os.path.abspath(certificate), key and os.path.abspath(key)]
 
 
-def _find_server(address: str, ports: Sequence[int], place: Place, deadline: float) -> Messages:
-    """Return a connection to the server of this job, which may not be there yet."""
+def mpi_server_place(nodes: Nodes) -> tuple[str, list[int]]:
+    """Return where the launcher of host 0 may listen for those of the others: its address, and ports to try."""
+    ports = list(_ports_behind(nodes.master_port or 0))
+    if "HOCKET_CONTROL" not in os.environ:
+        return nodes.master_addr, ports
+    address, named = _find_address()
+    return address, [*named, *ports]
+
+
+def make_mpi_server(nodes: Nodes, size: int, job: str, timeout: float, asker: int) -> tuple[ControlServer, int]:
+    """Make a server of MPI's lines, in this process; return it, and its port.
+
+    Args:
+        nodes: hosts of the job.
+        size, job, timeout: as of `start_server`.
+        asker: reading end of a pipe, which is closed once nobody is waited for any more.
+
+    Raises:
+        BootstrapMismatch: no port is free.
+    """
+    listeners = listen(*mpi_server_place(nodes), min(timeout, _PORT_TAKEN_S))
+    task = ServerTask([], size, job, timeout, find_secret().key.hex(), _tls_files())
+    server = ControlServer(task, listeners, asker, (nodes.num_nodes, size // nodes.num_nodes))
+    return server, listeners[0].getsockname()[1]
+
+
+def find_server(address: str, ports: Sequence[int], place: Place, deadline: float) -> Messages:
+    """Return a connection to the server of this job, which may not be there yet.
+
+    Args:
+        address: name or address of rank 0's host.
+        ports: where it may listen.
+        place: what this process says of itself.
+        deadline: by `time.monotonic`.
+
+    Raises:
+        BootstrapMismatch: a server of this job has another secret.
+        CommTimeout: none was found in time.
+    """
     first_refused_s: float | None = None  # by a server of this job
     interfaces: list[Interface] = []
     while True:

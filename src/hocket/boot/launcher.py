@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hocket.boot.guardian import Guardian
 from hocket.boot.job_result import JobResult
+from hocket.boot.mpi_sockets import MpiSockets
 from hocket.boot.nodes import Nodes
 from hocket.boot.rank_output import Outputs
 from hocket.boot.rank_process import Descriptors, RankProcess, job_environment, rank_environment
@@ -103,6 +104,12 @@ def run_job(
         os.set_blocking(ready, False)
         outputs = Outputs(are_inherited=num_ranks == 1 and not tag_output)
         cleanup.callback(outputs.close)
+        patience = patience or Patience()
+        mpi = None
+        if nodes.num_nodes * num_ranks > 1:
+            limits_s = patience.term_after_s, patience.mpi_start_s, patience.mpi_named_after_s
+            mpi = MpiSockets(nodes, num_ranks, *limits_s)
+            cleanup.callback(mpi.close)
         started: list[Started] = []
         cleanup.callback(_close_all, started)
 
@@ -112,8 +119,17 @@ def run_job(
             except OSError as error:
                 raise LaunchError(f"rank {rank} could not be started: {error}") from error
             try:
-                descriptors = Descriptors(channels.stdout, channels.stderr, says_ready)
-                process = RankProcess(rank, command, rank_environment(rank, local_rank, shared), descriptors)
+                own = rank_environment(rank, local_rank, shared)
+                with contextlib.ExitStack() as after_start:
+                    rank_end = None
+                    if mpi is not None:
+                        rank_end, of_mpi = mpi.open(rank)
+                        after_start.callback(rank_end.close)
+                        own |= of_mpi
+                    fd = None if rank_end is None else rank_end.fileno()
+                    process = RankProcess(
+                        rank, command, own, Descriptors(channels.stdout, channels.stderr, says_ready, fd)
+                    )
             except BaseException:
                 channels.close()
                 raise
@@ -122,9 +138,8 @@ def run_job(
             guardian.watch(process.pid)
             return started[-1]
 
-        patience = patience or Patience()
         starts = [partial(start, rank, local) for local, rank in enumerate(nodes.ranks(num_ranks))]
-        supervisor = Supervisor(starts, ready, inbox, patience, outputs.targets)
+        supervisor = Supervisor(starts, ready, inbox, patience, outputs.targets, mpi)
         outcomes = supervisor.run()
         result = JobResult(
             outcomes,
@@ -135,6 +150,7 @@ def run_job(
             supervisor.timed_out,
             patience.keep_going,
             supervisor.num_not_started,
+            supervisor.ended,
         )
         if is_own_folder:
             if result.is_of_program:

@@ -4,7 +4,9 @@ The protocol is lines of ``key=value`` words (PMI-1, in MPICH's src/pmi): a rank
 what others need to reach it, enters a barrier and gets what they put. MPI libraries cannot prove who they are, so they
 are never given a port: each gets a connected unix socket (PMI_FD).
 
-* On one host the other end is a process that rank 0 starts, which asks the kernel for the user of whoever connects.
+* Under `hocket run` the other end is in the launcher (`hocket.boot.mpi_sockets`).
+* Under other launchers, on one host, it is a process that rank 0 starts, which asks the kernel for the user of whoever
+  connects.
 * Between hosts it is a helper process beside each rank (`hocket.boot.pmi_relay`), which hands the lines on to the
   server of the control connections; a thread of the rank would stand still while that starts MPI.
 """
@@ -12,16 +14,19 @@ are never given a port: each gets a connected unix socket (PMI_FD).
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import socket
 import struct
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hocket.boot.helper import start_pmi_server
 
+ABORT = re.compile(rb"cmd=abort exitcode=(-?[0-9]{1,10})(?=[ \n]|$)")
 _MOST_LINE = 16 << 10
 _MOST_VALUES = 64  # that a rank puts, MPICH puts a few
 _TIMEOUT_S = 20.0
@@ -36,11 +41,33 @@ class PmiServer:
     """The state of one job: what its ranks put, and which of them wait in the barrier."""
 
     size: int
+    # (hosts, ranks on each). Where it is not told, MPICH compares names of hosts, which containers may share.
+    hosts: tuple[int, int] | None = None
     # MPICH names its shared memory after it: a name that an earlier job used would find that job's remains.
     name: str = field(default_factory=lambda: f"hocket_{os.urandom(8).hex()}")
     values: dict[str, str] = field(default_factory=dict)
+    begun: set[int] = field(default_factory=set)
+    """Ranks whose MPI has begun to start."""
+    begun_s: float | None = None
+    """When the first of them did, by `time.monotonic`."""
+    aborted: tuple[int, int] | None = None
+    """The rank that called MPI_Abort first, and its code; its library waits to be killed."""
     _pending: dict[int, bytes] = field(default_factory=dict)
     _in_barrier: set[int] = field(default_factory=set)
+    _in_spawn: set[int] = field(default_factory=set)  # ranks that have sent a part of a command of several lines
+
+    def __post_init__(self) -> None:
+        if self.hosts is not None:
+            self.values["PMI_process_mapping"] = f"(vector,(0,{self.hosts[0]},{self.hosts[1]}))"
+
+    @property
+    def ranks_in_barrier(self) -> list[int]:
+        return sorted(self._in_barrier)
+
+    def begin(self, rank: int) -> None:
+        """Note that a rank's MPI begins to start."""
+        self.begun.add(rank)
+        self.begun_s = self.begun_s or time.monotonic()
 
     def answer(self, rank: int, line: str) -> str:
         """Return what to send for one line of a rank; nothing where the answer comes later."""
@@ -51,6 +78,7 @@ class PmiServer:
             case "initack":
                 return f"cmd=initack rc=0\ncmd=set size={self.size}\ncmd=set rank={rank}\ncmd=set debug=0\n"
             case "init":
+                self.begin(rank)
                 return "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n"
             case "get_maxes":
                 return "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=4096\n"
@@ -72,6 +100,10 @@ class PmiServer:
             case "barrier_in":
                 self._in_barrier.add(rank)
                 return ""
+            case "abort":
+                return ""
+            case "publish_name" | "unpublish_name" | "lookup_name" as known:
+                return f"cmd={known.removesuffix('_name')}_result rc=-1 msg=not_supported\n"
             case "finalize":
                 return "cmd=finalize_ack rc=0\n"
             case other:
@@ -88,6 +120,14 @@ class PmiServer:
             raise PmiError(f"a line has more than {_MOST_LINE} bytes")
         self._pending[rank] = pending
         for line in lines:
+            if rank in self._in_spawn or line.startswith(b"mcmd="):
+                self._in_spawn.add(rank)
+                if line == b"endcmd":
+                    self._in_spawn.discard(rank)
+                    yield rank, b"cmd=spawn_result rc=-1 msg=not_supported\n"
+                continue
+            if self.aborted is None and (abort := ABORT.match(line)):
+                self.aborted = rank, int(abort[1])
             answer = self.answer(rank, line.decode(errors="replace"))
             if answer:
                 yield rank, answer.encode()
@@ -99,6 +139,7 @@ class PmiServer:
     def leave(self, rank: int) -> None:
         """Note that a rank's connection has ended."""
         self._pending.pop(rank, None)
+        self._in_spawn.discard(rank)
         self._in_barrier.discard(rank)
 
 

@@ -1,6 +1,7 @@
-"""A helper beside a rank that hands the lines of its MPI library on to the server of the control connections.
+"""Hands the lines of an MPI library on to the server of the control connections.
 
-It reads from its standard input where that is, and ends when either side has gone.
+Run as a program of its own beside a rank where the launcher is none of ours: it reads from its standard input where the
+server is, and ends when either side has gone.
 """
 
 from __future__ import annotations
@@ -14,45 +15,109 @@ import sys
 
 from hocket.boot.connecting import Place, connect_once
 from hocket.boot.helper import RelayTask
-from hocket.boot.pmi import remove_remains
+from hocket.boot.pmi import ABORT, remove_remains
 from hocket.boot.sealed import ProtocolError, RankEnd, Role
 from hocket.boot.secret import Secret
 from hocket.boot.sockets import Interface
 
 _NAME = re.compile(rb"cmd=my_kvsname kvsname=(hocket_[0-9a-f]{16})\n")
 _PIECE = 1 << 15
+_FINALIZE, _FINALIZED = b"cmd=finalize\n", b"cmd=finalize_ack rc=0\n"
+
+
+class Passage:
+    """The way of one library's lines.
+
+    The library's last word is answered here: what it waited for it has got, and the server may have gone since.
+
+    Args:
+        local: socket of the library.
+        connection, end: to the server.
+    """
+
+    def __init__(self, local: socket.socket, connection: socket.socket, end: RankEnd) -> None:
+        self._local = local
+        self._connection = connection
+        self._end = end
+        self._is_served = True
+        self._has_asked = False  # and got no answer yet
+        self._name = b""
+        self.abort_code: int | None = None
+        """What some rank gave to MPI_Abort."""
+        self.is_of_library = False
+        """Whether that was this library's rank."""
+
+    def run(self) -> None:
+        """Hand on what comes from either side until the library has gone, a rank calls MPI_Abort, or the server is
+        missed.
+
+        Raises:
+            OSError, ProtocolError: a connection has broken.
+        """
+        with selectors.DefaultSelector() as selector:
+            for each in (self._local, self._connection):
+                selector.register(each, selectors.EVENT_READ)
+            while self.abort_code is None:
+                for key, _ in selector.select():
+                    if key.fileobj is self._connection:
+                        if not self._take_from_server():
+                            if self._has_asked:
+                                raise ConnectionError("the server of this job's MPI has gone")
+                            self._is_served = False
+                            selector.unregister(self._connection)
+                    elif not self._take_from_library():
+                        return
+                if self._is_served:
+                    self._connection.sendall(self._end.outgoing)
+                    self._end.outgoing.clear()
+
+    def remove_remains(self) -> None:
+        """Remove what the library left in shared memory, if it was killed while it started."""
+        if self._name:
+            remove_remains(self._name.decode())
+
+    def _take_from_library(self) -> bool:
+        data = self._local.recv(_PIECE)
+        self._look_for_abort(data)
+        self.is_of_library = self.abort_code is not None
+        if data.endswith(_FINALIZE):
+            data = data.removesuffix(_FINALIZE)
+            self._local.sendall(_FINALIZED)
+            if not data:
+                return True
+        if data and self._is_served:
+            self._has_asked = True
+            self._end.send(data)
+            return True
+        return False
+
+    def _take_from_server(self) -> bool:
+        data = self._connection.recv(1 << 16)
+        for message in self._end.take_in(data):
+            found = _NAME.search(message)
+            self._name = found[1] if found else self._name
+            self._look_for_abort(message)
+            if self.abort_code is None:
+                self._has_asked = False
+                self._local.sendall(message)
+        return bool(data)
+
+    def _look_for_abort(self, data: bytes) -> None:
+        found = ABORT.search(data)
+        if found is not None:
+            self.abort_code = int(found[1])
 
 
 def relay(task: RelayTask, local: socket.socket) -> None:
-    """Hand on what comes from either side, until one has gone."""
+    """Connect to the server, and hand on what comes from either side."""
     place = Place(Secret(bytes.fromhex(task.secret), ""), task.job, task.size, task.rank, Role.PMI, task.tls)
     connection, end = connect_once(Interface(task.family, tuple(task.place)), task.port, place)
-    name = b""
-    with connection, selectors.DefaultSelector() as selector:
-        for each in (local, connection):
-            selector.register(each, selectors.EVENT_READ)
-        while True:
-            for key, _ in selector.select():
-                if key.fileobj is local:
-                    data = local.recv(_PIECE)
-                    if not data:
-                        remove_remains(name.decode()) if name else None
-                        return
-                    end.send(data)
-                else:
-                    data = connection.recv(1 << 16)
-                    if not data:
-                        return
-                    for message in end.take_in(data):
-                        found = _NAME.search(message)
-                        name = found[1] if found else name
-                        local.sendall(message)
-                _flush(connection, end)
-
-
-def _flush(connection: socket.socket, end: RankEnd) -> None:
-    connection.sendall(end.outgoing)
-    end.outgoing.clear()
+    with connection:
+        passage = Passage(local, connection, end)
+        try:
+            passage.run()
+        finally:
+            passage.remove_remains()
 
 
 def main() -> None:

@@ -79,8 +79,8 @@ class Target:
         """Return whether what this output writes now continues its line."""
         return self._open_line_of is output
 
-    def write_of(self, output: RankOutput, text: bytes) -> None:
-        """Write for an output; where another one has an open line, below it."""
+    def write_of(self, output: RankOutput | None, text: bytes) -> None:
+        """Write for an output, or for the launcher (None); where another one has an open line, below it."""
         if self._open_line_of not in (None, output):
             self.write(b"\n")
         self.write(text)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hocket.boot.mpi_variables import without_mpi_variables
 from hocket.boot.nodes import Nodes
 from hocket.boot.readiness import READY_FD
 from hocket.errors import LaunchError
@@ -29,11 +30,13 @@ class Descriptors:
     Args:
         stdout, stderr: None: those of the launcher.
         ready: where it reports that its interpreter is up (`hocket.boot.readiness`); None: nowhere.
+        mpi: by which its MPI library speaks to the launcher (`hocket.boot.mpi_sockets`); None: not at all.
     """
 
     stdout: int | None = None
     stderr: int | None = None
     ready: int | None = None
+    mpi: int | None = None
 
 
 class RankProcess:
@@ -67,7 +70,7 @@ class RankProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=descriptors.stdout,
                 stderr=descriptors.stderr,
-                pass_fds=() if ready is None else (ready,),
+                pass_fds=[fd for fd in (ready, descriptors.mpi) if fd is not None],
                 process_group=0,
                 preexec_fn=_DieWithLauncher(),
             )
@@ -136,7 +139,7 @@ def job_environment(
     """
     base = os.environ if env is None else env
     # A job inside of a torchrun rank: torch would take the outer agent's store for this job's.
-    variables = {name: value for name, value in base.items() if not name.startswith("TORCHELASTIC_")}
+    variables = without_mpi_variables({name: base[name] for name in base if not name.startswith("TORCHELASTIC_")})
     job = secrets.token_hex(16)
     variables |= {
         "WORLD_SIZE": str(num_ranks * nodes.num_nodes),

@@ -24,6 +24,8 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
+from hocket.boot.mpi_variables import keep_from_children
+from hocket.boot.open_mpi import watch_import
 from hocket.boot.readiness import say_ready
 from hocket.boot.report import make_report, write_report
 
@@ -42,6 +44,8 @@ def main(arguments: list[str]) -> None:
     pid = os.getpid()
     try:
         say_ready()  # from here on the launcher lets it hear Ctrl-C
+        keep_from_children()
+        watch_import()
         _run(arguments)
     except SystemExit:
         raise

@@ -22,7 +22,7 @@ def summarise(result: JobResult) -> str:
         for all other ranks that ended alike, and where the records lie if there are any.
     """
     failures = result.failures
-    if not failures and not result.timed_out and not result.num_not_started:
+    if not failures and not result.timed_out and result.ended is None and not result.num_not_started:
         return ""
     lines = []
     if result.interrupted_by is not None:
@@ -30,7 +30,9 @@ def summarise(result: JobResult) -> str:
     if result.num_not_started:
         num_ranks = len(result.outcomes) + result.num_not_started
         lines.append(f"hocket run: {len(result.outcomes)} of {num_ranks} ranks had been started")
-    if result.timed_out:
+    if result.ended is not None:
+        lines.append(f"hocket run: {result.ended.reason}; ended")
+    elif result.timed_out:
         lines.append(f"hocket run: not done after {result.duration_s:.0f} s, ended")
     cause = result.first_cause
     if cause is not None:
@@ -53,13 +55,13 @@ def _grouped(ends: Mapping[int, str]) -> list[str]:
     ranks: dict[str, list[int]] = {}
     for rank, end in ends.items():
         ranks.setdefault(end, []).append(rank)
-    lines = [f"{_names(each)}{end if len(each) == 1 else _of_several(end)}" for end, each in ranks.items()]
+    lines = [f"{name_ranks(each)}{end if len(each) == 1 else _of_several(end)}" for end, each in ranks.items()]
     more = lines[MOST_LINES:]
     return lines[:MOST_LINES] + ([f"{len(more)} more ways in which other ranks ended are left out"] if more else [])
 
 
-def _names(ranks: Sequence[int]) -> str:
-    """Such as "ranks 0, 3-5"; `ranks` ascend."""
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Return text such as "ranks 0, 3-5"; `ranks` ascend."""
     spans: list[list[int]] = []
     for rank in ranks:
         if spans and rank == spans[-1][1] + 1:

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hocket.boot.job_result import RankOutcome
+from hocket.boot.job_result import JobEnd, RankOutcome
+from hocket.boot.mpi_sockets import MpiSockets
 from hocket.boot.output_pump import OutputPump
 from hocket.boot.rank_output import RankOutput, Target
 from hocket.boot.rank_process import RankProcess
@@ -38,12 +39,16 @@ class Patience:
         timeout_s: for the whole job; None for no limit. SIGTERM follows at once, SIGKILL after the time between the
             two others.
         keep_going: the others may go on for ever.
+        mpi_start_s: that some ranks may wait in MPI_Init for the others.
+        mpi_named_after_s: after which those are named.
     """
 
     term_after_s: float = 3.0
     kill_after_s: float = 6.0
     timeout_s: float | None = None
     keep_going: bool = False
+    mpi_start_s: float = 600.0
+    mpi_named_after_s: float = 10.0
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,7 @@ class Supervisor:
         inbox: signals to the launcher.
         patience: limits of time.
         targets: where outputs of ranks go.
+        mpi: by which ranks start MPI.
     """
 
     def __init__(
@@ -81,9 +87,11 @@ class Supervisor:
         inbox: SignalInbox,
         patience: Patience,
         targets: Sequence[Target] = (),
+        mpi: MpiSockets | None = None,
     ) -> None:
         self.interrupted_by: int | None = None
         self.timed_out = False
+        self.ended: JobEnd | None = None
         self._interrupted_at = 0.0
         self._num_signals = 0
         self._patience = patience
@@ -104,6 +112,10 @@ class Supervisor:
         self._pump = OutputPump(targets, self._watcher)
         self._watcher.watch(inbox.socket.fileno(), self._on_signals)
         self._watcher.watch(ready, self._on_ready)
+        self._targets = targets
+        self._mpi = mpi
+        if mpi is not None:
+            mpi.watch(self._watcher)
 
     @property
     def num_not_started(self) -> int:
@@ -122,6 +134,7 @@ class Supervisor:
                     self._start(self._to_start.popleft())
                 # One at a time, and a look for signals after each.
                 self._watcher.wait(0 if starts_now else self._next_wait_s())
+                self._look_at_mpi()
                 self._send_what_is_due()
                 self._forget_slow_starts()
                 self._pump.update()
@@ -174,6 +187,8 @@ class Supervisor:
         self._watcher.unwatch(rank.pidfd)
         self._ended.append(self._running.pop(rank.rank))
         self._starting.pop(rank.rank, None)
+        if self._mpi is not None:
+            self._mpi.note_end(rank.rank)
         terminated_s = self._terminated_s.get(rank.rank)
         self._outcomes[rank.rank] = RankOutcome(rank.rank, return_code, rank.started_s, time.time(), terminated_s)
         if return_code != 0 and not self._due and not self._patience.keep_going:
@@ -207,13 +222,40 @@ class Supervisor:
     def _send_what_is_due(self) -> None:
         now = time.monotonic()
         if self._timeout_at is not None and now >= self._timeout_at:
-            self._timeout_at, self.timed_out, self._is_ending = None, True, True
-            between_s = max(0.0, self._patience.kill_after_s - self._patience.term_after_s)
-            self._due += [(now, signal.SIGTERM), (now + between_s, signal.SIGKILL)]
+            self._timeout_at, self.timed_out = None, True
+            self._end_all()
         for entry in sorted(self._due):
             if entry[0] <= now:
                 self._due.remove(entry)
                 self._terminate(entry[1])
+
+    def _look_at_mpi(self) -> None:
+        if self._mpi is None or self._due or not self._running:
+            return
+        end = self._mpi.look_at_clock(self._say)
+        if end is None:
+            return
+        if self.interrupted_by is None:
+            self.ended = end
+        if end.rank in self._running:
+            self._terminated_s.setdefault(end.rank, time.time())
+            self._running[end.rank].signal_group(signal.SIGKILL)
+        self._end_all()
+
+    def _say(self, line: str) -> None:
+        """Tell whoever reads the ranks' errors something, below a line that is not complete."""
+        text = f"hocket run: {line}\n".encode()
+        if self._targets:
+            self._targets[-1].write_of(None, text)
+        else:
+            os.write(2, text)
+
+    def _end_all(self) -> None:
+        """End the ranks, SIGKILL comes after SIGTERM as after a failure."""
+        self._is_ending = True
+        now = time.monotonic()
+        between_s = max(0.0, self._patience.kill_after_s - self._patience.term_after_s)
+        self._due += [(now, signal.SIGTERM), (now + between_s, signal.SIGKILL)]
 
     def _terminate(self, number: int) -> None:
         for rank in self._running.values():
@@ -229,4 +271,6 @@ class Supervisor:
         waits_s = [max(0.0, min(times) - time.monotonic())] if times else []
         if (update_s := self._pump.next_update_s()) is not None:
             waits_s.append(update_s)
+        if self._mpi is not None and not self._due and (look_s := self._mpi.next_look_s()) is not None:
+            waits_s.append(look_s)
         return min(waits_s, default=None)

@@ -1,0 +1,146 @@
+"""How MPI starts under the launchers of several hosts: that of host 0 serves PMI-1, the others hand on what is said.
+
+Nothing is opened before a rank's MPI library speaks. Launchers find each other as ranks do (`hocket.boot.joining`), and
+prove to each other that they have the user's secret; each rank's lines have a connection of their own, which a thread
+serves, since finding and proving may take a while.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from hocket.boot.connecting import Place
+from hocket.boot.job_result import EXIT_CANNOT_START, EXIT_TIMED_OUT, JobEnd
+from hocket.boot.nodes import Nodes
+from hocket.boot.pmi import PmiServer
+from hocket.boot.pmi_relay import Passage
+from hocket.boot.sealed import ProtocolError, Role
+from hocket.boot.summary import name_ranks
+from hocket.errors import CommTimeout, HocketError
+
+if TYPE_CHECKING:
+    from hocket.boot.control import Messages
+    from hocket.boot.control_server import ControlServer
+
+LOOK_S = 0.5  # threads leave what they have to say until somebody looks
+
+
+class MpiRelay:
+    """What a launcher has of the job's MPI.
+
+    Args:
+        nodes: the job's hosts.
+        size: ranks of the job.
+        timeout_s: seconds in which the launchers have to find each other.
+        named_after_s: seconds of that after which is said who waits.
+    """
+
+    def __init__(self, nodes: Nodes, size: int, timeout_s: float, named_after_s: float) -> None:
+        self._nodes = nodes
+        self._size = size
+        self._timeout_s = timeout_s
+        self._named_after_s = named_after_s
+        self._lock = threading.Lock()  # of the start of the server
+        self._server: ControlServer | None = None
+        self._port = 0
+        self._asker: int | None = None
+        self._job = f"MPI of {nodes.master_addr}:{nodes.master_port}"
+        self._begun_s: float | None = None
+        self._has_told = False
+        self._searching: list[int] = []
+        self._locals: list[socket.socket] = []
+        self._passages: list[Passage] = []
+        self._ends: list[JobEnd] = []
+
+    @property
+    def server(self) -> PmiServer | None:
+        """What is known here of all ranks' MPI: on host 0 alone."""
+        return None if self._server is None else self._server.pmi
+
+    @property
+    def is_used(self) -> bool:
+        return self._begun_s is not None
+
+    def carry(self, rank: int, local: socket.socket) -> None:
+        """Hand on what a rank's MPI library says, which has begun to speak; from now on the socket is this one's."""
+        self._begun_s = self._begun_s or time.monotonic()
+        self._searching.append(rank)
+        self._locals.append(local)
+        local.setblocking(True)
+        threading.Thread(target=self._carry, args=(rank, local), name=f"hocket MPI {rank}", daemon=True).start()
+
+    def look(self, say: Callable[[str], None]) -> JobEnd | None:
+        """Return why the job has to end, if it has to; `say` is called with a line about a search that takes long."""
+        if self._ends:
+            return self._ends[0]
+        is_late = self._begun_s is not None and time.monotonic() >= self._begun_s + self._named_after_s
+        if is_late and self._searching and not self._has_told:
+            self._has_told = True
+            waiting = name_ranks(sorted(self._searching))
+            say(
+                f"{waiting} waited {self._named_after_s:.0f} s in MPI_Init for the launcher of host 0 at "
+                f"{self._nodes.master_addr}: no rank has started MPI there, or it cannot be reached"
+            )
+        return None
+
+    def close(self) -> None:
+        """End the server once no rank is left, and remove what killed ranks left of MPI's memory."""
+        if self._asker is not None:
+            os.close(self._asker)
+        for local in self._locals:
+            local.close()
+        for passage in self._passages:
+            passage.remove_remains()
+
+    def _carry(self, rank: int, local: socket.socket) -> None:
+        # Here, since few jobs need it, and all wait for the launcher to start.
+
+        try:
+            found = self._find_server(rank)
+        except HocketError as error:  # the library waits on, until `look` has told why the job ends
+            code = EXIT_TIMED_OUT if isinstance(error, CommTimeout) else EXIT_CANNOT_START
+            self._ends.append(JobEnd(f"MPI could not start across hosts: {error}", code))
+            return
+        with found.socket:
+            passage = Passage(local, found.socket, found.end)
+            self._passages.append(passage)
+            try:
+                passage.run()
+            except (OSError, ProtocolError) as error:
+                self._ends.append(
+                    JobEnd(f"MPI's connection to the launcher of host 0 broke: {error}", EXIT_CANNOT_START)
+                )
+                return
+        local.close()
+        if passage.abort_code is not None:
+            self._ends.append(JobEnd.of_abort(rank if passage.is_of_library else None, passage.abort_code))
+
+    def _find_server(self, rank: int) -> Messages:
+        # Here, since few jobs need it, and all wait for the launcher to start.
+        from hocket.boot.joining import find_server, mpi_server_place
+        from hocket.boot.secret import find_secret
+
+        address, ports = mpi_server_place(self._nodes)
+        if self._nodes.node_rank == 0:
+            ports = [self._port_of_server()]
+        certificate = os.environ.get("HOCKET_TLS_CERT") or None
+        place = Place(find_secret(), self._job, self._size, rank, Role.PMI, certificate)
+        found = find_server(address, ports, place, time.monotonic() + self._timeout_s)
+        self._searching.remove(rank)
+        return found
+
+    def _port_of_server(self) -> int:
+        """Start the server where it is not there yet; return its port."""
+        from hocket.boot.joining import make_mpi_server
+
+        with self._lock:
+            if self._server is None:
+                asked, self._asker = os.pipe()
+                self._server, self._port = make_mpi_server(self._nodes, self._size, self._job, self._timeout_s, asked)
+                threading.Thread(target=self._server.serve, name="hocket MPI server", daemon=True).start()
+            return self._port

@@ -1,0 +1,107 @@
+"""The variables by which an MPI library finds the launcher, and that programs which a rank starts must not see.
+
+A program that finds PMI_FD without holding the descriptor behind it ends in MPI_Init; without the variables it is a
+world of one rank. Every rank of a launcher imports this file before the program, so it uses the standard library alone.
+"""
+
+from __future__ import annotations
+
+import _posixsubprocess
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+OWN_FD = "HOCKET_PMI_FD"
+"""The descriptor once more, by which this launcher's variables are told from those of MPI's own."""
+
+_FOREIGN = ("PMI_FD", "PMI_RANK", "PMI_SIZE", "PMI_PORT", "PMI_ID")
+_names = {"PMI_FD", "PMI_RANK", "PMI_SIZE", OWN_FD}  # that are hidden
+
+
+def mpi_variables(fd: int, rank: int, size: int) -> dict[str, str]:
+    """Make the variables of one rank, which holds `fd`."""
+    return {
+        "PMI_FD": str(fd),
+        "PMI_RANK": str(rank),
+        "PMI_SIZE": str(size),
+        OWN_FD: str(fd),
+        "MPIR_CVAR_PMI_VERSION": "1",
+    }
+
+
+def without_mpi_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return variables without those of a launcher around this one, whose descriptor no rank of this one gets."""
+    return {name: value for name, value in environ.items() if name not in (*_FOREIGN, OWN_FD)}
+
+
+def launchers_fd(environ: Mapping[str, str] | None = None) -> int | None:
+    """Return the descriptor by which the launcher `hocket run` starts this rank's MPI; None under any other."""
+    environ = os.environ if environ is None else environ
+    own = environ.get(OWN_FD, "")
+    return int(own) if own.isdigit() and environ.get("PMI_FD") == own else None
+
+
+def hide_from_children(names: Iterable[str]) -> None:
+    """Keep further variables from programs that this process starts."""
+    _names.update(names)
+
+
+def keep_from_children() -> None:
+    """See to it that programs which this process starts do not find the variables unless they hold the descriptor.
+
+    `subprocess` and `multiprocessing` start programs by one function of C, which closes all descriptors but those that
+    it is told. Children that are forked are no ranks either, and give the descriptor back.
+    """
+    fd = launchers_fd()
+    if fd is None:
+        return
+    inode = os.fstat(fd).st_ino
+    start = _posixsubprocess.fork_exec
+
+    def fork_exec(
+        arguments: Any, executables: Any, close_fds: bool, fds_to_keep: Any, cwd: Any, env: Any, *rest: Any
+    ) -> int:
+        if not close_fds or fd in fds_to_keep:
+            return start(arguments, executables, close_fds, fds_to_keep, cwd, env, *rest)
+        if env is not None:
+            env = _without_own(env, fd)
+        with _hidden() if env is None else contextlib.nullcontext():
+            return start(arguments, executables, close_fds, fds_to_keep, cwd, env, *rest)
+
+    _posixsubprocess.fork_exec = fork_exec
+    if "subprocess" in sys.modules:
+        sys.modules["subprocess"]._fork_exec = fork_exec  # type: ignore[attr-defined]
+    os.register_at_fork(after_in_child=lambda: _forget(fd, inode))
+
+
+def _without_own(variables: list[bytes], fd: int) -> list[bytes]:
+    """Leave out what is this rank's; a launcher within it makes variables of its own."""
+    if not any(each == b"PMI_FD=%d" % fd for each in variables):
+        return variables
+    names = {name.encode() for name in _names}
+    return [each for each in variables if each.partition(b"=")[0] not in names]
+
+
+@contextlib.contextmanager
+def _hidden() -> Iterator[None]:
+    """Take the variables from the environment that C shows, not from `os.environ`."""
+    values = {name: os.environ[name] for name in _names if name in os.environ}
+    for name in values:
+        os.unsetenv(name)
+    try:
+        yield
+    finally:
+        for name, value in values.items():
+            os.putenv(name, value)
+
+
+def _forget(fd: int, inode: int) -> None:
+    if launchers_fd() != fd:
+        return
+    with contextlib.suppress(OSError):
+        if os.fstat(fd).st_ino == inode:  # else MPI has closed it, and the number is another file's
+            os.close(fd)
+    for name in _names:
+        os.environ.pop(name, None)

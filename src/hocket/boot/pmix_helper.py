@@ -1,0 +1,91 @@
+"""The launcher's side of a PMIx server for Open MPI (`hocket.boot.pmix_server`)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from hocket.boot.helper import helper_command
+from hocket.boot.open_mpi import LIBRARY
+from hocket.boot.watcher import Watcher
+
+_END_S = 3.0
+_MOST_ANSWER = 64 << 20  # a few hundred bytes a rank
+
+
+class PmixHelper:
+    """Starts a server, and tells ranks of it when it is there.
+
+    Args:
+        size: ranks of the job, all on this host.
+        watcher: waits for the server.
+        send: called with a rank and the line that is its answer.
+    """
+
+    def __init__(self, size: int, watcher: Watcher, send: Callable[[int, bytes], None]) -> None:
+        self._send = send
+        self._watcher = watcher
+        self._came = b""
+        self._answer: dict[str, object] | None = None
+        self._asking: list[int] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        library = Path(sys.prefix) / LIBRARY
+        if not library.exists():
+            self._answer = {"error": f"there is no {library}, which Open MPI's wheel has"}
+            return
+        try:
+            self._process = subprocess.Popen(
+                helper_command("hocket.boot.pmix_server"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            assert self._process.stdin is not None and self._process.stdout is not None
+            self._process.stdin.write(json.dumps({"library": str(library), "size": size}).encode() + b"\n")
+            self._process.stdin.flush()
+            watcher.watch(self._process.stdout.fileno(), self._take_in)
+        except OSError as error:
+            self._answer = {"error": f"no helper process could be started: {error}"}
+
+    def tell(self, rank: int) -> None:
+        """Tell a rank of the server, as soon as it is there, or why there is none."""
+        if self._answer is None:
+            self._asking.append(rank)
+            return
+        variables = self._answer.get("variables")
+        own = self._answer if variables is None else {"variables": variables[rank]}  # type: ignore[index]
+        self._send(rank, json.dumps(own).encode() + b"\n")
+
+    def close(self) -> None:
+        """End the server."""
+        if self._process is None:
+            return
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _take_in(self) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        part = os.read(self._process.stdout.fileno(), 1 << 16)
+        self._came += part
+        if part and not self._came.endswith(b"\n") and len(self._came) <= _MOST_ANSWER:
+            return
+        self._watcher.unwatch(self._process.stdout.fileno())
+        try:
+            self._answer = json.loads(self._came)
+        except ValueError:
+            self._answer = {"error": "its PMIx server has ended"}
+        for rank in self._asking:
+            self.tell(rank)

@@ -1,0 +1,143 @@
+"""A PMIx server: what Open MPI needs of a process manager, so that the ranks of one host start as one job.
+
+Run as a program of its own, once a rank asks for it: it is Open MPI's own library (OpenPMIx, PMIx_server_* of the PMIx
+standard), with threads and a listener at the loopback that asks the kernel for the user of whoever connects. Ranks of
+one host need nothing of the host but to be told of: the library does their fences by itself.
+
+It reads its task in one line of its standard input, answers with one line, and ends when the input does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+_SUCCEEDED = (0, -157)  # PMIX_SUCCESS, PMIX_OPERATION_SUCCEEDED: it was done at once
+_STRING, _UINT16, _UINT32, _DATA_ARRAY, _RANK = 3, 13, 14, 39, 40  # pmix_data_type_t
+_CTYPES: dict[int, Any] = {_UINT16: ctypes.c_uint16, _UINT32: ctypes.c_uint32, _RANK: ctypes.c_uint32}
+_MEMORY = "/dev/shm"
+_MOST_CALLBACKS = 64  # of pmix_server_module_t; all are missing
+
+
+class _DataArray(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_uint16), ("size", ctypes.c_size_t), ("array", ctypes.c_void_p))
+
+
+class _Process(ctypes.Structure):
+    _fields_ = (("namespace", ctypes.c_char * 256), ("rank", ctypes.c_uint32))
+
+
+_Attribute = tuple[str, Any, int]
+
+
+class PmixServer:
+    """Serves the ranks of one host.
+
+    Args:
+        library: path of libpmix.
+        size: ranks.
+        folder: for its files.
+
+    Raises:
+        OSError: it cannot be loaded, or refuses something.
+    """
+
+    def __init__(self, library: str, size: int, folder: str) -> None:
+        self._library = ctypes.CDLL(library)
+        self._library.PMIx_Info_list_start.restype = ctypes.c_void_p
+        self._namespace = f"hocket-{os.urandom(8).hex()}".encode()
+        told = self._attributes([("pmix.srvr.tmpdir", folder, _STRING), ("pmix.sys.tmpdir", folder, _STRING)])
+        self._call("PMIx_server_init", ctypes.byref((ctypes.c_void_p * _MOST_CALLBACKS)()), *_parts(told))
+        self._tell_of_job(size, folder)
+        self.variables = [self._add(rank) for rank in range(size)]
+        """By rank, what tells its MPI library of this server."""
+
+    def finalize(self) -> None:
+        self._library.PMIx_server_finalize()
+
+    def _tell_of_job(self, size: int, folder: str) -> None:
+        ranks = ",".join(map(str, range(size)))
+        nodes, places = ctypes.c_char_p(), ctypes.c_char_p()
+        self._call("PMIx_generate_regex", os.uname().nodename.encode(), ctypes.byref(nodes))
+        self._call("PMIx_generate_ppn", ranks.encode(), ctypes.byref(places))
+        counts = ("univ.size", "job.size", "local.size", "node.size", "max.size")
+        of_job: list[_Attribute] = [(f"pmix.{name}", size, _UINT32) for name in counts]
+        of_job += [("pmix.num.nodes", 1, _UINT32), ("pmix.job.napps", 1, _UINT32), ("pmix.lpeers", ranks, _STRING)]
+        of_job += [("pmix.jobid", self._namespace, _STRING)]
+        of_job += [("pmix.tmpdir", folder, _STRING), ("pmix.nsdir", f"{folder}/job", _STRING)]
+        of_job += [("pmix.nmap", nodes.value, _STRING), ("pmix.pmap", places.value, _STRING)]
+        for rank in range(size):
+            os.makedirs(f"{folder}/job/{rank}")
+            of_rank = [("pmix.rank", rank, _RANK), ("pmix.appnum", 0, _UINT32), ("pmix.nodeid", 0, _UINT32)]
+            of_rank += [("pmix.pdir", f"{folder}/job/{rank}", _STRING)]
+            of_rank += [("pmix.lrank", rank, _UINT16), ("pmix.nrank", rank, _UINT16)]
+            of_job.append(("pmix.pdata", self._attributes(of_rank), _DATA_ARRAY))
+        told = self._attributes(of_job)
+        self._call("PMIx_server_register_nspace", self._namespace, ctypes.c_int(size), *_parts(told), None, None)
+
+    def _add(self, rank: int) -> dict[str, str]:
+        process = ctypes.byref(_Process(self._namespace, rank))
+        own = ctypes.c_uint32(os.getuid()), ctypes.c_uint32(os.getgid())
+        self._call("PMIx_server_register_client", process, *own, None, None, None)
+        strings = ctypes.POINTER(ctypes.c_char_p)()
+        self._call("PMIx_server_setup_fork", process, ctypes.byref(strings))
+        variables = {}
+        index = 0
+        while (string := strings[index]) is not None:
+            name, _, value = string.decode().partition("=")
+            variables[name] = value
+            index += 1
+        return variables
+
+    def _attributes(self, attributes: Sequence[_Attribute]) -> _DataArray:
+        """Make an array of pmix_info_t."""
+        chain = ctypes.c_void_p(self._library.PMIx_Info_list_start())
+        for key, value, kind in attributes:
+            if kind == _STRING:
+                pointer: Any = ctypes.c_char_p(value.encode() if isinstance(value, str) else value)
+            elif kind == _DATA_ARRAY:
+                pointer = ctypes.byref(value)
+            else:
+                pointer = ctypes.byref(_CTYPES[kind](value))
+            self._call("PMIx_Info_list_add", chain, key.encode(), pointer, ctypes.c_uint16(kind))
+        array = _DataArray()
+        self._call("PMIx_Info_list_convert", chain, ctypes.byref(array))
+        return array
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status not in _SUCCEEDED:
+            raise OSError(f"{name} returned {status}")
+
+
+def _parts(array: _DataArray) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:
+    return ctypes.c_void_p(array.array), ctypes.c_size_t(array.size)
+
+
+def main() -> None:
+    task = json.loads(sys.stdin.readline())
+    # In memory, since Open MPI's own shared memory is to be here, too: ranks that are killed leave it behind.
+    folder = tempfile.mkdtemp(prefix="hocket-pmix-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
+    os.environ["TMPDIR"] = folder  # for what the library keeps elsewhere
+    try:
+        try:
+            server = PmixServer(task["library"], task["size"], folder)
+        except (OSError, AttributeError) as error:
+            print(json.dumps({"error": str(error)}), flush=True)
+            return
+        segments = {"OMPI_MCA_btl_sm_backing_directory": folder}
+        print(json.dumps({"variables": [each | segments for each in server.variables]}), flush=True)
+        sys.stdin.read()  # until the launcher ends
+        server.finalize()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

