@@ -77,6 +77,13 @@ def is_under_open_mpi() -> bool:
     return "OMPI_COMM_WORLD_RANK" in os.environ
 
 
+def default_family() -> str:
+    """Return which MPI is meant where none is named: the launcher's, else MPICH, else Open MPI if it is installed alone."""
+    if is_under_open_mpi():
+        return "openmpi"
+    return "openmpi" if find_library("mpich") is None and find_obstacle("openmpi") is None else "mpich"
+
+
 def find_library(family: str) -> str | None:
     """Return the path of an MPI library that came as a wheel, or of the system's; None if there is none."""
     name = _LIBRARIES[family]

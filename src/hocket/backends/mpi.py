@@ -63,7 +63,7 @@ class MpiBackend(Backend):
     @classmethod
     def family(cls) -> str:
         """Which MPI it is: "mpich" or "openmpi"."""
-        return "openmpi" if _mpi.is_under_open_mpi() else "mpich"
+        return _mpi.default_family()
 
     @classmethod
     def find_obstacle(cls) -> str | None:
