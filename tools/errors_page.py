@@ -1,4 +1,4 @@
-"""Write docs/errors.md from the mistakes of tests/mistakes: python tools/errors_page.py. A test holds the page against them."""
+"""Write docs/errors.md from the mistakes of tests/mistakes: python tools/errors_page.py. A test compares."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.mistakes import page  # noqa: E402
-from tests.mistakes.commands import COMMANDS  # noqa: E402
-from tests.mistakes.outcomes import of_command, of_statements  # noqa: E402
-from tests.mistakes.statements import ALONE, BETWEEN  # noqa: E402
+from tests.mistakes import page
+from tests.mistakes.commands import COMMANDS
+from tests.mistakes.outcomes import of_command, of_statements
+from tests.mistakes.statements import ALONE, BETWEEN
 
 
 def main() -> None:

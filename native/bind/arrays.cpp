@@ -102,6 +102,13 @@ void Array::release() {
   nbytes_ = 0;
 }
 
+// What makes an array of it, or takes it as it is.
+static const char* hint_for(PyObject* object) {
+  if (PyNumber_Check(object)) return "; a number goes by the operations on objects, such as all_reduce_object";
+  if (PyList_Check(object) || PyTuple_Check(object)) return "; numpy.asarray(x) makes an array of it";
+  return "";
+}
+
 void Array::acquire(PyObject* object, const ArrayRules& rules) {
   if (acquire_numpy(object, rules)) [[likely]]
     return;
@@ -116,7 +123,7 @@ void Array::acquire(PyObject* object, const ArrayRules& rules) {
   } else {
     invalid_type(rules, std::string("expected a NumPy array, a torch tensor or an object with the buffer protocol, "
                                     "DLPack or the CUDA array interface, not ") +
-                            Py_TYPE(object)->tp_name);
+                            Py_TYPE(object)->tp_name + hint_for(object));
   }
 }
 
@@ -135,7 +142,11 @@ void Array::acquire_buffer(PyObject* object, const ArrayRules& rules) {
     if (*buffer_.format == '>' && dtype_of_format(buffer_.format + 1, &swapped))
       unsupported_dtype(rules, std::string("big-endian ") + name(swapped) + ", which astype('" + name(swapped) +
                                    "') makes one of this machine,");
-    unsupported_dtype(rules, std::string("with buffer format '") + buffer_.format + "'");
+    const std::string format(buffer_.format);
+    if (PyObject_HasAttrString(object, "dtype") && format.find_first_of("wsO") != std::string::npos)
+      unsupported_dtype(rules, nb::cast<std::string>(nb::str(nb::object(nb::handle(object).attr("dtype")))) +
+                                   ", which the operations on objects take, such as all_gather_object,");
+    unsupported_dtype(rules, "with buffer format '" + format + "'");
   }
   if (buffer_.readonly && rules.access == Access::write) {
     if (PyObject_HasAttrString(object, "dtype") && !PyObject_HasAttrString(object, "__setitem__"))  // NumPy's scalars

@@ -26,10 +26,20 @@ void check_on_root_only(const Operation& op, const char* argument, PyObject* obj
                     (is_root ? ", with a block for every rank" : "; pass None on the other ranks"));
 }
 
-[[noreturn]] void fail_sizes(const Operation& op, const Arrays& arrays, const std::string& rule) {
-  throw Failure(ErrorCode::invalid_argument, std::string(name(op.kind)) + ": out has " +
-                                                 std::to_string(arrays.out.nbytes()) + " bytes and x has " +
-                                                 std::to_string(arrays.in.nbytes()) + ", but " + rule);
+std::string items_of(const Array& array, const Operation& op) {
+  std::string found = std::to_string(array.nbytes() / itemsize(op.dtype)) + " items";
+  if (const std::string shape = text(array.shape()); !shape.empty()) found.append(" ").append(shape);
+  return found;
+}
+
+[[noreturn]] void fail_sizes(const Operation& op, const Arrays& arrays, const std::string& rule, size_t expected,
+                             bool is_swapped) {
+  std::string message(name(op.kind));
+  message.append(": out has ").append(items_of(arrays.out, op)).append(" and x has ").append(items_of(arrays.in, op));
+  message.append(", but ").append(rule).append(": ").append(std::to_string(expected / itemsize(op.dtype)));
+  message.append(" items");
+  if (is_swapped) message.append("; out comes first: ").append(name(op.kind)).append("(out, x)");
+  throw Failure(ErrorCode::invalid_argument, message);
 }
 
 // All blocks have the size of the array without blocks, or a rank's share of both.
@@ -37,7 +47,8 @@ void set_equal_blocks(Operation& op, const BlockArguments& given, const Arrays& 
   if (!given.has_x || !given.has_out) return;  // the one array is the block
   const auto n = static_cast<size_t>(size);
   if (op.kind == OpKind::all_to_all) {
-    if (arrays.out.nbytes() != arrays.in.nbytes()) fail_sizes(op, arrays, "both must have the same size");
+    if (arrays.out.nbytes() != arrays.in.nbytes())
+      fail_sizes(op, arrays, "out must have the size of x", arrays.in.nbytes(), false);
     if (arrays.in.nbytes() % (n * itemsize(op.dtype)) != 0)
       throw Failure(ErrorCode::invalid_argument,
                     "all_to_all: x has " + std::to_string(arrays.in.nbytes() / itemsize(op.dtype)) +
@@ -45,10 +56,14 @@ void set_equal_blocks(Operation& op, const BlockArguments& given, const Arrays& 
     op.nbytes = arrays.in.nbytes() / n;
   } else if (has_output_blocks(op.kind)) {
     op.nbytes = arrays.in.nbytes();
-    if (arrays.out.nbytes() != n * op.nbytes) fail_sizes(op, arrays, "out must hold the x of every rank");
+    if (arrays.out.nbytes() != n * op.nbytes)
+      fail_sizes(op, arrays, "out must hold the x of every rank", n * op.nbytes,
+                 n * arrays.out.nbytes() == arrays.in.nbytes());
   } else {
     op.nbytes = arrays.out.nbytes();
-    if (arrays.in.nbytes() != n * op.nbytes) fail_sizes(op, arrays, "x must hold one block like out for every rank");
+    if (arrays.in.nbytes() != n * op.nbytes)
+      fail_sizes(op, arrays, "x must hold one block like out for every rank", n * op.nbytes,
+                 n * arrays.in.nbytes() == arrays.out.nbytes());
   }
 }
 

@@ -59,12 +59,14 @@ int read_rank(PyObject* object, const char* argument, int size) {
   return static_cast<int>(value);
 }
 
+static std::string repr_of(PyObject* object) { return nb::cast<std::string>(nb::repr(nb::handle(object))); }
+
 int read_tag(PyObject* object) {
   if (!object) return 0;
   const long value = PyLong_AsLong(object);
   if ((value == -1 && PyErr_Occurred()) || value < 0 || value > INT32_MAX) {
     PyErr_Clear();
-    throw Failure(ErrorCode::invalid_argument, "tag must be an int from 0 to 2147483647");
+    throw Failure(ErrorCode::invalid_argument, "tag must be an int from 0 to 2147483647, not " + repr_of(object));
   }
   return static_cast<int>(value);
 }
@@ -74,7 +76,8 @@ double read_timeout(PyObject* object, const PyCommunicator& communicator) {
   const double value = PyFloat_AsDouble(object);
   if (PyErr_Occurred() || !(value > 0)) {
     PyErr_Clear();
-    throw Failure(ErrorCode::invalid_argument, "timeout must be a number of seconds above zero");
+    throw Failure(ErrorCode::invalid_argument,
+                  "timeout must be a number of seconds above zero, not " + repr_of(object));
   }
   return value;
 }

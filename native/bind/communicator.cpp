@@ -135,14 +135,17 @@ Wish PyCommunicator::wish_of(PyObject* object, bool keeps_program) const {
       return {.backend = static_cast<uint8_t>(backend), .keeps_program = keeps_program};
   }
   const std::string wanted = nb::cast<std::string>(nb::repr(nb::handle(object)));
-  nb::list known;
-  for (size_t backend = 0; backend < names_.size(); ++backend)
-    if (core_->allows(backend)) known.append(names_[backend]);
-  const nb::object meant = nb::module_::import_("hocket.suggestions").attr("did_you_mean")(nb::handle(object), known);
-  std::string text =
-      "backend " + wanted + " is not available; this communicator has " + names + nb::cast<std::string>(meant);
+  std::string text = "backend " + wanted + " is not available; this communicator has " + names;
   for (const auto& [name, reason] : left_out_)
-    if (wanted == "'" + name + "'") text += "; " + name + " was left out: " + reason;
+    if (wanted == "'" + name + "'" && reason != "not among the backends asked for")
+      throw Failure(ErrorCode::backend_unavailable, text + "; left out: " + reason);
+  const nb::object declared = nb::module_::import_("hocket.backends").attr("declarations")();
+  if (PyUnicode_Check(object) && nb::cast<bool>(declared.attr("__contains__")(nb::handle(object)))) {
+    text += "; hk.init(backends=[..., " + wanted + "]) brings it up";
+  } else {
+    const nb::object suggest = nb::module_::import_("hocket.suggestions").attr("did_you_mean");
+    text += nb::cast<std::string>(suggest(nb::handle(object), declared));
+  }
   throw Failure(ErrorCode::backend_unavailable, text);
 }
 

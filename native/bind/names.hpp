@@ -10,7 +10,10 @@ namespace hocket {
 inline size_t index_of(const auto& names, const std::string& wanted, const char* what) {
   for (size_t i = 0; i < names.size(); ++i)
     if (wanted == names[i]) return i;
-  throw Failure(ErrorCode::invalid_argument, std::string(what) + " '" + wanted + "' is not known");
+  std::string message("there is no ");
+  message.append(what).append(" '").append(wanted).append("'; there are ");
+  for (size_t i = 0; i < names.size(); ++i) message.append(i == 0 ? "" : ", ").append(names[i]);
+  throw Failure(ErrorCode::invalid_argument, message);
 }
 
 }  // namespace hocket

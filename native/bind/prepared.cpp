@@ -99,7 +99,8 @@ PyObject* start(PyObject* self, PyObject*) {
 template <typename... Arguments>
 nb::object ask_work(PyPrepared& prepared, const char* method, const Arguments&... arguments) {
   const WorkPtr work = prepared.work;
-  if (!work) throw Failure(ErrorCode::invalid_state, "this " + describe(prepared.op) + " was not started");
+  if (!work)
+    throw Failure(ErrorCode::invalid_state, "this " + describe(prepared.op) + " was not started; call start() first");
   const auto forget_finished = [&] {
     if (work->finished()) prepared.work = nullptr;
   };

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from hocket.lazy_names import lazy
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hocket._native import Work
     from hocket.comm import PROC_NULL, Communicator, Policy, Recv, Send, register_reduction, wait_all, wait_any, wtime
     from hocket.errors import (
@@ -77,6 +79,15 @@ __all__ = [
 
 _PACKAGES = ("collectives", "keras", "measure", "memory", "pipeline", "sim", "torch", "train", "tune")
 
+
+def _tell(name: str, known: Iterable[str]) -> str:
+    # Here, as `import hocket` is to stay as cheap as it is.
+    from hocket.comm.foreign_names import OF_THE_PACKAGE
+    from hocket.suggestions import did_you_mean
+
+    return f"; {OF_THE_PACKAGE[name]}" if name in OF_THE_PACKAGE else did_you_mean(name, known)
+
+
 __getattr__ = lazy(
     __name__,
     {
@@ -98,6 +109,7 @@ __getattr__ = lazy(
         "wait_any": "comm",
         "wtime": "comm",
     },
+    _tell,
 )
 
 

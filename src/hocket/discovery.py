@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, TypeVar
 
-from hocket.errors import BadEntry
+from hocket.errors import BadEntry, InvalidArgument
 
 Entry = TypeVar("Entry")
 
@@ -113,6 +113,8 @@ def blaming(module: str) -> Iterator[None]:
     except BadEntry:
         raise
     except Exception as error:
+        if isinstance(error, ImportError) and str(error).startswith("HOCKET_ISA="):  # of the native module
+            raise InvalidArgument(str(error)) from None
         path = _path(module)
         lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == path]
         text = str(error)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ _EXTRAS = {
 _OTHER_BACKENDS_OF_KERAS = ("tensorflow", "jax")
 
 
-def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+def lazy(
+    package: str, homes: Mapping[str, str], tell: Callable[[str, Iterable[str]], str] | None = None
+) -> Callable[[str], Any]:
     """Return a ``__getattr__`` for a package: ``__getattr__ = lazy(__name__, {"Schedule": "schedule"})``.
 
     A name that was loaded stays in the package. Type checkers read the names from imports under ``TYPE_CHECKING``.
@@ -34,6 +36,7 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         package: its ``__name__``.
         homes: the submodule that has each name, and behind a colon what it is called there if that differs:
             ``{"load_text": "formats.text:load"}``. "" for a submodule itself: ``{"formats": ""}``.
+        tell: returns what to put behind the message for a name that is none of `homes`, which it is given, too.
 
     Raises:
         MissingPackage: when a name is asked for whose submodule needs an extra that is not installed.
@@ -41,7 +44,8 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
     def load(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            told = "" if tell is None or name[:1] == "_" else tell(name, homes)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{told}", name=name)
         home, _, its_name = homes[name].partition(":")
         try:
             module = importlib.import_module(f"{package}.{home or name}")

@@ -26,7 +26,9 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     if not isinstance(name, str):
         return ""
     by_lower = {each.lower().replace("-", "_"): each for each in known}
-    found = difflib.get_close_matches(name.lower().replace("-", "_"), by_lower, n=1, cutoff=0.6)
+    # Half of the letters in common is no likeness of words that begin alike, such as those of hocket's variables.
+    cutoff = 0.75 if name.startswith("HOCKET_") else 0.6
+    found = difflib.get_close_matches(name.lower().replace("-", "_"), by_lower, n=1, cutoff=cutoff)
     return f"; did you mean {by_lower[found[0]]!r}?" if found else ""
 
 

@@ -53,7 +53,7 @@ class Head:
         try:
             content = json.loads(text)
         except json.JSONDecodeError as error:
-            raise self.error(f"{place}, line {error.lineno}: {error.msg}") from None
+            raise self.error(f"{place}, line {error.lineno}: it is not JSON: {error.msg}") from None
         except (ValueError, RecursionError) as error:  # a number of thousands of digits, nesting without end
             raise self.error(f"{place}: {error}") from None
         place = f"{place}, line 1"

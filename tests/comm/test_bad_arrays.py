@@ -127,13 +127,13 @@ _CALLS = {
         lambda c: c.all_gather(np.zeros(7), np.zeros(4)),
         InvalidArgument,
         "all_gather",
-        "56",
-        "32",
+        "7",
+        "8",
     ),
     "size reduce_scatter": bad(
-        lambda c: c.reduce_scatter(np.zeros(4), np.zeros(7)), InvalidArgument, "reduce_scatter", "32", "56"
+        lambda c: c.reduce_scatter(np.zeros(4), np.zeros(7)), InvalidArgument, "reduce_scatter", "4", "7"
     ),
-    "size all_to_all": bad(lambda c: c.all_to_all(np.zeros(6), np.zeros(4)), InvalidArgument, "all_to_all", "48", "32"),
+    "size all_to_all": bad(lambda c: c.all_to_all(np.zeros(6), np.zeros(4)), InvalidArgument, "all_to_all", "6", "4"),
     "blocks all_to_all": bad(lambda c: c.all_to_all(np.zeros(5), np.zeros(5)), InvalidArgument, "all_to_all", "5", "2"),
     "overlap all_gather": bad(_overlapping_all_gather, InvalidArgument, "all_gather", "overlap", "copy"),
     "overlap all_gather, shifted": bad(_shifted_all_gather, InvalidArgument, "all_gather", "overlap"),

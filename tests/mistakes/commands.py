@@ -23,30 +23,57 @@ COMMANDS = {
         Mistake("hocket run -n 99999 program.py", 2, ("99999", "--oversubscribe"), _PRINTS, varies=True),
         Mistake("hocket run -n 2 --nnodes 2 program.py", 2, ("--master-addr", "--master-port"), _PRINTS),
         Mistake(
-            "hocket run -n 2 --nnodes 2 --node-rank 2 --master-addr a --master-port 9 program.py", 2,
-            ("--node-rank", "2"), _PRINTS,
+            "hocket run -n 2 --nnodes 2 --node-rank 2 --master-addr a --master-port 9 program.py",
+            2,
+            ("--node-rank", "2"),
+            _PRINTS,
         ),
         Mistake("hocket run -n 2 --master-port 99999 program.py", 2, ("--master-port", "99999", "65535"), _PRINTS),
     ),
     "Programs under hocket run": (
         Mistake("hocket run -n 2 program.py", 1, ("SyntaxError", "program.py"), "def f(:\n", varies=True),
-        Mistake("hocket run -n 2 program.py", 3, ("3",), "raise SystemExit(3)\n"),
-        Mistake("hocket run -n 2 program.py", 139, ("SIGSEGV",), "import os\nos.kill(os.getpid(), 11)\n"),
-        Mistake("hocket run -n 2 program.py", 1, ("AttributeError", "'foo'", "program.py"), "x = 3\nx.foo\n", varies=True),
+        Mistake("hocket run -n 2 program.py", 3, ("3",), "raise SystemExit(3)\n", varies=True),
+        Mistake("hocket run -n 2 program.py", 139, ("SIGSEGV",), "import os\nos.kill(os.getpid(), 11)\n", varies=True),
         Mistake(
-            "hocket run -n 2 program.py", 1, ("rank 0", "InvalidArgument", "'summ'", "'sum'", "program.py"),
-            _INIT + "import numpy as np\ncomm.all_reduce(np.ones(2), 'summ')\n", varies=True,
+            "hocket run -n 2 program.py", 1, ("AttributeError", "'foo'", "program.py"), "x = 3\nx.foo\n", varies=True
+        ),
+        Mistake(
+            "hocket run -n 2 program.py",
+            1,
+            ("rank 0", "InvalidArgument", "'summ'", "'sum'", "program.py"),
+            _INIT + "import numpy as np\ncomm.all_reduce(np.ones(2), 'summ')\n",
+            varies=True,
         ),
     ),
     "Variables": (
-        Mistake("HOCKET_ISA=avx3 hocket run -n 2 program.py", 1, ("HOCKET_ISA=avx3", "avx2"), _INIT, varies=True),
-        Mistake("HOCKET_TABLE=nothere.json hocket run -n 2 program.py", 1, ("HOCKET_TABLE", "nothere.json"), _INIT, varies=True),
+        Mistake("HOCKET_ISA=avx3 hocket run -n 2 program.py", 2, ("HOCKET_ISA=avx3", "avx2"), _INIT),
+        Mistake(
+            "HOCKET_TABLE=nothere.json hocket run -n 2 program.py",
+            1,
+            ("HOCKET_TABLE", "nothere.json"),
+            _INIT,
+            varies=True,
+        ),
         Mistake("HOCKET_TABLE=program.py hocket run -n 2 program.py", 1, ("HOCKET_TABLE", "JSON"), _INIT, varies=True),
         Mistake("HOCKET_LEARN=yes hocket run -n 2 program.py", 1, ("HOCKET_LEARN", "'yes'", "0"), _INIT, varies=True),
-        Mistake("HOCKET_BACKENDS=mpii hocket run -n 2 program.py", 1, ("HOCKET_BACKENDS", "'mpii'", "'mpi'"), _INIT, varies=True),
-        Mistake("HOCKET_PROGRES=thread hocket run -n 2 program.py", 0, ("HOCKET_PROGRES", "'HOCKET_PROGRESS'"), _INIT, varies=True),
+        Mistake(
+            "HOCKET_BACKENDS=mpii hocket run -n 2 program.py",
+            1,
+            ("HOCKET_BACKENDS", "'mpii'", "'mpi'"),
+            _INIT,
+            varies=True,
+        ),
+        Mistake(
+            "HOCKET_PROGRES=thread hocket run -n 2 program.py",
+            0,
+            ("HOCKET_PROGRES", "'HOCKET_PROGRESS'"),
+            _INIT,
+            varies=True,
+        ),
         Mistake("WORLD_SIZE=2 python program.py", 1, ("WORLD_SIZE", "RANK"), _INIT, varies=True),
-        Mistake("RANK=3 WORLD_SIZE=2 MASTER_PORT=9 python program.py", 1, ("RANK=3", "WORLD_SIZE=2"), _INIT, varies=True),
+        Mistake(
+            "RANK=3 WORLD_SIZE=2 MASTER_PORT=9 python program.py", 1, ("RANK=3", "WORLD_SIZE=2"), _INIT, varies=True
+        ),
         Mistake("RANK=a WORLD_SIZE=2 MASTER_PORT=9 python program.py", 1, ("RANK='a'",), _INIT, varies=True),
         Mistake("RANK=0 WORLD_SIZE=2 python program.py", 1, ("MASTER_PORT", "MASTER_ADDR"), _INIT, varies=True),
     ),
@@ -68,7 +95,7 @@ COMMANDS = {
     "Planning and training": (
         Mistake("hocket collectives list allreduce", 2, ("'allreduce'", "'all_reduce'")),
         Mistake("hocket collectives draw all_reduce rng -n 4 -o a.png", 2, ("'rng'", "'ring'")),
-        Mistake("hocket collectives draw all_reduce ring -n 0 -o a.png", 2, ("-n", "0")),
+        Mistake("hocket collectives draw all_reduce ring -n 0 -o a.png", 2, ("1", "0")),
         Mistake("hocket collectives draw all_reduce ring -n 4 -o a.xyz", 2, ("a.xyz", ".png")),
         Mistake("hocket pipeline draw chimer -n 4 -o a.png", 2, ("'chimer'", "'chimera'")),
         Mistake("hocket pipeline draw chimera -n 3 -o a.png", 2, ("chimera", "3")),
@@ -77,4 +104,4 @@ COMMANDS = {
         Mistake("hocket train --model resnt", 2, ("'resnt'", "resnet20-v2")),
         Mistake("hocket simulate nothere.py", 2, ("'nothere.py'", "gpt-345m")),
     ),
-}  # fmt: skip
+}

@@ -87,7 +87,9 @@ def _files(folder: Path) -> set[str]:
 
 def _without_places(message: str, folder: Path) -> str:
     """Take out what is different each time: folders, addresses, how long something took."""
-    for place in (f"{folder}/", f"{folder}", f"{ROOT}/", f"{sys.prefix}/"):
+    for place in (f"{folder}/", f"{ROOT}/", f"{sys.prefix}/"):
         message = message.replace(place, "")
+    message = message.replace(str(folder), "FOLDER")
     message = re.sub(r"0x[0-9a-f]{6,}", "0x...", message)
+    message = re.sub(r"(\d\.\d)\d* s\b", r"\1 s", message)
     return re.sub(r"<string>:\d+", "program.py:1", message)

@@ -19,12 +19,12 @@ REMEDIES = {
     "InvalidType": "pass the kind of thing that the message names",
     "UnsupportedDtype": "convert the array, or use the operations on objects",
     "InvalidState": "see the order of calls in [the communicator](communicator.md)",
-    "CollectiveMismatch": "make all ranks issue the same operations in the same order; the message has both sides' lines",
+    "CollectiveMismatch": "make all ranks issue the same in the same order; the message has the lines of both sides",
     "CommTimeout": "look at the rank that the message names; if it computes that long, pass a larger `timeout=`",
-    "PeerFailure": "look for the first failure: `hocket run` prints it whole. To go on without that rank: `comm.shrink()`",
+    "PeerFailure": "look for the first failure: `hocket run` prints it whole. `comm.shrink()` goes on",
     "Aborted": "look for the first failure, as for `PeerFailure`",
-    "AuthenticationError": "use one secret on all hosts ([several hosts](hosts.md)); if that is so, somebody interferes",
-    "BackendUnavailable": "install what the message names, or choose another backend; `hocket doctor` shows what there is",
+    "AuthenticationError": "use one secret on [all hosts](hosts.md); if you do, somebody interferes",
+    "BackendUnavailable": "install what the message names, or take another one; `hocket doctor` shows what there is",
     "BootstrapMismatch": "start all ranks by one launcher, with one version of hocket",
     "LaunchError": "look at what the job wrote",
     "RemoteError": "look at the traceback of the rank, which is the error's cause",
@@ -45,16 +45,18 @@ REMEDIES = {
     "MemoryLimitExceeded": "allow what the message says, or choose a schedule that keeps less",
     "StashLeak": "add the action that lets go what is kept",
     "SimulationDeadlock": "break the circle of the tasks that the message names",
-}  # fmt: skip
+}
 
 _HEAD = """# Errors and what to do
 
-**What for.** What hocket's errors mean, what to do, and what is said of some 130 mistakes. Every error derives from `hocket.HocketError` and
-from the builtin that fits; the message says what was wrong and what would be right. The second part is made by `tools/errors_page.py` from the mistakes in
-`tests/mistakes`, which the tests make, too.
+**What for.** What hocket's errors mean, what to do, and what is said of some 130 mistakes. Every error derives from
+`hocket.HocketError` and from the builtin that fits; the message says what was wrong and what would be right. The tables
+of mistakes are made by `tools/errors_page.py` from those in `tests/mistakes`, which the tests make, too.
 
-Bad input is refused before anything is changed or sent, and the communicator stays usable. At the command line it is one line and exit code 2; a
-failed program has its own exit code, 128 + the signal's number if it was killed, and 124 if its time was over.
+Bad input is refused before anything is changed or sent, and the communicator stays usable. At the command line it is
+one line and exit code 2; a failed program has its own exit code, 128 + the signal's number if it was killed, and 124 if
+its time was over. Under `hocket run` the traceback of an error of hocket's ends in your own line; `HOCKET_TRACEBACK=1`
+shows the rest.
 
 | error | what it means | what to do |
 |---|---|---|
@@ -72,7 +74,7 @@ def error_classes() -> dict[str, type]:
 
 
 def is_shown(mistake: Mistake) -> bool:
-    return not mistake.varies and not mistake.program.startswith("import hocket")
+    return not mistake.varies
 
 
 def make(outcomes: Mapping[Mistake, Outcome]) -> str:
@@ -81,17 +83,15 @@ def make(outcomes: Mapping[Mistake, Outcome]) -> str:
     Args:
         outcomes: what came of each mistake that is shown, by the mistake.
     """
-    classes = "".join(_class_row(name, each) for name, each in error_classes().items())
-    return (
-        _HEAD
-        + classes
-        + "".join(
-            f"\n## {title}\n\n| written | said |\n|---|---|\n"
-            + "".join(_row(each, outcomes[each]) for each in mistakes if is_shown(each))
-            for title, mistakes in {**ALONE, **BETWEEN, **COMMANDS}.items()
-            if any(map(is_shown, mistakes))
-        )
-    )
+    parts = [_HEAD, *(_class_row(name, each) for name, each in error_classes().items())]
+    for title, mistakes in {**ALONE, **BETWEEN, **COMMANDS}.items():
+        shown = [each for each in mistakes if is_shown(each)]
+        if shown:
+            parts += [
+                f"\n## {title}\n\n| written | said |\n|---|---|\n",
+                *(_row(each, outcomes[each]) for each in shown),
+            ]
+    return "".join(parts)
 
 
 def _class_row(name: str, error: type) -> str:
@@ -102,12 +102,7 @@ def _class_row(name: str, error: type) -> str:
 
 def _row(mistake: Mistake, outcome: Outcome) -> str:
     kind = "" if isinstance(outcome.kind, int) else f"{outcome.kind}: "
-    program = (
-        f" with `{_cell('; '.join(mistake.program.splitlines()))}`"
-        if mistake.program.startswith(("raise", "import os"))
-        else ""
-    )
-    return f"| `{_cell(mistake.written)}`{program} | {_cell(kind + outcome.message)} |\n"
+    return f"| `{_cell(mistake.written)}` | {_cell(kind + outcome.message)} |\n"
 
 
 def _cell(text: str) -> str:

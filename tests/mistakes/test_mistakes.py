@@ -1,4 +1,4 @@
-"""120 mistakes: each is told in one line that names what was wrong and what would be right, and leaves nothing behind."""
+"""120 mistakes: each is told in one line that names what was wrong and what would be right, and leaves nothing."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def is_under_open_mpi() -> bool:
 
 
 def default_family() -> str:
-    """Return which MPI is meant where none is named: the launcher's, else MPICH, else Open MPI if it is installed alone."""
+    """Return which MPI is meant where none is named: the launcher's, else MPICH, else Open MPI if it is there."""
     if is_under_open_mpi():
         return "openmpi"
     return "openmpi" if find_library("mpich") is None and find_obstacle("openmpi") is None else "mpich"

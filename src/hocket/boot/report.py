@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import sys
 import sysconfig
 import time
@@ -14,11 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
-from hocket.errors import Aborted, CommTimeout, PeerFailure
+from hocket.errors import Aborted, CommTimeout, HocketError, PeerFailure
 from hocket.whole_file import write_whole
 
 # A rank raises these because of what happened to another one.
 _CONSEQUENCES = (PeerFailure, Aborted, CommTimeout)
+_OWN = f"{Path(__file__).parents[1]}/"
 _OF_OTHERS = (
     str(Path(__file__).parents[1]), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<frozen "
 )  # fmt: skip
@@ -105,12 +107,21 @@ def _text(error: BaseException) -> str:
 
 def _as_python_prints(error: BaseException, trace: TracebackType | None) -> str:
     """Return the traceback with what Python thinks was meant, which before 3.12 its own hook alone puts in."""
-    text = "".join(traceback.format_exception(type(error), error, trace))
+    told = traceback.TracebackException(type(error), error, trace)
+    if isinstance(error, HocketError) and not os.environ.get("HOCKET_TRACEBACK"):
+        # What hocket refuses is told by the line that asked for it; how hocket came to refuse it helps nobody.
+        told.stack = _until_user(told.stack)
+    text = "".join(told.format())
     hint = _hint(error)
     if not hint or hint in text:
         return text
     head, _, last = text.rstrip("\n").rpartition("\n")
     return f"{head}\n{last}{hint}\n"
+
+
+def _until_user(stack: traceback.StackSummary) -> traceback.StackSummary:
+    last = max((at for at, frame in enumerate(stack) if not frame.filename.startswith(_OWN)), default=len(stack) - 1)
+    return traceback.StackSummary.from_list(list(stack)[: last + 1])
 
 
 def _hint(error: BaseException) -> str:

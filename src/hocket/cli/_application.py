@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import itertools
 import os
 import re
 import sys
@@ -49,7 +50,7 @@ def run_command_line(arguments: list[str]) -> int:
     except (typer.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except _USAGE_ERRORS as error:
-        return _explain_usage(error)
+        return _explain_usage(error, arguments)
     except (InvalidArgument, InvalidModel, InvalidSchedule, InvalidType, TableError) as error:
         return _complain(f"hocket {arguments[0]}", str(error), EXIT_BAD_INPUT)
     except Exception as error:
@@ -126,13 +127,34 @@ def _options(
     """Run, measure and observe the processes of a parallel Python program."""
 
 
-def _explain_usage(error: Any) -> int:
+def _explain_usage(error: Any, arguments: list[str]) -> int:
     """Print a usage error of Typer in one line, or the whole help where the arguments are missing altogether."""
     command = error.ctx.command_path if getattr(error, "ctx", None) is not None else "hocket"
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error.format_message(), file=sys.stderr)
         return EXIT_BAD_INPUT
-    return _complain(command, f"{error.format_message().rstrip('.')}; see: {command} --help", EXIT_BAD_INPUT)
+    message = _with_options_that_begin_so(error) or error.format_message().rstrip(".")
+    return _complain(command, f"{_with_value(message, error, arguments)}; see: {command} --help", EXIT_BAD_INPUT)
+
+
+def _with_options_that_begin_so(error: Any) -> str | None:
+    """Return what to say of an option that there is not, but others begin like it; click looks for likeness alone."""
+    name = getattr(error, "option_name", "")
+    if not name.startswith("--") or getattr(error, "possibilities", None) or error.ctx is None:
+        return None
+    known = [each for parameter in error.ctx.command.params for each in parameter.opts]
+    meant = sorted(each for each in known if each.startswith(name))
+    return f"No such option: {name} (Possible options: {', '.join(meant)})" if meant else None
+
+
+def _with_value(message: str, error: Any, arguments: list[str]) -> str:
+    """Put the value to a message of Typer's that leaves it out."""
+    parameter = getattr(error, "param", None)
+    given = [value for name, value in itertools.pairwise(arguments) if name in getattr(parameter, "opts", ())]
+    if not given or given[-1] in message:
+        return message
+    found = _NO_NUMBER.search(message)
+    return f"{message[: found.start()]}{given[-1]!r} is no {found[1]}" if found else f"{message}: {given[-1]!r}"
 
 
 def _complain(command: str, message: str, exit_code: int, of_all: bool = False) -> int:
@@ -150,5 +172,6 @@ def _is_later_rank() -> bool:
         return False
 
 
+_NO_NUMBER = re.compile(r"Input should be a valid (integer|number),.*")
 # click's base of all usage errors; Typer hands on only BadParameter, from click or from its own copy of it.
 _USAGE_ERRORS = cast(type[Exception], typer.BadParameter.__mro__[2])

@@ -22,7 +22,7 @@ from hocket.comm.fabric import Backends, Fabric
 from hocket.comm.foreign_names import ForeignNames
 from hocket.comm.fusion import Bucket, Fused
 from hocket.comm.leaving import leave, tell
-from hocket.comm.messages import Recv, Send
+from hocket.comm.messages import Recv, Send, sequence_of_messages
 from hocket.comm.object_seals import ObjectSeals
 from hocket.comm.policy import CHOOSABLE
 from hocket.comm.reductions import reduce_by_function
@@ -203,7 +203,7 @@ class Communicator(SharingOperations, ForeignNames):
             InvalidArgument: a rank or tag is out of range.
         """
         given = []
-        for message in messages:
+        for message in sequence_of_messages(messages):
             if isinstance(message, Send):
                 given.append(("send", message.x, message.dst, message.tag))
             elif isinstance(message, Recv):
@@ -383,7 +383,9 @@ class Communicator(SharingOperations, ForeignNames):
         Operations in flight, here and on the other members, and all later ones raise `Aborted` with the reason. To be
         called where a rank cannot go on: the others need not wait for their timeouts.
         """
-        self._abort(str(reason))
+        if not isinstance(reason, str):
+            raise InvalidType(f"reason must be a str that the other ranks are told, not {type(reason).__name__}")
+        self._abort(reason)
 
     def shrink(self, exclude: Collection[int] = (), timeout: float | None = None) -> Communicator:
         """Make a communicator of the ranks that are left, after this one has failed; called by all of those.

@@ -57,6 +57,19 @@ HERE = {
 }
 """The hocket expression, after ``comm.``, for each name."""
 
+_REDUCTIONS = ("SUM", "PROD", "MIN", "MAX", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR")
+OF_THE_PACKAGE = {
+    **{name: f"in hocket it is comm.{call}" for name, call in HERE.items()},
+    **{name: f'in hocket it is op="{name.lower()}"' for name in _REDUCTIONS},
+    "COMM_WORLD": "in hocket it is comm = hk.init()", "Init": "in hocket it is comm = hk.init()",
+    "Finalize": "in hocket it is comm.finalize()", "ANY_TAG": "in hocket a message has one tag",
+    "ANY_SOURCE": "in hocket comm.probe(tag) gives a rank whose message has come",
+    "IN_PLACE": "in hocket every operation works in place, or writes into the array that is given",
+    "init_process_group": "in hocket it is comm = hk.init()", "Wtime": "in hocket it is hk.wtime()",
+    "ReduceOp": 'in hocket it is op="sum" and the like', "Waitall": "in hocket it is hk.wait_all(works)",
+}  # fmt: skip
+"""What to say of names of other libraries' modules that are looked for in hocket."""
+
 _GRIDS = "hocket has no process topologies or neighbourhood collectives; compute the ranks yourself and use batch()"
 _OTHER_WORLDS = "hocket cannot spawn or connect to other jobs; start all ranks together and use split()"
 _NOTES = "hocket communicators have no user-defined attributes, info objects or names"

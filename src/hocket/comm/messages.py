@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hocket import _native
+from hocket.errors import InvalidType
 
 PROC_NULL: int = _native.PROC_NULL
 """The rank of nobody: messages to and from it are over at once, and what they would be received into stays as it is.
@@ -47,3 +49,15 @@ class Recv:
     x: Any
     src: int
     tag: int = 0
+
+
+def sequence_of_messages(messages: object) -> Sequence[Any]:
+    """Return what a caller of `batch` gave.
+
+    Raises:
+        InvalidType: it is no sequence, such as a single message.
+    """
+    if not isinstance(messages, Iterable):
+        kind = type(messages).__name__
+        raise InvalidType(f"messages must be a sequence of hocket.Send and hocket.Recv, not one {kind}")
+    return list(messages)

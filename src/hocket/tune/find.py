@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hocket.comm.policy import Candidate, Choices, DefaultPolicy, Group, Policy
-from hocket.errors import InvalidArgument
+from hocket.errors import InvalidArgument, TableError
 from hocket.tune.machine import Machine
 from hocket.tune.model import ModelPolicy
 from hocket.tune.policy import TablePolicy
@@ -94,7 +94,12 @@ def _policy_of_table(machine: Machine) -> tuple[Policy, str]:
     path = find_table(machine.num_hosts)
     if path is None:
         return ModelPolicy(), "no table"
-    table = load_table(path)
+    try:
+        table = load_table(path)
+    except TableError as error:
+        if os.environ.get("HOCKET_TABLE"):
+            raise TableError(f"HOCKET_TABLE={error}") from None
+        raise
     difference = machine.difference(table.machine, carries_over=True)
     if difference is None:
         return TablePolicy(table), table.hash

@@ -18,7 +18,7 @@ MODES = ("concatenation", "doubling", "halving", "list", "zero-bubble")
 
 def _restriction(num_ranks: int, num_micro_batches: int, *, num_pairs: int, mode: str) -> str | None:
     if num_ranks % 2:
-        return "D has to be even"
+        return "the number of ranks (D) has to be even"
     if num_ranks // 2 % num_pairs:
         return f"num_pairs has to divide D/2, which is {num_ranks // 2}"
     if mode not in MODES:

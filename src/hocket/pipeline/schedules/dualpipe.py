@@ -17,7 +17,9 @@ from hocket.pipeline.schedules._program import Program
     "dualpipe",
     bubble="(D/2 - 1)(F&B + B - 3W) of the time, F&B that of both together",
     reference="DeepSeek-AI, arXiv 2412.19437, section 3.2.1",
-    restriction=lambda num_ranks, num_micro_batches, **_: "D has to be even" if num_ranks % 2 else None,
+    restriction=lambda num_ranks, num_micro_batches, **_: (
+        "the number of ranks (D) has to be even" if num_ranks % 2 else None
+    ),
 )
 def dualpipe(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
     """Two copies of the model in opposite directions; forward passes overlap with backward passes of the other."""

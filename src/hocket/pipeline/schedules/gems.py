@@ -10,7 +10,9 @@ from hocket.pipeline.schedule import PipelineSchedule
     "gems",
     bubble="about (D - 1)/(D + 1/2)",
     reference="Jain et al., SC 2020 (GEMS); arXiv 2107.06925, table 2",
-    restriction=lambda num_ranks, num_micro_batches, **_: "D has to be even" if num_ranks % 2 else None,
+    restriction=lambda num_ranks, num_micro_batches, **_: (
+        "the number of ranks (D) has to be even" if num_ranks % 2 else None
+    ),
 )
 def gems(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
     """The forward pass of a micro-batch follows the backward pass of the one before: least memory, most bubbles."""
