@@ -105,6 +105,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool expects_from_self(int tag) const;
   // Over the first backend; see Lane.
   std::optional<int> find_sender(int tag) { return queues_[1].lane->find_sender(tag); }
+  std::string unreceived() { return queues_[1].lane->unreceived(); }
   // Who is waited for, as text; for stall reports.
   std::string waiting_text(const Work& work);
   std::vector<int> missing(const Work& work);

@@ -71,6 +71,8 @@ class Lane {
   virtual bool takes_memory(const Operation& op) const { return !op.device; }
   // Of messages: a rank of which one with this tag has come that no receive waits for.
   virtual std::optional<int> find_sender(int) { return std::nullopt; }
+  // Of messages: those that have come and that no receive waits for, as text.
+  virtual std::string unreceived() { return ""; }
   virtual Polling polling() const { return Polling::none; }
   // The library has threads of its own, which carry what is in flight.
   virtual bool has_threads() const { return false; }

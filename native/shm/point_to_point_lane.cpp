@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <utility>
 
 #include "core/clock.hpp"
@@ -132,31 +131,6 @@ bool PointToPointLane::take_in(int peer) {
     moved = true;
   }
   return receive(peer, in) || moved;
-}
-
-std::optional<int> PointToPointLane::find_sender(int tag) {
-  for (int step = 1; step <= region_->size; ++step) {
-    const int peer = (last_found_ + step) % region_->size;
-    take_in(peer);
-    for (const Message& message : in_[peer].unexpected)
-      if (message.envelope.tag == tag && !message.receive) return last_found_ = peer;
-  }
-  return std::nullopt;
-}
-
-std::string PointToPointLane::hint(const Operation& op) {
-  if (op.kind != OpKind::recv) return "";
-  match_ring(op.root, in_[op.root], true);  // what is in the ring, and not the rest of long messages
-  std::set<int> tags;
-  for (const Message& message : in_[op.root].unexpected)
-    if (!message.receive) tags.insert(message.envelope.tag);
-  if (tags.empty()) return "";
-  std::string text = "; what rank " + std::to_string(op.root) + " sent has tag";
-  for (bool is_first = true; int tag : tags) {
-    text += (is_first ? " " : ", ") + std::to_string(tag);
-    is_first = false;
-  }
-  return text + ", not " + std::to_string(op.tag);
 }
 
 bool PointToPointLane::drive_out(int peer) {

@@ -52,6 +52,10 @@ class Job:
         assert self.process.stdout is not None
         return self.process.stdout.readline()
 
+    def read_error(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.readline()
+
     def finish(self) -> int:
         """Wait for the end of the pipes: it comes when the last process that holds them is gone."""
         self.stdout, self.stderr = self.process.communicate(timeout=DEADLINE_S)

@@ -333,6 +333,21 @@ def test_ranks_whose_reader_is_gone_are_told(start_job: Callable[..., Any]) -> N
     assert_names(job.stderr, "BrokenPipeError")
 
 
+def test_ranks_that_do_not_hear_a_signal_are_named(start_job: Callable[..., Any]) -> None:
+    script = """
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+os.write(1, b"up\\n")
+signal.pause()
+"""
+    job = start_job(script, 2)
+    assert job.read_line() == job.read_line() == "up\n"
+    job.process.send_signal(signal.SIGINT)
+    assert_names(job.read_error(), "ranks 0-1", "Ctrl-C")
+    job.process.send_signal(signal.SIGINT)
+    assert job.finish() == 130
+    assert job.leftovers() == []
+
+
 def test_signal_while_ranks_start(start_job: Callable[..., Any]) -> None:
     script = """
 os.write(1, b"up\\n")

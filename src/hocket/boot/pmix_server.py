@@ -74,7 +74,11 @@ class PmixServer:
         of_job += [("pmix.nmap", nodes.value, _STRING), ("pmix.pmap", places.value, _STRING)]
         for rank in range(size):
             os.makedirs(f"{folder}/job/{rank}")
-            of_rank: list[_Attribute] = [("pmix.rank", rank, _RANK), ("pmix.appnum", 0, _UINT32), ("pmix.nodeid", 0, _UINT32)]
+            of_rank: list[_Attribute] = [
+                ("pmix.rank", rank, _RANK),
+                ("pmix.appnum", 0, _UINT32),
+                ("pmix.nodeid", 0, _UINT32),
+            ]
             of_rank += [("pmix.pdir", f"{folder}/job/{rank}", _STRING)]
             of_rank += [("pmix.lrank", rank, _UINT16), ("pmix.nrank", rank, _UINT16)]
             of_job.append(("pmix.pdata", self._attributes(of_rank), _DATA_ARRAY))

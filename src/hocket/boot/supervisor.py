@@ -17,6 +17,7 @@ from hocket.boot.rank_output import RankOutput, Target
 from hocket.boot.rank_process import RankProcess
 from hocket.boot.readiness import ranks_that_are_ready
 from hocket.boot.signals import SignalInbox
+from hocket.boot.summary import name_ranks
 from hocket.boot.watcher import Watcher
 
 # One Ctrl-C can come twice: from the terminal, and from a wrapper (make, uv) that passes on what it got from there.
@@ -26,6 +27,7 @@ _MOST_STARTING_PER_CPU = 4
 _STARTING_S = 2.0
 # After a signal or a timeout the rest of the output is dropped when its reader has read nothing for this long.
 _MOST_UNREAD_S = 1.0
+_HINT_AFTER_S = 3.0  # from Ctrl-C to a word about the ranks that do not end by it
 _LOOK_S = 0.1
 
 
@@ -94,6 +96,7 @@ class Supervisor:
         self.ended: JobEnd | None = None
         self._interrupted_at = 0.0
         self._num_signals = 0
+        self._hint_at: float | None = None
         self._patience = patience
         self._inbox = inbox
         self._to_start = deque(starts)
@@ -135,6 +138,7 @@ class Supervisor:
                 # One at a time, and a look for signals after each.
                 self._watcher.wait(0 if starts_now else self._next_wait_s())
                 self._look_at_mpi()
+                self._hint_at_second_signal()
                 self._send_what_is_due()
                 self._forget_slow_starts()
                 self._pump.update()
@@ -209,6 +213,7 @@ class Supervisor:
                 continue
             self.interrupted_by, self._interrupted_at, self._is_ending = number, now, True
             if number == signal.SIGINT:
+                self._hint_at = now + _HINT_AFTER_S
                 for rank in self._running.values():
                     # The program has not begun, and Python would print where it was.
                     if rank.rank in self._starting or rank.rank in self._unready:
@@ -228,6 +233,14 @@ class Supervisor:
             if entry[0] <= now:
                 self._due.remove(entry)
                 self._terminate(entry[1])
+
+    def _hint_at_second_signal(self) -> None:
+        """Say once how to end ranks that did not end by Ctrl-C."""
+        if self._hint_at is None or time.monotonic() < self._hint_at:
+            return
+        self._hint_at = None
+        if not self._due and self._running:
+            self._say(f"{name_ranks(sorted(self._running))} did not end by Ctrl-C; once more kills them")
 
     def _look_at_mpi(self) -> None:
         if self._mpi is None or self._due or not self._running:
@@ -264,6 +277,8 @@ class Supervisor:
 
     def _next_wait_s(self) -> float | None:
         times = [at for at, _ in self._due]
+        if self._hint_at is not None:
+            times.append(self._hint_at)
         if self._may_start() and self._starting:
             times.append(min(self._starting.values()) + _STARTING_S)
         if self._timeout_at is not None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import TYPE_CHECKING
 
 from hocket import _native
+from hocket.errors import HocketError
 from hocket.trace import logger
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ def leave(comm: Communicator, drain_timeout_s: float, is_child: bool = False) ->
     """
     unseen = [leave(child, drain_timeout_s, True) for child in list(comm._children)]
     was_open = not comm._closed
+    if was_open and drain_timeout_s > 0:
+        _warn_of_unreceived(comm)
     unseen.append(comm._close(drain_timeout_s))
     comm._on_turn = None
     if was_open:
@@ -44,6 +48,16 @@ def leave(comm: Communicator, drain_timeout_s: float, is_child: bool = False) ->
     if on_finalize is not None:
         on_finalize()
     return first
+
+
+def _warn_of_unreceived(comm: Communicator) -> None:
+    """Say of messages that were sent to this rank, but that nothing received."""
+    try:
+        messages = comm._unreceived()
+    except HocketError:  # given up, or entered by another thread: then there are greater worries
+        return
+    if messages:
+        warnings.warn(f"hocket: rank {comm.rank} of {comm._label} never received what {messages}", stacklevel=5)
 
 
 def tell(unseen: BaseException) -> None:

@@ -181,6 +181,9 @@ Choices = Mapping[tuple[str, str], Sequence[Range]]
 class Policy(ABC):
     """A rule for choosing backends, from facts that are equal on all members (rule R8)."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     @staticmethod
     def fixed(backends: Mapping[str, str]) -> Policy:
         """Make a policy that names one backend per operation.

@@ -33,7 +33,7 @@ def learn_until_finalized(comm: Communicator, *, keeps: bool) -> None:
     try:
         learner = Learner(comm)
     except InvalidArgument as error:  # a policy of the program's own: on all ranks alike
-        warnings.warn(f"hocket: HOCKET_LEARN is set, but {error}; nothing is learned", stacklevel=4)
+        warnings.warn(f"hocket: HOCKET_LEARN is set, but {error}; nothing is learned", stacklevel=5)
         return
     machines = comm.all_gather_object(this_machine(comm.backends, comm.num_hosts))
     if any(machine != machines[0] for machine in machines):  # tables for them would differ, and be refused

@@ -37,4 +37,4 @@ def check_variables(environment: Mapping[str, str] = os.environ, *, is_told: boo
             raise InvalidArgument(f"{name} must be {' or '.join(values)}, not {told!r}")
     for name in environment if is_told else ():
         if name.startswith(_PREFIX) and name not in KNOWN and not name.startswith(_OF_TESTS):
-            warnings.warn(f"hocket has no environment variable {name}{did_you_mean(name, KNOWN)}", stacklevel=3)
+            warnings.warn(f"hocket has no environment variable {name}{did_you_mean(name, KNOWN)}", stacklevel=4)
