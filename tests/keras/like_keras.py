@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +194,54 @@ class Stopping(keras.callbacks.Callback):
         self.model.stop_training = batch == 0
 
 
+class StoppingAtOnce(keras.callbacks.Callback):
+    """Ends the training before it begins: Keras trains one batch."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.model.stop_training = True
+
+
+class Remembering(keras.callbacks.Callback):
+    """Looks at the epochs before."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs["before"] = float(len(self.model.history.epoch) + sum(self.model.history.history.get("loss", [])))
+
+
+class Counted:
+    """Batches one by one, which counts those that were read."""
+
+    def __init__(self) -> None:
+        self.num_read = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        x, y, _ = data()
+        for _ in range(6):
+            self.num_read += 1
+            yield x[:4], y[:4]
+
+
+def num_read(comm: Communicator) -> tuple[int, int]:
+    """How many batches of a generator Keras reads where a callback ends the training after the first, and hocket."""
+    read = []
+    for is_split in (False, True):
+        counted = Counted()
+        model = chain()
+        model.compile(sgd(), "mse")
+        if is_split:
+            fit(model, iter(counted), comm=comm, callbacks=[Stopping()], num_micro_batches=2, verbose=False)
+        else:
+            model.fit(iter(counted), callbacks=[Stopping()], verbose=0)
+        read.append(comm.broadcast_object(counted.num_read, 0))
+    return read[0], read[1]
+
+
+def unbuilt() -> keras.Model:
+    """A model without a shape of its input, which comes from the first batch."""
+    start = keras.initializers.GlorotUniform(seed=3)
+    return keras.Sequential([keras.layers.Dense(5, "tanh", kernel_initializer=start), keras.layers.Dense(2)])
+
+
 class Jump(torch.utils.data.Dataset[Any]):
     """Samples one by one."""
 
@@ -235,6 +283,9 @@ CASES: dict[str, dict[str, Any]] = {
     "warming": {"callbacks": Warming},
     "loading": {"callbacks": Loading},
     "stopping": {"callbacks": Stopping},
+    "stopping at once": {"callbacks": StoppingAtOnce},
+    "remembering": {"callbacks": Remembering},
+    "unbuilt": {"make": unbuilt},
     "lambdas": {"callbacks": lambdas},
     "setting": {"make": penalized, "callbacks": Setting},
     "halving": {"callbacks": Halving, "options": {"strategy": "data"}},
@@ -367,6 +418,7 @@ def like_keras(comm: Communicator, folder: Path) -> dict[str, Any]:
     keras.backend.set_floatx("float32")
     found: dict[str, Any] = {name: both(comm, case) for name, case in CASES.items()}
     found["saved"] = saved(comm, folder)
+    found["read"] = num_read(comm)
 
     def trained(make: Callable[[], keras.Model], optimizer: Any, loss: Any, given: Any, **options: Any) -> Any:
         keras.utils.set_random_seed(0)

@@ -48,6 +48,12 @@ def test_what_is_frozen_between_trainings_keeps_its_averages() -> None:
     assert all(rank["frozen between"] < 1e-6 for rank in ranks())
 
 
+def test_a_stop_within_an_epoch_reads_no_further() -> None:
+    for rank in ranks():
+        of_keras, of_hocket = rank["read"]
+        assert of_hocket == of_keras
+
+
 def test_a_dataset_of_samples_and_a_list_of_batches() -> None:
     for rank in ranks():
         of_samples, of_batches = rank["dataset"]

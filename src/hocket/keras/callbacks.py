@@ -65,13 +65,20 @@ class KerasCallbacks(Callback):
         self._model.stop_training = False
 
         def make() -> None:
+            # Behind the others, as in Keras: a callback finds the epochs before this one there.
+            self._model.history = history = keras.callbacks.History()
             self._list = keras.callbacks.CallbackList(
-                [*self._given, self._last], add_history=False, add_progbar=False, model=self._model, **self._parameters
+                [*self._given, history, self._last],
+                add_history=False,
+                add_progbar=False,
+                model=self._model,
+                **self._parameters,
             )
 
         if self._given:
             on_rank_0(trainer.comm, make)
         self._hand_on(trainer, "on_train_begin", has_whole=True)
+        trainer.stop_training = False  # Keras looks at that behind a batch, so one is trained
         trainer.epoch = self._model._initial_epoch or trainer.epoch
         trainer.executor.num_steps = self._first_step = self._update.num_steps
 
@@ -90,7 +97,7 @@ class KerasCallbacks(Callback):
         if self._at_batch_end:
             running = trainer.means_so_far(trainer.totals)
             self._hand_on(trainer, "on_train_batch_end", trainer.num_batches - 1, running)
-        trainer.is_stopping = trainer.stop_training
+        trainer.is_stopping = trainer.stop_training = trainer.stop_training or bool(self._model.stop_training)
 
     def on_test_begin(self, trainer: Trainer) -> None:
         """Hand it on, with the whole model."""

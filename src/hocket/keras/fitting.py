@@ -117,6 +117,7 @@ def fit(
         InvalidArgument: something else cannot work; both are raised on every rank, before anything is changed.
         CommTimeout, PeerFailure: a rank hangs, or has died; names it and what was waited for.
     """
+    _build_for(model, x)
     graph = graph_of_keras(model)
     check_compiled(model)
     if weigh is not None and not callable(weigh):
@@ -228,6 +229,14 @@ def fit(
     history.samples_per_s, history.left_to_keras = found.samples_per_s, left_to_keras
     model.history = history
     return history
+
+
+def _build_for(model: keras.Model, x: Any) -> None:
+    """Give a Sequential model the shape of its inputs, as Keras does by the first batch, where they are an array."""
+    first = x[0] if isinstance(x, (tuple, list)) and x else x
+    shape = getattr(first, "shape", None)
+    if isinstance(model, keras.Sequential) and not model.built and model.layers and shape is not None and len(shape):
+        model.build((None, *shape[1:]))
 
 
 def check_compiled(model: keras.Model) -> None:

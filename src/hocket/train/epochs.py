@@ -98,7 +98,8 @@ def _train_epoch(
                 each.on_batch_end(trainer, trainer.num_steps, logs)
             if trainer.is_stopping or _is_enough(trainer, max_steps):
                 trainer.stop_training = True
-                is_whole = next(batches, None) is None
+                # Of a stream whose length nobody knows nothing is read to find out: it may be missed elsewhere.
+                is_whole = source.num_batches is not None and trainer.num_batches >= source.num_batches
                 break
     found = trainer.means_so_far(trainer.totals) if num_samples else {}
     if is_whole:
