@@ -98,8 +98,10 @@ def _train_epoch(
                 each.on_batch_end(trainer, trainer.num_steps, logs)
             if trainer.is_stopping or _is_enough(trainer, max_steps):
                 trainer.stop_training = True
-                # Of a stream whose length nobody knows nothing is read to find out: it may be missed elsewhere.
-                is_whole = source.num_batches is not None and trainer.num_batches >= source.num_batches
+                if source.num_batches is not None:
+                    is_whole = trainer.num_batches >= source.num_batches
+                else:  # who goes on after `max_steps` has to know; after a stop nothing is read that is not trained
+                    is_whole = not trainer.is_stopping and next(batches, None) is None
                 break
     found = trainer.means_so_far(trainer.totals) if num_samples else {}
     if is_whole:
