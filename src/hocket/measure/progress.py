@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 _LINE_EVERY_S = 10.0
+_WIDE = 120  # columns of a terminal
+_BETWEEN = 5  # columns between what a bar consists of
 
 
 @contextmanager
@@ -89,12 +91,16 @@ class Bar:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        texts = ("{task.fields[counted]}", "{task.fields[left]}", "{task.fields[state]}")
+        self._console = Console(stderr=True)
+        is_narrow = self._console.width < _WIDE
+        self._what = "" if is_narrow else what  # the table or the command above says it, too
+        self._bar_width = 12 if is_narrow else 24
+        texts = ("{task.fields[left]}", "{task.fields[counted]}", "{task.fields[state]}")
         self.columns: Progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            *([] if is_narrow else [TextColumn("{task.description}", markup=False)]),
+            BarColumn(bar_width=self._bar_width),
             *(TextColumn(text, markup=False) for text in texts),
-            console=Console(stderr=True),
+            console=self._console,
         )
         self._unit = unit
         self._pace = Pace()
@@ -103,13 +109,17 @@ class Bar:
     def update(self, done: int, total: int, state: str, left_s: float | None = None, /) -> None:
         """Redraw the bar; called as `OnRound`."""
         left_s = self._pace.left_s(done, total) if left_s is None else left_s
+        left = "" if left_s is None else f"{format_left(left_s)} left"
+        counted = f"{done} of {total} {self._unit}"
+        # What is being done is cut to the room that there is: Rich would take as much off the time left.
+        room = self._console.width - sum(map(len, (self._what, left, counted))) - self._bar_width - _BETWEEN
         self.columns.update(
             self._task,
             completed=None if left_s is None else self._pace.share(left_s),
             total=None if left_s is None else 1.0,
-            counted=f"{done} of {total} {self._unit}",
-            left="" if left_s is None else f"{format_left(left_s)} left",
-            state=state,
+            counted=counted,
+            left=left,
+            state=state if len(state) <= room else f"{state[: room - 1]}\u2026" if room > 1 else "",
         )
 
 
