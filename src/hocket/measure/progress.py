@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _LINE_EVERY_S = 10.0
 _WIDE = 120  # columns of a terminal
+_SHORT = 12  # characters that there is room for on others
 _BETWEEN = 5  # columns between what a bar consists of
 
 
@@ -93,11 +94,11 @@ class Bar:
 
         self._console = Console(stderr=True)
         is_narrow = self._console.width < _WIDE
-        self._what = "" if is_narrow else what  # the table or the command above says it, too
+        self._what = "" if is_narrow and len(what) > _SHORT else what
         self._bar_width = 12 if is_narrow else 24
         texts = ("{task.fields[left]}", "{task.fields[counted]}", "{task.fields[state]}")
         self.columns: Progress = Progress(
-            *([] if is_narrow else [TextColumn("{task.description}", markup=False)]),
+            *([TextColumn("{task.description}", markup=False)] if self._what else []),
             BarColumn(bar_width=self._bar_width),
             *(TextColumn(text, markup=False) for text in texts),
             console=self._console,
