@@ -22,7 +22,7 @@ from typing import Any
 from hocket import _native
 from hocket.backends.base import Job, call_driving
 from hocket.boot.mpi_variables import launchers_fd
-from hocket.boot.open_mpi import ask_for_pmix, pmix_obstacle
+from hocket.boot.open_mpi import ask_for_pmix, pmix_obstacle, will_be_open_mpi
 from hocket.boot.pmi import connect_locally, start_local_server
 from hocket.errors import BackendUnavailable, BootstrapMismatch, CommTimeout
 
@@ -78,10 +78,10 @@ def is_under_open_mpi() -> bool:
 
 
 def default_family() -> str:
-    """Return which MPI is meant where none is named: the launcher's, else MPICH, else Open MPI if it is there."""
+    """Return which MPI is meant where none is named: the launcher's, else what mpi4py would load."""
     if is_under_open_mpi():
         return "openmpi"
-    return "openmpi" if find_library("mpich") is None and find_obstacle("openmpi") is None else "mpich"
+    return "openmpi" if will_be_open_mpi() and find_obstacle("openmpi") is None else "mpich"
 
 
 def find_library(family: str) -> str | None:
@@ -201,6 +201,10 @@ def _start(family: str, job: Job) -> Started:
 
 def _load(family: str) -> tuple[Any, str]:
     """Have mpi4py load a library; return its module and the library's path."""
+    named = os.environ.get("MPI4PY_LIBMPI", "")
+    if named and "mpi4py.MPI" not in sys.modules and will_be_open_mpi() != (family == "openmpi"):
+        # Before mpi4py is told not to start what it loads: the program may import it later.
+        raise BackendUnavailable(f"MPI4PY_LIBMPI={named} is not {_WORDS[family]}")
     import mpi4py
 
     mpi4py.rc.initialize = False

@@ -102,6 +102,7 @@ class ControlServer:
         self._job = JobState(task.size, task.timeout_s, self._send_to_rank)
         self._listens_again_s: float | None = None  # when descriptors may be there again
         self._asker = asker
+        self._is_of_mpi = hosts is not None
 
     def serve(self) -> None:
         """Serve until every rank that came has gone, or not all of them came in time."""
@@ -122,12 +123,19 @@ class ControlServer:
                     self._attend(key.data, events)
             self._job.look_at_clock()
             self._look_at_clock()
-            if self._job.is_closed and self._listeners:
+            has_all_of_mpi = self._is_of_mpi and len(self.pmi.begun) == self._task.size
+            if (self._job.is_closed or has_all_of_mpi) and self._listeners:
                 self._close_listeners()
         for connection in list(self._ranks.values()):  # the last words of a job that did not come together
             with contextlib.suppress(OSError):
                 connection.socket.settimeout(_UNREAD_S)
                 connection.socket.sendall(connection.end.outgoing)
+
+    def close(self) -> None:
+        """Close what is open, where the process goes on."""
+        for listener in self._listeners:
+            listener.close()
+        self._selector.close()
 
     def _order(self, key: selectors.SelectorKey) -> int:
         return 2 if key.data is None else 0 if key.data.end.is_proven else 1

@@ -31,6 +31,8 @@ from hocket.errors import BootstrapMismatch, CommTimeout, PeerFailure
 MOST_HOST = 1024  # characters of a host's identity
 
 _NUM_PORTS = 8
+_MOST_PORT = 65535
+_OF_JOB_S = 1e6  # a server of MPI's lines ends with its launcher
 _RETRY_S = 0.05
 _PORT_TAKEN_S = 2.0  # by the server of a job that has just ended
 _OTHER_KEY_S = 5.0  # that a server of this job with another secret is looked at before that is an error
@@ -157,7 +159,7 @@ def _find_address() -> tuple[str, Sequence[int]]:
 
 
 def _ports_behind(master_port: int) -> range:
-    return range(master_port + 1, master_port + 1 + _NUM_PORTS)
+    return range(master_port + 1, min(master_port + 1 + _NUM_PORTS, _MOST_PORT + 1))
 
 
 def _start_server(address: str, ports: Sequence[int], size: int, job: str, timeout: float) -> StartedServer:
@@ -193,19 +195,19 @@ def mpi_server_place(nodes: Nodes) -> tuple[str, list[int]]:
     return address, [*named, *ports]
 
 
-def make_mpi_server(nodes: Nodes, size: int, job: str, timeout: float, asker: int) -> tuple[ControlServer, int]:
+def make_mpi_server(nodes: Nodes, size: int, job: str, asker: int) -> tuple[ControlServer, int]:
     """Make a server of MPI's lines, in this process; return it, and its port.
 
     Args:
         nodes: hosts of the job.
-        size, job, timeout: as of `start_server`.
+        size, job: as of `start_server`.
         asker: reading end of a pipe, which is closed once nobody is waited for any more.
 
     Raises:
         BootstrapMismatch: no port is free.
     """
-    listeners = listen(*mpi_server_place(nodes), min(timeout, _PORT_TAKEN_S))
-    task = ServerTask([], size, job, timeout, find_secret().key.hex(), _tls_files())
+    listeners = listen(*mpi_server_place(nodes), _PORT_TAKEN_S)
+    task = ServerTask([], size, job, _OF_JOB_S, find_secret().key.hex(), _tls_files())
     server = ControlServer(task, listeners, asker, (nodes.num_nodes, size // nodes.num_nodes))
     return server, listeners[0].getsockname()[1]
 

@@ -49,7 +49,7 @@ class MpiRelay:
         self._server: ControlServer | None = None
         self._port = 0
         self._asker: int | None = None
-        self._job = f"MPI of {nodes.master_addr}:{nodes.master_port}"
+        self._job = f"MPI of port {nodes.master_port}"  # each host may have another name for the first one
         self._begun_s: float | None = None
         self._has_told = False
         self._searching: list[int] = []
@@ -73,6 +73,13 @@ class MpiRelay:
         self._locals.append(local)
         local.setblocking(True)
         threading.Thread(target=self._carry, args=(rank, local), name=f"hocket MPI {rank}", daemon=True).start()
+
+    def take_failed(self) -> bool:
+        """Return whether the program of a rank here has failed; once for each."""
+        failed = [each for each in self._passages if each.has_failed]
+        for each in failed:
+            each.has_failed = False
+        return bool(failed)
 
     def look(self, say: Callable[[str], None]) -> JobEnd | None:
         """Return why the job has to end, if it has to; `say` is called with a line about a search that takes long."""
@@ -105,6 +112,9 @@ class MpiRelay:
         except HocketError as error:  # the library waits on, until `look` has told why the job ends
             code = EXIT_TIMED_OUT if isinstance(error, CommTimeout) else EXIT_CANNOT_START
             self._ends.append(JobEnd(f"MPI could not start across hosts: {error}", code))
+            return
+        except Exception as error:  # a mistake of ours: nobody else would hear of it
+            self._ends.append(JobEnd(f"MPI could not start across hosts: {error!r}", EXIT_CANNOT_START))
             return
         with found.socket:
             passage = Passage(local, found.socket, found.end)
@@ -141,6 +151,17 @@ class MpiRelay:
         with self._lock:
             if self._server is None:
                 asked, self._asker = os.pipe()
-                self._server, self._port = make_mpi_server(self._nodes, self._size, self._job, self._timeout_s, asked)
-                threading.Thread(target=self._server.serve, name="hocket MPI server", daemon=True).start()
+                try:
+                    self._server, self._port = make_mpi_server(self._nodes, self._size, self._job, asked)
+                except BaseException:
+                    os.close(asked)
+                    raise
+                threading.Thread(target=self._serve, args=(self._server, asked), name="hocket MPI", daemon=True).start()
             return self._port
+
+    def _serve(self, server: ControlServer, asked: int) -> None:
+        try:
+            server.serve()
+        finally:
+            server.close()
+            os.close(asked)

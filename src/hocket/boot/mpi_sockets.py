@@ -8,22 +8,31 @@ Open MPI gets another server (`hocket.boot.pmix_helper`). Programs that a rank s
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from hocket.boot.job_result import EXIT_CANNOT_START, EXIT_TIMED_OUT, JobEnd
 from hocket.boot.mpi_relay import LOOK_S, MpiRelay
-from hocket.boot.mpi_variables import mpi_variables
+from hocket.boot.mpi_variables import FAILED, mpi_variables
 from hocket.boot.nodes import Nodes
-from hocket.boot.open_mpi import REQUEST
+from hocket.boot.open_mpi import REQUEST, REQUEST_AND_START
 from hocket.boot.pmi import PmiError, PmiServer, remove_remains
 from hocket.boot.pmix_helper import PmixHelper
 from hocket.boot.summary import name_ranks
 from hocket.boot.watcher import Watcher
 
 _CHUNK_BYTES = 1 << 16
+
+
+class _Wait(NamedTuple):
+    """A wait of some ranks for others in a call, since a time."""
+
+    call: str
+    inside: Sequence[int]
+    missing: Sequence[int]
+    since_s: float
 
 
 class MpiSockets:
@@ -48,6 +57,9 @@ class MpiSockets:
         self._ended: dict[int, float] = {}  # rank: when
         self._has_named = False  # the ranks that others wait for in MPI_Init
         self._was_used = False
+        self._has_failed = False
+        self._with_open_mpi: set[int] = set()  # ranks in which it is about to start, or has
+        self._open_mpi_s: float | None = None  # since when
         self._pmix: PmixHelper | None = None
         self._watcher: Watcher | None = None
 
@@ -84,15 +96,24 @@ class MpiSockets:
         if self._relay is not None:
             return LOOK_S if self._relay.is_used else None
         server = self._local_server
-        if server is None or server.begun_s is None:
-            return None
+        assert server is not None
         if server.aborted is not None:
             return 0.0
-        missing = self._missing(server) if server.ranks_in_barrier else self._unbegun(server)
-        times = [self._ended[rank] + self._grace_s for rank in missing if rank in self._ended]
-        if self._unbegun(server):
-            times.append(server.begun_s + (self._timeout_s if self._has_named else self._named_after_s))
+        waits = [each for each in (self._start(server), self._end(server)) if each is not None]
+        times = [self._ended[rank] + self._grace_s for wait in waits for rank in wait.missing if rank in self._ended]
+        times += [
+            wait.since_s + (self._timeout_s if self._has_named else self._named_after_s)
+            for wait in waits
+            if wait.call == "MPI_Init"
+        ]
         return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def take_failed(self) -> bool:
+        """Return whether some rank's program has failed, whose MPI now waits for the others; once."""
+        if self._relay is not None:
+            return self._relay.take_failed()
+        has_failed, self._has_failed = self._has_failed, False
+        return has_failed
 
     def look_at_clock(self, say: Callable[[str], None]) -> JobEnd | None:
         """Name who is waited for in MPI_Init.
@@ -109,40 +130,49 @@ class MpiSockets:
             return end
         if server.aborted is not None:
             return JobEnd.of_abort(*server.aborted)
-        if server.begun_s is None:
-            return None
-        now, unbegun = time.monotonic(), self._unbegun(server)
-        if unbegun:
-            return self._look_at_start(name_ranks(sorted(server.begun)), unbegun, now - server.begun_s, say)
-        # MPI_Finalize waits for all ranks, too. Some may compute before they come to it, but they have to be there.
-        inside = server.ranks_in_barrier
-        gone = self._gone(self._missing(server)) if inside else []
-        if gone:
-            reason = f"{name_ranks(gone)} ended without MPI_Finalize, in which {name_ranks(inside)} waited"
-            return JobEnd(reason, EXIT_CANNOT_START)
+        for wait in (self._start(server), self._end(server)):
+            if wait is not None and (end := self._look_at(wait, say)) is not None:
+                return end
         return None
 
-    def _look_at_start(
-        self, begun: str, unbegun: list[int], waited_s: float, say: Callable[[str], None]
-    ) -> JobEnd | None:
-        gone = self._gone(unbegun)
+    def _look_at(self, wait: _Wait, say: Callable[[str], None]) -> JobEnd | None:
+        now = time.monotonic()
+        inside, waited_s = name_ranks(wait.inside), now - wait.since_s
+        gone = [rank for rank in wait.missing if rank in self._ended and now >= self._ended[rank] + self._grace_s]
         if gone:
-            return JobEnd(f"{name_ranks(gone)} ended without MPI_Init, in which {begun} waited", EXIT_CANNOT_START)
-        wait = f"{begun} waited {waited_s:.0f} s in MPI_Init for {name_ranks(unbegun)}"
+            return JobEnd(f"{name_ranks(gone)} ended without {wait.call}, in which {inside} waited", EXIT_CANNOT_START)
+        if wait.call != "MPI_Init":
+            return None  # some may compute before they come to MPI_Finalize
+        text = f"{inside} waited {waited_s:.0f} s in MPI_Init for {name_ranks(wait.missing)}"
         if waited_s >= self._timeout_s:
-            return JobEnd(wait, EXIT_TIMED_OUT)
+            return JobEnd(text, EXIT_TIMED_OUT)
         if not self._has_named and waited_s >= self._named_after_s:
             self._has_named = True
-            say(f"{wait}; the job ends if that takes {self._timeout_s:.0f} s")
+            say(f"{text}; the job ends if that takes {self._timeout_s:.0f} s")
         return None
 
-    def _gone(self, ranks: Iterable[int]) -> list[int]:
-        """Return those of some ranks that have ended, and did so long enough ago for others to have noticed."""
-        now = time.monotonic()
-        return [rank for rank in ranks if rank in self._ended and now >= self._ended[rank] + self._grace_s]
+    def _start(self, server: PmiServer) -> _Wait | None:
+        """Who waits in MPI_Init: for those who have not called it, or, once all have, have not come to its barrier."""
+        if self._open_mpi_s is not None:
+            missing = [rank for rank in range(self._size) if rank not in self._with_open_mpi]
+            return _Wait("MPI_Init", sorted(self._with_open_mpi), missing, self._open_mpi_s) if missing else None
+        if server.begun_s is None or server.has_started:
+            return None
+        ranks = range(self._size)
+        unbegun = [rank for rank in ranks if rank not in server.begun]
+        if unbegun:
+            return _Wait("MPI_Init", sorted(server.begun), unbegun, server.begun_s)
+        inside = server.ranks_in_barrier
+        missing = [rank for rank in ranks if rank not in inside]
+        return _Wait("MPI_Init", inside, missing, server.begun_s) if inside else None
 
-    def _unbegun(self, server: PmiServer) -> list[int]:
-        return [rank for rank in range(self._size) if rank not in server.begun]
+    def _end(self, server: PmiServer) -> _Wait | None:
+        """Who waits in MPI_Finalize, as far as the ranks' library says."""
+        inside = server.ranks_in_barrier
+        if not server.has_started or not inside:
+            return None
+        missing = [rank for rank in range(self._size) if rank not in inside]
+        return _Wait("MPI_Finalize", inside, missing, 0.0)
 
     def close(self) -> None:
         """Close the sockets, and remove what ranks that were killed while MPI was starting left of its memory."""
@@ -156,49 +186,61 @@ class MpiSockets:
         elif self._local_server is not None and self._was_used:
             remove_remains(self._local_server.name)
 
-    def _missing(self, server: PmiServer) -> list[int]:
-        inside = set(server.ranks_in_barrier)
-        return [rank for rank in range(self._size) if rank not in inside]
-
     def _take_in(self, rank: int) -> None:
         """Take in what a rank's MPI library says; what it asks it reads, and one that does not is not waited for."""
-        assert self._watcher is not None
-        if self._relay is not None:
-            local = self._sockets.pop(rank)
-            self._watcher.unwatch(local.fileno())
-            self._relay.carry(rank, local)
-            return
-        assert self._local_server is not None
-        self._was_used = True
         try:
+            if self._relay is not None:
+                if not self._sockets[rank].recv(1, socket.MSG_PEEK):
+                    raise ConnectionError("the rank has ended, or closed it")
+                local = self._sockets.pop(rank)
+                self._unwatch(local)
+                self._relay.carry(rank, local)
+                return
+            assert self._local_server is not None
             data = self._sockets[rank].recv(_CHUNK_BYTES)
             if not data:
-                raise ConnectionError("the rank has closed it")
-            if data == REQUEST:
-                self._start_pmix(rank)
+                raise ConnectionError("the rank has ended, or closed it")
+            self._was_used = True
+            if data in (REQUEST, REQUEST_AND_START):
+                self._start_pmix(rank, starts=data == REQUEST_AND_START)
                 return
+            if data.endswith(FAILED):
+                self._has_failed = True
+                data = data.removesuffix(FAILED)
             for receiver, answer in self._local_server.take_in(rank, data):
-                if receiver in self._sockets and self._sockets[receiver].send(answer) < len(answer):
-                    raise ConnectionError("it does not read")
+                self._send(receiver, answer)
         except (OSError, PmiError):
             self._close(rank)
 
-    def _start_pmix(self, rank: int) -> None:
+    def _send(self, rank: int, answer: bytes) -> None:
+        if rank not in self._sockets:
+            return
+        try:
+            is_sent = self._sockets[rank].send(answer) == len(answer)
+        except OSError:
+            is_sent = False
+        if not is_sent:
+            self._close(rank)
+
+    def _start_pmix(self, rank: int, *, starts: bool) -> None:
         """Start a PMIx server, once, and tell a rank of it."""
-        assert self._watcher is not None and self._local_server is not None
-        self._local_server.begin(rank)
+        assert self._watcher is not None
+        if starts:
+            self._with_open_mpi.add(rank)
+            self._open_mpi_s = self._open_mpi_s or time.monotonic()
         if self._pmix is None:
-            self._pmix = PmixHelper(self._size, self._watcher, self._send_pmix)
+            self._pmix = PmixHelper(self._size, self._watcher, self._send)
         self._pmix.tell(rank)
 
-    def _send_pmix(self, rank: int, answer: bytes) -> None:
-        if rank in self._sockets:
-            with contextlib.suppress(OSError):  # it has ended, or does not read
-                self._sockets[rank].send(answer)
-
     def _close(self, rank: int) -> None:
-        assert self._watcher is not None and self._local_server is not None
+        if rank not in self._sockets:
+            return
         closed = self._sockets.pop(rank)
-        self._watcher.unwatch(closed.fileno())
+        self._unwatch(closed)
         closed.close()
-        self._local_server.leave(rank)
+        if self._local_server is not None:
+            self._local_server.leave(rank)
+
+    def _unwatch(self, each: socket.socket) -> None:
+        assert self._watcher is not None
+        self._watcher.unwatch(each.fileno())

@@ -10,13 +10,19 @@ import _posixsubprocess
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 OWN_FD = "HOCKET_PMI_FD"
 """The descriptor once more, by which this launcher's variables are told from those of MPI's own."""
 
 _FOREIGN = ("PMI_FD", "PMI_RANK", "PMI_SIZE", "PMI_PORT", "PMI_ID")
+_OF_OPEN_MPI = ("PMIX_", "OMPI_COMM_WORLD_")
+OPEN_MPI_FOLDER = "hocket-pmix-"
+"""How the folder is called that Open MPI's variables of a rank name."""
+
+_giving: set[int] = set()  # threads that start a program which gets the descriptor
 _names = {"PMI_FD", "PMI_RANK", "PMI_SIZE", OWN_FD}  # that are hidden
 
 
@@ -32,8 +38,12 @@ def mpi_variables(fd: int, rank: int, size: int) -> dict[str, str]:
 
 
 def without_mpi_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return variables without those of a launcher around this one, whose descriptor no rank of this one gets."""
-    return {name: value for name, value in environ.items() if name not in (*_FOREIGN, OWN_FD)}
+    """Return variables without those of a launcher around this one, of whose job no rank of this one is."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in (*_FOREIGN, OWN_FD) and not name.startswith(_OF_OPEN_MPI) and OPEN_MPI_FOLDER not in value
+    }
 
 
 def launchers_fd(environ: Mapping[str, str] | None = None) -> int | None:
@@ -64,16 +74,30 @@ def keep_from_children() -> None:
         arguments: Any, executables: Any, close_fds: bool, fds_to_keep: Any, cwd: Any, env: Any, *rest: Any
     ) -> int:
         if not close_fds or fd in fds_to_keep:
-            return start(arguments, executables, close_fds, fds_to_keep, cwd, env, *rest)
-        if env is not None:
-            env = _without_own(env, fd)
-        with _hidden() if env is None else contextlib.nullcontext():
-            return start(arguments, executables, close_fds, fds_to_keep, cwd, env, *rest)
+            _giving.add(threading.get_ident())
+            try:
+                return start(arguments, executables, close_fds, fds_to_keep, cwd, env, *rest)
+            finally:
+                _giving.discard(threading.get_ident())
+        # Never by taking them out of C's environment for a moment: other threads may start MPI, or programs, meanwhile.
+        variables = env if env is not None else [name + b"=" + value for name, value in os.environb.items()]
+        return start(arguments, executables, close_fds, fds_to_keep, cwd, _without_own(variables, fd), *rest)
 
     _posixsubprocess.fork_exec = fork_exec
     if "subprocess" in sys.modules:
         sys.modules["subprocess"]._fork_exec = fork_exec  # type: ignore[attr-defined]
     os.register_at_fork(after_in_child=lambda: _forget(fd, inode))
+
+
+FAILED = b"cmd=hocket_failed\n"
+
+
+def say_failed() -> None:
+    """Tell the launcher that this rank's program has failed, before its MPI waits for the others to finalize."""
+    fd = launchers_fd()
+    if fd is not None:
+        with contextlib.suppress(OSError):
+            os.write(fd, FAILED)
 
 
 def _without_own(variables: list[bytes], fd: int) -> list[bytes]:
@@ -84,21 +108,8 @@ def _without_own(variables: list[bytes], fd: int) -> list[bytes]:
     return [each for each in variables if each.partition(b"=")[0] not in names]
 
 
-@contextlib.contextmanager
-def _hidden() -> Iterator[None]:
-    """Take the variables from the environment that C shows, not from `os.environ`."""
-    values = {name: os.environ[name] for name in _names if name in os.environ}
-    for name in values:
-        os.unsetenv(name)
-    try:
-        yield
-    finally:
-        for name, value in values.items():
-            os.putenv(name, value)
-
-
 def _forget(fd: int, inode: int) -> None:
-    if launchers_fd() != fd:
+    if launchers_fd() != fd or threading.get_ident() in _giving:
         return
     with contextlib.suppress(OSError):
         if os.fstat(fd).st_ino == inode:  # else MPI has closed it, and the number is another file's

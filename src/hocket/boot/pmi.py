@@ -26,7 +26,7 @@ from pathlib import Path
 
 from hocket.boot.helper import start_pmi_server
 
-ABORT = re.compile(rb"cmd=abort exitcode=(-?[0-9]{1,10})(?=[ \n]|$)")
+ABORT = re.compile(rb"^cmd=abort exitcode=(-?[0-9]{1,10})(?=[ \n]|$)", re.MULTILINE)
 _MOST_LINE = 16 << 10
 _MOST_VALUES = 64  # that a rank puts, MPICH puts a few
 _TIMEOUT_S = 20.0
@@ -50,6 +50,8 @@ class PmiServer:
     """Ranks whose MPI has begun to start."""
     begun_s: float | None = None
     """When the first of them did, by `time.monotonic`."""
+    has_started: bool = False
+    """Whether all have passed the barrier of MPI_Init; that of MPI_Finalize is the same to this server."""
     aborted: tuple[int, int] | None = None
     """The rank that called MPI_Abort first, and its code; its library waits to be killed."""
     _pending: dict[int, bytes] = field(default_factory=dict)
@@ -133,6 +135,7 @@ class PmiServer:
                 yield rank, answer.encode()
             elif len(self._in_barrier) == self.size:
                 self._in_barrier.clear()
+                self.has_started = True
                 for each in range(self.size):
                     yield each, b"cmd=barrier_out rc=0\n"
 

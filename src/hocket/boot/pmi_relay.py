@@ -15,6 +15,7 @@ import sys
 
 from hocket.boot.connecting import Place, connect_once
 from hocket.boot.helper import RelayTask
+from hocket.boot.mpi_variables import FAILED
 from hocket.boot.pmi import ABORT, remove_remains
 from hocket.boot.sealed import ProtocolError, RankEnd, Role
 from hocket.boot.secret import Secret
@@ -46,6 +47,8 @@ class Passage:
         """What some rank gave to MPI_Abort."""
         self.is_of_library = False
         """Whether that was this library's rank."""
+        self.has_failed = False
+        """Whether the rank's program has failed, and its library will wait for the others."""
 
     def run(self) -> None:
         """Hand on what comes from either side until the library has gone, a rank calls MPI_Abort, or the server is
@@ -80,6 +83,11 @@ class Passage:
         data = self._local.recv(_PIECE)
         self._look_for_abort(data)
         self.is_of_library = self.abort_code is not None
+        if data.endswith(FAILED):
+            self.has_failed = True
+            data = data.removesuffix(FAILED)
+            if not data:
+                return True
         if data.endswith(_FINALIZE):
             data = data.removesuffix(_FINALIZE)
             self._local.sendall(_FINALIZED)

@@ -18,6 +18,8 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
+from hocket.boot.mpi_variables import OPEN_MPI_FOLDER
+
 _SUCCEEDED = (0, -157)  # PMIX_SUCCESS, PMIX_OPERATION_SUCCEEDED: it was done at once
 _STRING, _UINT16, _UINT32, _DATA_ARRAY, _RANK = 3, 13, 14, 39, 40  # pmix_data_type_t
 _CTYPES: dict[int, Any] = {_UINT16: ctypes.c_uint16, _UINT32: ctypes.c_uint32, _RANK: ctypes.c_uint32}
@@ -127,7 +129,7 @@ def _parts(array: _DataArray) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:
 def main() -> None:
     task = json.loads(sys.stdin.readline())
     # In memory, since Open MPI's own shared memory is to be here, too: ranks that are killed leave it behind.
-    folder = tempfile.mkdtemp(prefix="hocket-pmix-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
+    folder = tempfile.mkdtemp(prefix=OPEN_MPI_FOLDER, dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
     os.environ["TMPDIR"] = folder  # for what the library keeps elsewhere
     try:
         try:

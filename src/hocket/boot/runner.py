@@ -24,7 +24,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
-from hocket.boot.mpi_variables import keep_from_children
+from hocket.boot.mpi_variables import keep_from_children, say_failed
 from hocket.boot.open_mpi import watch_import
 from hocket.boot.readiness import say_ready
 from hocket.boot.report import make_report, write_report
@@ -56,6 +56,8 @@ def main(arguments: list[str]) -> None:
         with _no_interrupt():  # one Ctrl-C ends all ranks, and the failure of the first can be here before it
             if os.getpid() != pid or not _leave_report(error, trace):
                 sys.excepthook(type(error), error, trace)
+            elif _is_in_mpi():
+                say_failed()
         # As Python does where it prints it; exit handlers look here for how the program ended.
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
         sys.exit(EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
@@ -122,6 +124,12 @@ def _load(spec: ModuleSpec) -> tuple[CodeType, ModuleSpec]:
     if code is None:
         raise ImportError(f"{spec.name!r} holds no Python code that can be run", name=spec.name)
     return code, spec
+
+
+def _is_in_mpi() -> bool:
+    """Whether this process will wait for the others in MPI_Finalize, though it has failed."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and bool(mpi.Is_initialized()) and not mpi.Is_finalized()
 
 
 def _leave_report(error: BaseException, trace: TracebackType | None) -> bool:

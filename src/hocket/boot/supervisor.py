@@ -196,12 +196,7 @@ class Supervisor:
         terminated_s = self._terminated_s.get(rank.rank)
         self._outcomes[rank.rank] = RankOutcome(rank.rank, return_code, rank.started_s, time.time(), terminated_s)
         if return_code != 0 and not self._due and not self._patience.keep_going:
-            self._is_ending = True
-            now = time.monotonic()
-            self._due += [
-                (now + self._patience.term_after_s, signal.SIGTERM),
-                (now + self._patience.kill_after_s, signal.SIGKILL),
-            ]
+            self._end_after_failure()
 
     def _on_signals(self) -> None:
         now = time.monotonic()
@@ -245,6 +240,9 @@ class Supervisor:
     def _look_at_mpi(self) -> None:
         if self._mpi is None or self._due or not self._running:
             return
+        if self._mpi.take_failed() and not self._patience.keep_going:
+            self._end_after_failure()
+            return
         end = self._mpi.look_at_clock(self._say)
         if end is None:
             return
@@ -262,6 +260,15 @@ class Supervisor:
             self._targets[-1].write_of(None, text)
         else:
             os.write(2, text)
+
+    def _end_after_failure(self) -> None:
+        """Give the other ranks their time to end by themselves."""
+        self._is_ending = True
+        now = time.monotonic()
+        self._due += [
+            (now + self._patience.term_after_s, signal.SIGTERM),
+            (now + self._patience.kill_after_s, signal.SIGKILL),
+        ]
 
     def _end_all(self) -> None:
         """End the ranks, SIGKILL comes after SIGTERM as after a failure."""
