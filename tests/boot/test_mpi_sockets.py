@@ -14,9 +14,10 @@ import pytest
 
 from hocket.boot import open_mpi
 from hocket.boot.job_result import EXIT_CANNOT_START, EXIT_TIMED_OUT
+from hocket.boot.mpi_relay import Limits
 from hocket.boot.mpi_sockets import MpiSockets
 from hocket.boot.nodes import Nodes
-from hocket.boot.open_mpi import LIBRARY, REQUEST
+from hocket.boot.open_mpi import LIBRARY, REQUEST, REQUEST_AND_START
 from hocket.boot.watcher import Watcher
 
 from ..naming import assert_names
@@ -31,7 +32,7 @@ class Launcher:
 
     def __init__(self, grace_s: float = 0.0, timeout_s: float = 600.0, named_after_s: float = 300.0) -> None:
         self.watcher = Watcher()
-        self.mpi = MpiSockets(Nodes(), 2, grace_s, timeout_s, named_after_s)
+        self.mpi = MpiSockets(Nodes(), 2, Limits(grace_s, timeout_s, named_after_s))
         self.mpi.watch(self.watcher)
         self.said: list[str] = []
         self.libraries = [self.mpi.open(rank)[0] for rank in range(2)]
@@ -73,7 +74,7 @@ def test_barrier(launcher: Launcher) -> None:
 
 def test_nothing_is_due_before_a_library_speaks(launcher: Launcher) -> None:
     assert launcher.mpi.next_look_s() is None
-    launcher.mpi.note_end(0)
+    launcher.mpi.note_end(0, 0)
     assert launcher.mpi.next_look_s() is None
     assert launcher.mpi.look_at_clock(launcher.said.append) is None
 
@@ -82,12 +83,12 @@ def test_a_wait_in_finalize_has_no_limit() -> None:
     launcher = Launcher(timeout_s=0.0, named_after_s=0.0)
     try:
         for rank in range(2):
-            launcher.tell(rank, INIT)
+            launcher.tell(rank, INIT, b"cmd=barrier_in\n")
         launcher.tell(0, b"cmd=barrier_in\n")
         assert launcher.mpi.look_at_clock(launcher.said.append) is None
         assert launcher.mpi.next_look_s() is None
         assert launcher.said == []
-        launcher.mpi.note_end(1)
+        launcher.mpi.note_end(1, 0)
         end = launcher.mpi.look_at_clock(launcher.said.append)
         assert end is not None and end.exit_code == EXIT_CANNOT_START
         assert_names(end.reason, "rank 1", "MPI_Finalize", "rank 0")
@@ -110,6 +111,44 @@ def test_a_wait_in_init_is_named_once_and_ends() -> None:
         assert end is not None and end.exit_code == EXIT_TIMED_OUT
     finally:
         launcher.close()
+
+
+def test_a_rank_that_stops_within_init_is_named() -> None:
+    launcher = Launcher(timeout_s=0.0)
+    try:
+        for rank in range(2):
+            launcher.tell(rank, INIT)
+        launcher.tell(0, b"cmd=barrier_in\n")
+        end = launcher.mpi.look_at_clock(launcher.said.append)
+        assert end is not None and end.exit_code == EXIT_TIMED_OUT
+        assert_names(end.reason, "rank 0", "MPI_Init", "rank 1")
+    finally:
+        launcher.close()
+
+
+def test_open_mpi_that_does_not_start_yet_waits_for_nobody() -> None:
+    launcher = Launcher(timeout_s=0.0)
+    try:
+        launcher.tell(0, REQUEST)
+        assert launcher.mpi.look_at_clock(launcher.said.append) is None
+        launcher.tell(1, REQUEST_AND_START)
+        end = launcher.mpi.look_at_clock(launcher.said.append)
+        assert end is not None
+        assert_names(end.reason, "rank 1", "MPI_Init", "rank 0")
+    finally:
+        launcher.close()
+
+
+def test_a_rank_that_closes_its_socket_does_not_end_that_of_another(launcher: Launcher) -> None:
+    for rank in range(2):
+        launcher.tell(rank, INIT)
+        launcher.heard(rank)
+    launcher.tell(0, b"cmd=barrier_in\n")
+    launcher.libraries[0].close()
+    launcher.libraries[1].sendall(b"cmd=barrier_in\n")  # before the end of the other was looked at
+    launcher.serve()
+    launcher.tell(1, b"cmd=get_appnum\n")
+    assert launcher.heard(1).endswith(b"cmd=appnum appnum=0\n")
 
 
 @pytest.mark.parametrize(("code", "exit_code"), [(3, 3), (0, EXIT_CANNOT_START), (-1, 255), (256, EXIT_CANNOT_START)])

@@ -183,6 +183,79 @@ def test_open_mpi_that_starts_alone_ends_the_job(start_job: Callable[..., Any], 
     assert_names(job.stderr, "BackendUnavailable", "Open MPI", "alone", "mpirun")
 
 
+@EACH_LIBRARY
+def test_a_failure_is_told_though_mpi_would_wait_for_the_others(start_job: Callable[..., Any], library: str) -> None:
+    script = PLAIN + "import numpy\nif RANK == 1: raise ValueError('boom')\nworld.Recv(numpy.zeros(1), source=1)"
+    job = start_job(script, 2, env=with_library(library))
+    assert job.finish() == 1
+    assert_names(job.stderr.splitlines()[0], "rank 1")
+    assert "ValueError: boom" in job.stderr and job.stderr.count("Traceback") == 1
+
+
+def test_threads_that_start_programs_while_mpi_starts(start_job: Callable[..., Any]) -> None:
+    script = """
+import threading
+failures = []
+def starts():
+    for _ in range(40):
+        done = subprocess.run(["/usr/bin/env"], capture_output=True, text=True)
+        if "PMI_FD" in done.stdout or "PATH" not in done.stdout:
+            failures.append(done.stdout)
+threads = [threading.Thread(target=starts) for _ in range(4)]
+for each in threads: each.start()
+"""
+    job = start_job(script + PLAIN + "for each in threads: each.join()\nassert not failures, failures[0]", 2)
+    assert job.finish() == 0, job.stderr
+    assert job.stdout == "2 1\n" * 2
+
+
+def test_a_program_that_gets_the_descriptor_by_a_forked_child(start_job: Callable[..., Any]) -> None:
+    script = """
+fd = int(os.environ["PMI_FD"])
+command = [sys.executable, "-c", f"import os; os.fstat({fd}); print(os.environ['PMI_FD'])"]
+how = {"pass_fds": [fd], "preexec_fn": lambda: None, "capture_output": True, "text": True}
+print(subprocess.run(command, **how).stdout == f"{fd}\\n")
+"""
+    job = start_job(script, 2)
+    assert job.finish() == 0, job.stderr
+    assert job.stdout == "True\n" * 2
+
+
+def test_an_import_that_failed_before(start_job: Callable[..., Any]) -> None:
+    script = """
+os.environ["MPI4PY_LIBMPI"] = "/no/such/libmpi.so.40"
+try:
+    from mpi4py import MPI
+except RuntimeError:
+    os.environ["MPI4PY_LIBMPI"] = os.environ["LATER"]
+"""
+    job = start_job(script + PLAIN, 2, env={"LATER": LIBRARIES["openmpi"]})
+    assert job.finish() == 0, job.stderr
+    assert job.stdout == "2 1\n" * 2
+
+
+def test_a_forked_child_beside_open_mpi_is_a_world_of_its_own(start_job: Callable[..., Any]) -> None:
+    script = """
+pid = os.fork()
+if pid == 0:
+    from mpi4py import MPI
+    print("child", MPI.COMM_WORLD.size, flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+    job = start_job(script + PLAIN, 2, env=with_library("openmpi"))
+    assert job.finish() == 0, job.stderr
+    assert sorted(job.stdout.splitlines()) == ["2 1", "2 1", "child 1", "child 1"]
+
+
+@EACH_LIBRARY
+def test_mpi_after_hocket(start_job: Callable[..., Any], library: str) -> None:
+    script = "import hocket as hk\ncomm = hk.init(timeout=20)\nassert 'mpi' in comm.backends, comm.backends\n"
+    job = start_job(script + PLAIN + "comm.finalize()", 2, env=with_library(library))
+    assert job.finish() == 0, job.stderr
+    assert job.stdout == "2 1\n" * 2
+
+
 def run_on_two(
     folder: Path, script: str, second_environment: dict[str, str] | None = None
 ) -> list[subprocess.CompletedProcess[str]]:
@@ -229,7 +302,23 @@ def test_the_end_of_the_first_host_ends_the_other(tmp_path: Path) -> None:
     ends = run_on_two(tmp_path, "if RANK == 1: sys.exit(0)\n" + PLAIN)
     assert [end.returncode for end in ends] == [1, 1]
     assert_names(ends[0].stderr, "rank 1", "ranks 0, 2-3", "MPI_Init")
-    assert_names(ends[1].stderr, "host 0")
+    assert "ended" in ends[1].stderr.splitlines()[0]
+
+
+def test_ranks_that_never_use_mpi_are_not_waited_for(tmp_path: Path) -> None:
+    script = "import time\nif RANK == 2: sys.exit(0)\ntime.sleep(5)\nprint('done', flush=True)"
+    ends = run_on_two(tmp_path, script)
+    assert [(end.returncode, end.stdout, end.stderr) for end in ends] == [(0, "done\n" * 2, ""), (0, "done\n", "")]
+
+
+@pytest.mark.parametrize(
+    ("end", "names"),
+    [("os.kill(os.getpid(), signal.SIGKILL)", ("rank 3", "9")), ("os._exit(0)", ("rank 3", "MPI_Finalize"))],
+)
+def test_the_end_of_a_rank_reaches_the_other_host(tmp_path: Path, end: str, names: tuple[str, ...]) -> None:
+    ends = run_on_two(tmp_path, PLAIN + f"if RANK == 3: {end}\nMPI.Finalize()")
+    assert ends[0].returncode == 1
+    assert_names(ends[0].stderr, *names)
 
 
 def test_hosts_with_different_secrets_do_not_join(tmp_path: Path) -> None:

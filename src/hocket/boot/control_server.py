@@ -12,10 +12,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import resource
 import selectors
 import socket
 import sys
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -103,6 +105,7 @@ class ControlServer:
         self._listens_again_s: float | None = None  # when descriptors may be there again
         self._asker = asker
         self._is_of_mpi = hosts is not None
+        self.has_said_bye = threading.Event()
 
     def serve(self) -> None:
         """Serve until every rank that came has gone, or not all of them came in time."""
@@ -115,6 +118,7 @@ class ControlServer:
             ready = sorted(self._selector.select(self._patience_s()), key=lambda event: self._order(event[0]))
             for key, events in ready:
                 if key.fd == self._asker:
+                    self._say_bye()
                     self._selector.unregister(self._asker)
                     self._job.give_up()
                 elif key.data is None:
@@ -299,6 +303,22 @@ class ControlServer:
             for receiver in [each for each in self._pmi_connections if each != rank]:
                 self._send_to_library(receiver, b"cmd=abort exitcode=%d\n" % self.pmi.aborted[1])
 
+    def _tell_of_end(self, rank: int) -> None:
+        """Tell the launchers of a rank that has failed, or of which nobody knows how it ended."""
+        code = self.pmi.ended.get(rank)
+        if code == 0 or not self._is_of_mpi:
+            return
+        for receiver in [each for each in self._pmi_connections if each != rank]:
+            self._send_to_library(receiver, b"cmd=hocket_lost rank=%d code=%d\n" % (rank, -1 if code is None else code))
+
+    def _say_bye(self) -> None:
+        """Tell the other launchers how the ranks of this one have ended: what the asker has written, if anything."""
+        code = os.read(self._asker, 16)
+        if code:
+            for receiver in list(self._pmi_connections):
+                self._send_to_library(receiver, b"cmd=hocket_bye code=%s\n" % code)
+            self.has_said_bye.set()
+
     def _send_to_library(self, rank: int, line: bytes) -> None:
         other = self._pmi_connections.get(rank)
         if other is not None:
@@ -337,6 +357,9 @@ class ControlServer:
         if self._pmi_connections.get(rank) is connection:
             del self._pmi_connections[rank]
             self.pmi.leave(rank)
+            if rank in self.pmi.begun:
+                self.pmi.ended.setdefault(rank, None)
+                self._tell_of_end(rank)
         if self._ranks.get(rank) is connection:
             del self._ranks[rank]
             if connection.is_welcome:

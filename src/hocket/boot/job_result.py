@@ -11,6 +11,7 @@ from hocket.boot.report import Report
 
 EXIT_TIMED_OUT = 124  # what timeout(1) returns
 EXIT_CANNOT_START = 1
+EXIT_EXCEPTION = 1
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,8 @@ class JobResult:
         if self.keep_going and len(self.failures) < len(self.outcomes):
             return 0
         cause = self.first_cause
+        if cause is not None and cause.terminated_s is not None and self.report_of(cause) is not None:
+            return EXIT_EXCEPTION  # it was ended while it waited for others, as in MPI_Finalize
         return cause.exit_code if cause is not None else self.failures[0].exit_code
 
     @property

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hocket.boot.guardian import Guardian
 from hocket.boot.job_result import JobResult
+from hocket.boot.mpi_relay import Limits
 from hocket.boot.mpi_sockets import MpiSockets
 from hocket.boot.nodes import Nodes
 from hocket.boot.rank_output import Outputs
@@ -107,8 +108,10 @@ def run_job(
         patience = patience or Patience()
         mpi = None
         if nodes.num_nodes * num_ranks > 1:
-            limits_s = patience.term_after_s, patience.mpi_start_s, patience.mpi_named_after_s
-            mpi = MpiSockets(nodes, num_ranks, *limits_s)
+            limits = Limits(
+                patience.term_after_s, patience.mpi_start_s, patience.mpi_named_after_s, patience.keep_going
+            )
+            mpi = MpiSockets(nodes, num_ranks, limits)
             cleanup.callback(mpi.close)
         started: list[Started] = []
         cleanup.callback(_close_all, started)
@@ -152,6 +155,8 @@ def run_job(
             supervisor.num_not_started,
             supervisor.ended,
         )
+        if mpi is not None:
+            mpi.note_result(result.exit_code)
         if is_own_folder:
             if result.is_of_program:
                 shutil.rmtree(result.record_dir, ignore_errors=True)

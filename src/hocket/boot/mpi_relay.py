@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hocket.boot.connecting import Place
@@ -27,7 +28,26 @@ if TYPE_CHECKING:
     from hocket.boot.control import Messages
     from hocket.boot.control_server import ControlServer
 
+_BYE_S = 1.0
+_ENDING_S = 5.0  # from the end of a rank's socket to the end of the rank
 LOOK_S = 0.5  # threads leave what they have to say until somebody looks
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long is waited, in seconds, before the job ends or something is said.
+
+    Args:
+        grace_s: from the end of a rank that others wait for.
+        timeout_s: in MPI_Init.
+        named_after_s: in MPI_Init, until those that are waited for are named.
+        keep_going: whether ranks may go on without those that have failed.
+    """
+
+    grace_s: float
+    timeout_s: float
+    named_after_s: float
+    keep_going: bool = False
 
 
 class MpiRelay:
@@ -36,15 +56,13 @@ class MpiRelay:
     Args:
         nodes: the job's hosts.
         size: ranks of the job.
-        timeout_s: seconds in which the launchers have to find each other.
-        named_after_s: seconds of that after which is said who waits.
+        limits: of time; `keep_going`: whether ranks may go on without those of other hosts that have failed.
     """
 
-    def __init__(self, nodes: Nodes, size: int, timeout_s: float, named_after_s: float) -> None:
+    def __init__(self, nodes: Nodes, size: int, limits: Limits) -> None:
         self._nodes = nodes
         self._size = size
-        self._timeout_s = timeout_s
-        self._named_after_s = named_after_s
+        self._limits = limits
         self._lock = threading.Lock()  # of the start of the server
         self._server: ControlServer | None = None
         self._port = 0
@@ -52,6 +70,9 @@ class MpiRelay:
         self._job = f"MPI of port {nodes.master_port}"  # each host may have another name for the first one
         self._begun_s: float | None = None
         self._has_told = False
+        self._lost_s: float | None = None  # when an end on another host was heard of
+        self._codes: dict[int, int] = {}  # of ranks that have ended here
+        self._has_ended = threading.Condition()
         self._searching: list[int] = []
         self._locals: list[socket.socket] = []
         self._passages: list[Passage] = []
@@ -85,19 +106,38 @@ class MpiRelay:
         """Return why the job has to end, if it has to; `say` is called with a line about a search that takes long."""
         if self._ends:
             return self._ends[0]
-        is_late = self._begun_s is not None and time.monotonic() >= self._begun_s + self._named_after_s
+        lost = next((each.lost for each in self._passages if each.lost is not None), None)
+        if lost is not None and not self._limits.keep_going:
+            now = time.monotonic()
+            self._lost_s = self._lost_s or now
+            if now >= self._lost_s + self._limits.grace_s:  # ranks that notice it themselves say more
+                return JobEnd(lost, EXIT_CANNOT_START)
+        is_late = self._begun_s is not None and time.monotonic() >= self._begun_s + self._limits.named_after_s
         if is_late and self._searching and not self._has_told:
             self._has_told = True
             waiting = name_ranks(sorted(self._searching))
             say(
-                f"{waiting} waited {self._named_after_s:.0f} s in MPI_Init for the launcher of host 0 at "
+                f"{waiting} waited {self._limits.named_after_s:.0f} s in MPI_Init for the launcher of host 0 at "
                 f"{self._nodes.master_addr}: no rank has started MPI there, or it cannot be reached"
             )
         return None
 
-    def close(self) -> None:
-        """End the server once no rank is left, and remove what killed ranks left of MPI's memory."""
+    def note_end(self, rank: int, code: int) -> None:
+        """Note how a rank has ended, for the other hosts."""
+        with self._has_ended:
+            self._codes[rank] = code
+            self._has_ended.notify_all()
+
+    def close(self, exit_code: int | None) -> None:
+        """End the server once no rank is left, and remove what killed ranks left of MPI's memory.
+
+        Args:
+            exit_code: of the ranks of this launcher, for those of the others; None: it is not known.
+        """
         if self._asker is not None:
+            if exit_code is not None and self._server is not None:
+                os.write(self._asker, b"%d" % exit_code)
+                self._server.has_said_bye.wait(_BYE_S)
             os.close(self._asker)
         for local in self._locals:
             local.close()
@@ -116,15 +156,18 @@ class MpiRelay:
         except Exception as error:  # a mistake of ours: nobody else would hear of it
             self._ends.append(JobEnd(f"MPI could not start across hosts: {error!r}", EXIT_CANNOT_START))
             return
-        with found.socket:
+        with found.socket:  # which is closed behind the rank's last word
             passage = Passage(local, found.socket, found.end)
             self._passages.append(passage)
             try:
                 passage.run()
+                with self._has_ended:
+                    self._has_ended.wait_for(lambda: rank in self._codes, _ENDING_S)
+                if rank in self._codes:
+                    passage.say_end(self._codes[rank])
             except (OSError, ProtocolError) as error:
-                self._ends.append(
-                    JobEnd(f"MPI's connection to the launcher of host 0 broke: {error}", EXIT_CANNOT_START)
-                )
+                reason = passage.lost or f"MPI's connection to the launcher of host 0 broke: {error}"
+                self._ends.append(JobEnd(reason, EXIT_CANNOT_START))
                 return
         local.close()
         if passage.abort_code is not None:
@@ -140,7 +183,7 @@ class MpiRelay:
             ports = [self._port_of_server()]
         certificate = os.environ.get("HOCKET_TLS_CERT") or None
         place = Place(find_secret(), self._job, self._size, rank, Role.PMI, certificate)
-        found = find_server(address, ports, place, time.monotonic() + self._timeout_s)
+        found = find_server(address, ports, place, time.monotonic() + self._limits.timeout_s)
         self._searching.remove(rank)
         return found
 

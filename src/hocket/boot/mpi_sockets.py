@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hocket.boot.job_result import EXIT_CANNOT_START, EXIT_TIMED_OUT, JobEnd
-from hocket.boot.mpi_relay import LOOK_S, MpiRelay
+from hocket.boot.mpi_relay import LOOK_S, Limits, MpiRelay
 from hocket.boot.mpi_variables import FAILED, mpi_variables
 from hocket.boot.nodes import Nodes
 from hocket.boot.open_mpi import REQUEST, REQUEST_AND_START
@@ -41,18 +41,15 @@ class MpiSockets:
     Args:
         nodes: hosts of the job.
         num_local: ranks of this launcher.
-        grace_s: seconds from the end of a rank that others wait for in MPI_Init to the end of the job.
-        timeout_s: seconds that ranks may wait for others in MPI_Init.
-        named_after_s: seconds after which those are named.
+        limits: of time.
     """
 
-    def __init__(self, nodes: Nodes, num_local: int, grace_s: float, timeout_s: float, named_after_s: float) -> None:
+    def __init__(self, nodes: Nodes, num_local: int, limits: Limits) -> None:
         self._size = nodes.num_nodes * num_local
-        self._relay = MpiRelay(nodes, self._size, timeout_s, named_after_s) if nodes.num_nodes > 1 else None
+        self._relay = MpiRelay(nodes, self._size, limits) if nodes.num_nodes > 1 else None
         self._local_server = PmiServer(num_local) if self._relay is None else None
-        self._grace_s = grace_s
-        self._timeout_s = timeout_s
-        self._named_after_s = named_after_s
+        self._limits = limits
+        self._exit_code: int | None = None
         self._sockets: dict[int, socket.socket] = {}
         self._ended: dict[int, float] = {}  # rank: when
         self._has_named = False  # the ranks that others wait for in MPI_Init
@@ -87,9 +84,15 @@ class MpiSockets:
         self._watcher.watch(mine.fileno(), lambda: self._take_in(rank))
         return ranks, mpi_variables(ranks.fileno(), rank, self._size)
 
-    def note_end(self, rank: int) -> None:
+    def note_end(self, rank: int, code: int) -> None:
         """Note that a rank has ended: it does not come to a barrier any more."""
         self._ended[rank] = time.monotonic()
+        if self._relay is not None:
+            self._relay.note_end(rank, code)
+
+    def note_result(self, exit_code: int) -> None:
+        """Note how the ranks of this launcher have ended, for those of the others."""
+        self._exit_code = exit_code
 
     def next_look_s(self) -> float | None:
         """Return in how many seconds `look_at_clock` has something to do; None: never."""
@@ -100,9 +103,9 @@ class MpiSockets:
         if server.aborted is not None:
             return 0.0
         waits = [each for each in (self._start(server), self._end(server)) if each is not None]
-        times = [self._ended[rank] + self._grace_s for wait in waits for rank in wait.missing if rank in self._ended]
+        times = [self._ended[rank] + self._limits.grace_s for wait in waits for rank in self._ended_of(wait)]
         times += [
-            wait.since_s + (self._timeout_s if self._has_named else self._named_after_s)
+            wait.since_s + (self._limits.timeout_s if self._has_named else self._limits.named_after_s)
             for wait in waits
             if wait.call == "MPI_Init"
         ]
@@ -130,6 +133,8 @@ class MpiSockets:
             return end
         if server.aborted is not None:
             return JobEnd.of_abort(*server.aborted)
+        for rank in server.ended:  # on other hosts
+            self._ended.setdefault(rank, time.monotonic())
         for wait in (self._start(server), self._end(server)):
             if wait is not None and (end := self._look_at(wait, say)) is not None:
                 return end
@@ -138,18 +143,21 @@ class MpiSockets:
     def _look_at(self, wait: _Wait, say: Callable[[str], None]) -> JobEnd | None:
         now = time.monotonic()
         inside, waited_s = name_ranks(wait.inside), now - wait.since_s
-        gone = [rank for rank in wait.missing if rank in self._ended and now >= self._ended[rank] + self._grace_s]
+        gone = [rank for rank in self._ended_of(wait) if now >= self._ended[rank] + self._limits.grace_s]
         if gone:
             return JobEnd(f"{name_ranks(gone)} ended without {wait.call}, in which {inside} waited", EXIT_CANNOT_START)
         if wait.call != "MPI_Init":
             return None  # some may compute before they come to MPI_Finalize
         text = f"{inside} waited {waited_s:.0f} s in MPI_Init for {name_ranks(wait.missing)}"
-        if waited_s >= self._timeout_s:
+        if waited_s >= self._limits.timeout_s:
             return JobEnd(text, EXIT_TIMED_OUT)
-        if not self._has_named and waited_s >= self._named_after_s:
+        if not self._has_named and waited_s >= self._limits.named_after_s:
             self._has_named = True
-            say(f"{text}; the job ends if that takes {self._timeout_s:.0f} s")
+            say(f"{text}; the job ends if that takes {self._limits.timeout_s:.0f} s")
         return None
+
+    def _ended_of(self, wait: _Wait) -> list[int]:
+        return [rank for rank in wait.missing if rank in self._ended]
 
     def _start(self, server: PmiServer) -> _Wait | None:
         """Who waits in MPI_Init: for those who have not called it, or, once all have, have not come to its barrier."""
@@ -182,7 +190,7 @@ class MpiSockets:
         if self._pmix is not None:
             self._pmix.close()
         if self._relay is not None:
-            self._relay.close()
+            self._relay.close(self._exit_code)
         elif self._local_server is not None and self._was_used:
             remove_remains(self._local_server.name)
 

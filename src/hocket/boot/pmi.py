@@ -26,6 +26,8 @@ from pathlib import Path
 
 from hocket.boot.helper import start_pmi_server
 
+ENDED = re.compile(rb"cmd=hocket_ended code=(-?[0-9]{1,5})")
+"""What a launcher of another host says of a rank that has ended, behind what its library said."""
 ABORT = re.compile(rb"^cmd=abort exitcode=(-?[0-9]{1,10})(?=[ \n]|$)", re.MULTILINE)
 _MOST_LINE = 16 << 10
 _MOST_VALUES = 64  # that a rank puts, MPICH puts a few
@@ -52,6 +54,8 @@ class PmiServer:
     """When the first of them did, by `time.monotonic`."""
     has_started: bool = False
     """Whether all have passed the barrier of MPI_Init; that of MPI_Finalize is the same to this server."""
+    ended: dict[int, int | None] = field(default_factory=dict)
+    """Ranks of other launchers that have ended: their exit codes; None where the launcher has gone without a word."""
     aborted: tuple[int, int] | None = None
     """The rank that called MPI_Abort first, and its code; its library waits to be killed."""
     _pending: dict[int, bytes] = field(default_factory=dict)
@@ -127,6 +131,9 @@ class PmiServer:
                 if line == b"endcmd":
                     self._in_spawn.discard(rank)
                     yield rank, b"cmd=spawn_result rc=-1 msg=not_supported\n"
+                continue
+            if (end := ENDED.fullmatch(line)) is not None:
+                self.ended[rank] = int(end[1])
                 continue
             if self.aborted is None and (abort := ABORT.match(line)):
                 self.aborted = rank, int(abort[1])

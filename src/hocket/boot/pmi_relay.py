@@ -22,6 +22,8 @@ from hocket.boot.secret import Secret
 from hocket.boot.sockets import Interface
 
 _NAME = re.compile(rb"cmd=my_kvsname kvsname=(hocket_[0-9a-f]{16})\n")
+_LOST = re.compile(rb"cmd=hocket_lost rank=([0-9]{1,9}) code=(-?[0-9]{1,5})\n")
+_BYE = re.compile(rb"cmd=hocket_bye code=([0-9]{1,5})\n")
 _PIECE = 1 << 15
 _FINALIZE, _FINALIZED = b"cmd=finalize\n", b"cmd=finalize_ack rc=0\n"
 
@@ -47,6 +49,9 @@ class Passage:
         """What some rank gave to MPI_Abort."""
         self.is_of_library = False
         """Whether that was this library's rank."""
+        self.lost: str | None = None
+        """Why the ranks here must not wait for others any longer: what is known of the end of one of those."""
+        self._has_bye = False
         self.has_failed = False
         """Whether the rank's program has failed, and its library will wait for the others."""
 
@@ -64,6 +69,8 @@ class Passage:
                 for key, _ in selector.select():
                     if key.fileobj is self._connection:
                         if not self._take_from_server():
+                            if not self._has_bye:
+                                self.lost = self.lost or "the launcher of host 0 has gone"
                             if self._has_asked:
                                 raise ConnectionError("the server of this job's MPI has gone")
                             self._is_served = False
@@ -105,10 +112,33 @@ class Passage:
             found = _NAME.search(message)
             self._name = found[1] if found else self._name
             self._look_for_abort(message)
+            if self._take_news(message):
+                continue
             if self.abort_code is None:
                 self._has_asked = False
                 self._local.sendall(message)
         return bool(data)
+
+    def say_end(self, code: int) -> None:
+        """Tell the server how the rank has ended; the last that is said."""
+        if self._is_served:
+            self._end.send(b"cmd=hocket_ended code=%d\n" % code)
+            self._connection.sendall(self._end.outgoing)
+            self._end.outgoing.clear()
+
+    def _take_news(self, message: bytes) -> bool:
+        """Take in what the server says to the launcher and not to the library."""
+        if (lost := _LOST.fullmatch(message)) is not None:
+            code = int(lost[2])
+            how = "its launcher has gone" if code == -1 else f"exit code {code}" if code >= 0 else f"signal {-code}"
+            self.lost = self.lost or f"rank {int(lost[1])} of another host has ended ({how})"
+            return True
+        if (bye := _BYE.fullmatch(message)) is not None:
+            self._has_bye = True
+            if int(bye[1]) != 0:
+                self.lost = self.lost or f"the ranks of host 0 have failed (exit code {int(bye[1])})"
+            return True
+        return False
 
     def _look_for_abort(self, data: bytes) -> None:
         found = ABORT.search(data)

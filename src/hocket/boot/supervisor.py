@@ -192,7 +192,7 @@ class Supervisor:
         self._ended.append(self._running.pop(rank.rank))
         self._starting.pop(rank.rank, None)
         if self._mpi is not None:
-            self._mpi.note_end(rank.rank)
+            self._mpi.note_end(rank.rank, return_code)
         terminated_s = self._terminated_s.get(rank.rank)
         self._outcomes[rank.rank] = RankOutcome(rank.rank, return_code, rank.started_s, time.time(), terminated_s)
         if return_code != 0 and not self._due and not self._patience.keep_going:
