@@ -60,7 +60,7 @@ CASES = {
             outcome(1, -9, 8.0, terminated_s=5.0),
             reports=(report(0, "CommTimeout", 4.0, consequence=True), report(1, "ValueError", 1.0)),
         ),
-        137,
+        1,
         "rank 1 failed:\nTraceback 1\nrank 0: CommTimeout: text\n",
     ),
     "an exit code": (
