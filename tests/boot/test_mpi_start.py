@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,31 @@ def test_abort_ends_all_with_its_code(start_job: Callable[..., Any], library: st
     assert job.finish() == 7
     assert_names(job.stderr, "MPI_Abort(7)" if library == "mpich" else "rank 1", "7")
     assert job.leftovers() == []
+
+
+@EACH_LIBRARY
+def test_a_killed_launcher_leaves_no_shared_memory(start_job: Callable[..., Any], library: str) -> None:
+    before = set(os.listdir("/dev/shm"))
+    job = start_job(PLAIN + "signal.pause()", 2, env=with_library(library))
+    assert job.read_line() == job.read_line() == "2 1\n"
+    job.process.kill()
+    job.process.wait()
+    deadline_s = time.monotonic() + 20
+    while set(os.listdir("/dev/shm")) - before:
+        assert time.monotonic() < deadline_s, set(os.listdir("/dev/shm")) - before
+        time.sleep(0.05)
+
+
+def test_a_killed_server_of_open_mpis_leaves_no_folder(start_job: Callable[..., Any]) -> None:
+    script = """
+if RANK == 0:
+    helper = subprocess.run(["pgrep", "-P", str(os.getppid()), "-f", "pmix_server"], capture_output=True, text=True)
+    os.kill(int(helper.stdout), signal.SIGKILL)
+"""
+    before = set(os.listdir("/dev/shm"))
+    job = start_job(PLAIN + script + "os._exit(0)", 2, env=with_library("openmpi"))
+    assert job.finish() == 0, job.stderr
+    assert {each for each in os.listdir("/dev/shm") if "pmix" in each} <= before
 
 
 SHOW = "import os; print(sorted(name for name in os.environ if name.startswith(('PMI_', 'PMIX', 'HOCKET_PMI'))))"

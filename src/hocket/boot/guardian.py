@@ -9,6 +9,7 @@ This file is run by its path, without site packages: it imports the standard lib
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import signal
@@ -38,6 +39,10 @@ class Guardian:
         """Have a process group killed when the launcher dies."""
         self._send(f"{process_group}\n")
 
+    def remove_too(self, pattern: str) -> None:
+        """Have files removed when the launcher dies: those that a pattern with an absolute path names."""
+        self._send(f"{pattern}\n")
+
     def dismiss(self) -> None:
         """End the guardian; the launcher has cleaned up itself."""
         self._send("done\n")
@@ -59,12 +64,19 @@ class Guardian:
 
 def guard(folder: str) -> None:
     """Wait for the launcher's end and clean up, unless its last word was "done"."""
-    lines = sys.stdin.read().split()
+    lines = sys.stdin.read().splitlines()
     if lines and lines[-1] == "done":
         return
+    patterns = [line for line in lines if line.startswith("/")]
     for process_group in lines:
+        if process_group not in patterns:
+            try:
+                os.killpg(int(process_group), signal.SIGKILL)
+            except OSError:
+                pass
+    for path in (each for pattern in patterns for each in glob.glob(pattern)):
         try:
-            os.killpg(int(process_group), signal.SIGKILL)
+            os.unlink(path)
         except OSError:
             pass
     shutil.rmtree(folder, ignore_errors=True)

@@ -111,7 +111,7 @@ def run_job(
             limits = Limits(
                 patience.term_after_s, patience.mpi_start_s, patience.mpi_named_after_s, patience.keep_going
             )
-            mpi = MpiSockets(nodes, num_ranks, limits)
+            mpi = MpiSockets(nodes, num_ranks, limits, guardian.remove_too)
             cleanup.callback(mpi.close)
         started: list[Started] = []
         cleanup.callback(_close_all, started)

@@ -56,13 +56,15 @@ class MpiRelay:
     Args:
         nodes: the job's hosts.
         size: ranks of the job.
+        remove_too: as of `MpiSockets`.
         limits: of time; `keep_going`: whether ranks may go on without those of other hosts that have failed.
     """
 
-    def __init__(self, nodes: Nodes, size: int, limits: Limits) -> None:
+    def __init__(self, nodes: Nodes, size: int, limits: Limits, remove_too: Callable[[str], None]) -> None:
         self._nodes = nodes
         self._size = size
         self._limits = limits
+        self._remove_too = remove_too
         self._lock = threading.Lock()  # of the start of the server
         self._server: ControlServer | None = None
         self._port = 0
@@ -157,7 +159,7 @@ class MpiRelay:
             self._ends.append(JobEnd(f"MPI could not start across hosts: {error!r}", EXIT_CANNOT_START))
             return
         with found.socket:  # which is closed behind the rank's last word
-            passage = Passage(local, found.socket, found.end)
+            passage = Passage(local, found.socket, found.end, self._remove_too)
             self._passages.append(passage)
             try:
                 passage.run()

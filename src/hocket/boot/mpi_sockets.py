@@ -18,7 +18,7 @@ from hocket.boot.mpi_relay import LOOK_S, Limits, MpiRelay
 from hocket.boot.mpi_variables import FAILED, mpi_variables
 from hocket.boot.nodes import Nodes
 from hocket.boot.open_mpi import REQUEST, REQUEST_AND_START
-from hocket.boot.pmi import PmiError, PmiServer, remove_remains
+from hocket.boot.pmi import PmiError, PmiServer, remains_of, remove_remains
 from hocket.boot.pmix_helper import PmixHelper
 from hocket.boot.summary import name_ranks
 from hocket.boot.watcher import Watcher
@@ -42,13 +42,17 @@ class MpiSockets:
         nodes: hosts of the job.
         num_local: ranks of this launcher.
         limits: of time.
+        remove_too: called with a pattern of files that are to be removed if this process is killed.
     """
 
-    def __init__(self, nodes: Nodes, num_local: int, limits: Limits) -> None:
+    def __init__(
+        self, nodes: Nodes, num_local: int, limits: Limits, remove_too: Callable[[str], None] = lambda pattern: None
+    ) -> None:
         self._size = nodes.num_nodes * num_local
-        self._relay = MpiRelay(nodes, self._size, limits) if nodes.num_nodes > 1 else None
+        self._relay = MpiRelay(nodes, self._size, limits, remove_too) if nodes.num_nodes > 1 else None
         self._local_server = PmiServer(num_local) if self._relay is None else None
         self._limits = limits
+        self._remove_too = remove_too
         self._exit_code: int | None = None
         self._sockets: dict[int, socket.socket] = {}
         self._ended: dict[int, float] = {}  # rank: when
@@ -208,7 +212,9 @@ class MpiSockets:
             data = self._sockets[rank].recv(_CHUNK_BYTES)
             if not data:
                 raise ConnectionError("the rank has ended, or closed it")
-            self._was_used = True
+            if not self._was_used:
+                self._was_used = True
+                self._remove_too(remains_of(self._local_server.name))
             if data in (REQUEST, REQUEST_AND_START):
                 self._start_pmix(rank, starts=data == REQUEST_AND_START)
                 return

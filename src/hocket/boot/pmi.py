@@ -153,8 +153,8 @@ class PmiServer:
         self._in_barrier.discard(rank)
 
 
-def remove_remains(name: str) -> None:
-    """Remove the shared memory of ranks that died while MPI was starting; all others have removed it themselves.
+def remains_of(name: str) -> str:
+    """Return a pattern of the files in shared memory that MPICH makes.
 
     Args:
         name: of the job, as MPICH was told.
@@ -162,7 +162,13 @@ def remove_remains(name: str) -> None:
     name_hash = 2166136261  # FNV-1a, by which MPICH calls it
     for byte in name.encode():
         name_hash = (name_hash ^ byte) * 16777619 & 0xFFFFFFFF
-    for path in Path("/dev/shm").glob(f"mpich_shm_{name_hash:x}_*"):
+    return f"/dev/shm/mpich_shm_{name_hash:x}_*"
+
+
+def remove_remains(name: str) -> None:
+    """Remove the shared memory of ranks that died while MPI was starting; all others have removed it themselves."""
+    pattern = Path(remains_of(name))
+    for path in pattern.parent.glob(pattern.name):
         path.unlink(missing_ok=True)
 
 

@@ -12,11 +12,12 @@ import re
 import selectors
 import socket
 import sys
+from collections.abc import Callable
 
 from hocket.boot.connecting import Place, connect_once
 from hocket.boot.helper import RelayTask
 from hocket.boot.mpi_variables import FAILED
-from hocket.boot.pmi import ABORT, remove_remains
+from hocket.boot.pmi import ABORT, remains_of, remove_remains
 from hocket.boot.sealed import ProtocolError, RankEnd, Role
 from hocket.boot.secret import Secret
 from hocket.boot.sockets import Interface
@@ -36,12 +37,20 @@ class Passage:
     Args:
         local: socket of the library.
         connection, end: to the server.
+        on_remains: called with the pattern of the files that the library makes in shared memory.
     """
 
-    def __init__(self, local: socket.socket, connection: socket.socket, end: RankEnd) -> None:
+    def __init__(
+        self,
+        local: socket.socket,
+        connection: socket.socket,
+        end: RankEnd,
+        on_remains: Callable[[str], None] = lambda pattern: None,
+    ) -> None:
         self._local = local
         self._connection = connection
         self._end = end
+        self._on_remains = on_remains
         self._is_served = True
         self._has_asked = False  # and got no answer yet
         self._name = b""
@@ -110,7 +119,9 @@ class Passage:
         data = self._connection.recv(1 << 16)
         for message in self._end.take_in(data):
             found = _NAME.search(message)
-            self._name = found[1] if found else self._name
+            if found:
+                self._name = found[1]
+                self._on_remains(remains_of(self._name.decode()))
             self._look_for_abort(message)
             if self._take_news(message):
                 continue

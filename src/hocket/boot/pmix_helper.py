@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from hocket.boot.helper import helper_command
+from hocket.boot.mpi_variables import OPEN_MPI_FOLDER
 from hocket.boot.open_mpi import LIBRARY
 from hocket.boot.watcher import Watcher
 
@@ -75,6 +77,10 @@ class PmixHelper:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        variables = (self._answer or {}).get("variables")
+        folder = Path(variables[0]["PMIX_SERVER_TMPDIR"]) if variables else None  # type: ignore[index]
+        if folder is not None and folder.name.startswith(OPEN_MPI_FOLDER):  # it is there where somebody has killed it
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _take_in(self) -> None:
         assert self._process is not None and self._process.stdout is not None
