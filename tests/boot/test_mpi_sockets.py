@@ -14,7 +14,7 @@ import pytest
 
 from hocket.boot import open_mpi
 from hocket.boot.job_result import EXIT_CANNOT_START, EXIT_TIMED_OUT
-from hocket.boot.mpi_relay import Limits
+from hocket.boot.mpi_limits import Limits
 from hocket.boot.mpi_sockets import MpiSockets
 from hocket.boot.nodes import Nodes
 from hocket.boot.open_mpi import LIBRARY, REQUEST, REQUEST_AND_START

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hocket.boot.guardian import Guardian
 from hocket.boot.job_result import JobResult
-from hocket.boot.mpi_relay import Limits
+from hocket.boot.mpi_limits import Limits
 from hocket.boot.mpi_sockets import MpiSockets
 from hocket.boot.nodes import Nodes
 from hocket.boot.rank_output import Outputs

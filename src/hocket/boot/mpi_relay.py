@@ -12,11 +12,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hocket.boot.connecting import Place
 from hocket.boot.job_result import EXIT_CANNOT_START, EXIT_TIMED_OUT, JobEnd
+from hocket.boot.mpi_limits import Limits
 from hocket.boot.nodes import Nodes
 from hocket.boot.pmi import PmiServer
 from hocket.boot.pmi_relay import Passage
@@ -30,24 +30,6 @@ if TYPE_CHECKING:
 
 _BYE_S = 1.0
 _ENDING_S = 5.0  # from the end of a rank's socket to the end of the rank
-LOOK_S = 0.5  # threads leave what they have to say until somebody looks
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long is waited, in seconds, before the job ends or something is said.
-
-    Args:
-        grace_s: from the end of a rank that others wait for.
-        timeout_s: in MPI_Init.
-        named_after_s: in MPI_Init, until those that are waited for are named.
-        keep_going: whether ranks may go on without those that have failed.
-    """
-
-    grace_s: float
-    timeout_s: float
-    named_after_s: float
-    keep_going: bool = False
 
 
 class MpiRelay:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hocket.boot.job_result import EXIT_CANNOT_START, EXIT_TIMED_OUT, JobEnd
-from hocket.boot.mpi_relay import LOOK_S, Limits, MpiRelay
+from hocket.boot.mpi_limits import Limits
 from hocket.boot.mpi_variables import FAILED, mpi_variables
 from hocket.boot.nodes import Nodes
 from hocket.boot.open_mpi import REQUEST, REQUEST_AND_START
@@ -23,7 +23,11 @@ from hocket.boot.pmix_helper import PmixHelper
 from hocket.boot.summary import name_ranks
 from hocket.boot.watcher import Watcher
 
+if TYPE_CHECKING:
+    from hocket.boot.mpi_relay import MpiRelay
+
 _CHUNK_BYTES = 1 << 16
+_LOOK_S = 0.5  # the threads of a relay leave what they have to say until somebody looks
 
 
 class _Wait(NamedTuple):
@@ -49,7 +53,11 @@ class MpiSockets:
         self, nodes: Nodes, num_local: int, limits: Limits, remove_too: Callable[[str], None] = lambda pattern: None
     ) -> None:
         self._size = nodes.num_nodes * num_local
-        self._relay = MpiRelay(nodes, self._size, limits, remove_too) if nodes.num_nodes > 1 else None
+        self._relay: MpiRelay | None = None
+        if nodes.num_nodes > 1:
+            from hocket.boot.mpi_relay import MpiRelay  # here, as it is large, and all wait for the launcher to start
+
+            self._relay = MpiRelay(nodes, self._size, limits, remove_too)
         self._local_server = PmiServer(num_local) if self._relay is None else None
         self._limits = limits
         self._remove_too = remove_too
@@ -101,7 +109,7 @@ class MpiSockets:
     def next_look_s(self) -> float | None:
         """Return in how many seconds `look_at_clock` has something to do; None: never."""
         if self._relay is not None:
-            return LOOK_S if self._relay.is_used else None
+            return _LOOK_S if self._relay.is_used else None
         server = self._local_server
         assert server is not None
         if server.aborted is not None:

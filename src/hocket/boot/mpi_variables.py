@@ -10,7 +10,7 @@ import _posixsubprocess
 import contextlib
 import os
 import sys
-import threading
+from _thread import get_ident
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -74,11 +74,11 @@ def keep_from_children() -> None:
         arguments: Any, executables: Any, close_fds: bool, fds_to_keep: Any, cwd: Any, env: Any, *rest: Any
     ) -> int:
         if not close_fds or fd in fds_to_keep:
-            _giving.add(threading.get_ident())
+            _giving.add(get_ident())
             try:
                 return start(arguments, executables, close_fds, fds_to_keep, cwd, env, *rest)
             finally:
-                _giving.discard(threading.get_ident())
+                _giving.discard(get_ident())
         # Never by taking them out of C's environment for a moment: other threads may start MPI, or programs, meanwhile.
         variables = env if env is not None else [name + b"=" + value for name, value in os.environb.items()]
         return start(arguments, executables, close_fds, fds_to_keep, cwd, _without_own(variables, fd), *rest)
@@ -109,7 +109,7 @@ def _without_own(variables: list[bytes], fd: int) -> list[bytes]:
 
 
 def _forget(fd: int, inode: int) -> None:
-    if launchers_fd() != fd or threading.get_ident() in _giving:
+    if launchers_fd() != fd or get_ident() in _giving:
         return
     with contextlib.suppress(OSError):
         if os.fstat(fd).st_ino == inode:  # else MPI has closed it, and the number is another file's
