@@ -64,12 +64,8 @@ from mpi4py import MPI
 import hocket as hk
 
 comm = hk.init(timeout=30)
-assert list(comm.backends) == ["shm"], comm.backends
-print(comm.backends.left_out["mpi"], flush=True)
-try:
-    hk.init(backends=["shm", "mpi:mpich"])
-except hk.InvalidState:
-    comm.finalize()
+assert comm.backends["mpi"].startswith("Open MPI"), comm.backends  # it is that which is meant where none is named
+comm.finalize()
 try:
     hk.init(backends=["shm", "mpi:mpich"])
 except hk.BackendUnavailable as error:
@@ -93,4 +89,4 @@ def test_two_need_to_be_known_early(tmp_path: Path, launcher_command: Callable[[
     assert done.returncode == 0, done.stdout + done.stderr
     # Both ranks may write into one line.
     for name in ("loaded Open MPI", "for MPICH", "UCX_MEM_MMAP_HOOK_MODE=none", "UCX_MEM_EVENTS=no"):
-        assert done.stdout.count(name) == 4, done.stdout + done.stderr
+        assert done.stdout.count(name) == 2, done.stdout + done.stderr
