@@ -82,10 +82,13 @@ _PACKAGES = ("collectives", "keras", "measure", "memory", "pipeline", "sim", "to
 
 def _tell(name: str, known: Iterable[str]) -> str:
     # Here, as `import hocket` is to stay as cheap as it is.
+    from hocket.comm import Communicator
     from hocket.comm.foreign_names import OF_THE_PACKAGE
     from hocket.suggestions import did_you_mean
 
-    return f"; {OF_THE_PACKAGE[name]}" if name in OF_THE_PACKAGE else did_you_mean(name, known)
+    if name in OF_THE_PACKAGE:
+        return f"; {OF_THE_PACKAGE[name]}"
+    return f"; it is a method: comm.{name}" if name in dir(Communicator) else did_you_mean(name, known)
 
 
 __getattr__ = lazy(

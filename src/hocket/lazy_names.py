@@ -45,7 +45,7 @@ def lazy(
     def load(name: str) -> Any:
         if name not in homes:
             told = "" if tell is None or name[:1] == "_" else tell(name, homes)
-            raise AttributeError(f"module {package!r} has no attribute {name!r}{told}", name=name)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{told}")
         home, _, its_name = homes[name].partition(":")
         try:
             module = importlib.import_module(f"{package}.{home or name}")

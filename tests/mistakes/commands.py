@@ -46,7 +46,7 @@ COMMANDS = {
         ),
     ),
     "Variables": (
-        Mistake("HOCKET_ISA=avx3 hocket run -n 2 program.py", 2, ("HOCKET_ISA=avx3", "avx2"), _INIT),
+        Mistake("HOCKET_ISA=avx3 hocket run -n 2 program.py", 2, ("HOCKET_ISA=avx3", "scalar"), _INIT, varies=True),
         Mistake(
             "HOCKET_TABLE=nothere.json hocket run -n 2 program.py",
             1,

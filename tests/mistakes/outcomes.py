@@ -42,7 +42,7 @@ def of_statements(mistakes: Sequence[Mistake], num_ranks: int, folder: Path) -> 
     """Execute statements one after the other; return the outcomes of each, by rank."""
     (folder / "statements.json").write_text(json.dumps([each.written for each in mistakes]))
     (folder / "statements.py").write_text(_STATEMENTS)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HOCKET_RECORD_DIR": str(folder / "records")}
+    environment = {**_environment(), "HOCKET_RECORD_DIR": str(folder / "records")}
     if num_ranks == 1:
         done = run_python("statements.py", folder=folder, environment=environment, timeout_s=_TIMEOUT_S)
     else:
@@ -63,15 +63,7 @@ def of_command(mistake: Mistake, folder: Path) -> Outcome:
         variables[name] = value
     if mistake.program:
         (folder / "program.py").write_text(mistake.program)
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("HOCKET_", "RANK", "WORLD_"))
-    }
-    environment |= {
-        "OMP_NUM_THREADS": "1",
-        "XDG_CACHE_HOME": str(folder / "cache"),
-        "PATH": os.environ["PATH"],
-        **variables,
-    }
+    environment = {**_environment(), "XDG_CACHE_HOME": str(folder / "cache"), **variables}
     before = _files(folder)
     run = {"hocket": hocket, "python": run_python}[words[0]]
     done: subprocess.CompletedProcess[str] = run(
@@ -79,6 +71,13 @@ def of_command(mistake: Mistake, folder: Path) -> Outcome:
     )
     left = tuple(sorted(_files(folder) - before))
     return Outcome(done.returncode, _without_places(done.stderr.strip(), folder), left)
+
+
+def _environment() -> dict[str, str]:
+    """The variables of this process without those that would make it a rank, or another user of hocket."""
+    of_others = ("HOCKET_", "RANK", "WORLD_", "LOCAL_", "MASTER_", "PMI_", "OMPI_", "PMIX_", "SLURM_", "MPI4PY_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(of_others)}
+    return {**kept, "OMP_NUM_THREADS": "1"}
 
 
 def _files(folder: Path) -> set[str]:

@@ -21,7 +21,7 @@ class JobEnd:
     Args:
         reason: for whoever started the job.
         exit_code: of the job.
-        rank: which must not go on for a moment; None: all may end by themselves.
+        rank: which is killed at once, as its MPI_Abort must not return; the others get SIGTERM first.
     """
 
     reason: str
@@ -113,12 +113,12 @@ class JobResult:
         timeout, 128 + signal after one."""
         if self.interrupted_by is not None and (self.failures or self.num_not_started):
             return 128 + self.interrupted_by
-        if not self.failures:
-            return EXIT_TIMED_OUT if self.timed_out else 0
         if self.timed_out:
             return EXIT_TIMED_OUT
         if self.ended is not None:
             return self.ended.exit_code
+        if not self.failures:
+            return 0
         if self.keep_going and len(self.failures) < len(self.outcomes):
             return 0
         cause = self.first_cause

@@ -120,7 +120,8 @@ def _as_python_prints(error: BaseException, trace: TracebackType | None) -> str:
 
 
 def _until_user(stack: traceback.StackSummary) -> traceback.StackSummary:
-    last = max((at for at, frame in enumerate(stack) if not frame.filename.startswith(_OWN)), default=len(stack) - 1)
+    of_user = [at for at, frame in enumerate(stack) if not frame.filename.startswith(_OF_OTHERS)]
+    last = max(of_user, default=len(stack) - 1)
     return traceback.StackSummary.from_list(list(stack)[: last + 1])
 
 

@@ -203,6 +203,7 @@ class Supervisor:
         for number in self._inbox.take():
             self._num_signals += 1
             if self.interrupted_by is not None:
+                self._hint_at = None
                 if now - self._interrupted_at > _SAME_REQUEST_S:
                     self._due.append((now, signal.SIGKILL))
                 continue
@@ -259,7 +260,8 @@ class Supervisor:
         if self._targets:
             self._targets[-1].write_of(None, text)
         else:
-            os.write(2, text)
+            with contextlib.suppress(OSError):
+                os.write(2, text)
 
     def _end_after_failure(self) -> None:
         """Give the other ranks their time to end by themselves."""

@@ -151,7 +151,7 @@ def _with_value(message: str, error: Any, arguments: list[str]) -> str:
     """Put the value to a message of Typer's that leaves it out."""
     parameter = getattr(error, "param", None)
     given = [value for name, value in itertools.pairwise(arguments) if name in getattr(parameter, "opts", ())]
-    if not given or given[-1] in message:
+    if len(set(given)) != 1 or repr(given[-1]) in message:  # the program's own arguments may have such an option, too
         return message
     found = _NO_NUMBER.search(message)
     return f"{message[: found.start()]}{given[-1]!r} is no {found[1]}" if found else f"{message}: {given[-1]!r}"

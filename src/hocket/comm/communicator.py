@@ -383,9 +383,9 @@ class Communicator(SharingOperations, ForeignNames):
         Operations in flight, here and on the other members, and all later ones raise `Aborted` with the reason. To be
         called where a rank cannot go on: the others need not wait for their timeouts.
         """
-        if not isinstance(reason, str):
+        if not isinstance(reason, (str, BaseException)):
             raise InvalidType(f"reason must be a str that the other ranks are told, not {type(reason).__name__}")
-        self._abort(reason)
+        self._abort(str(reason))
 
     def shrink(self, exclude: Collection[int] = (), timeout: float | None = None) -> Communicator:
         """Make a communicator of the ranks that are left, after this one has failed; called by all of those.

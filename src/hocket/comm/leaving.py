@@ -27,8 +27,7 @@ def leave(comm: Communicator, drain_timeout_s: float, is_child: bool = False) ->
     """
     unseen = [leave(child, drain_timeout_s, True) for child in list(comm._children)]
     was_open = not comm._closed
-    if was_open and drain_timeout_s > 0:
-        _warn_of_unreceived(comm)
+    unreceived = _unreceived(comm) if was_open and drain_timeout_s > 0 else ""
     unseen.append(comm._close(drain_timeout_s))
     comm._on_turn = None
     if was_open:
@@ -47,17 +46,18 @@ def leave(comm: Communicator, drain_timeout_s: float, is_child: bool = False) ->
             comm._on_failure(comm, first)
     if on_finalize is not None:
         on_finalize()
+    if unreceived:  # at last, as a warning may be turned into an error
+        text = f"hocket: rank {comm.rank} of {comm._label} never received what {unreceived}"
+        warnings.warn(text, stacklevel=4)
     return first
 
 
-def _warn_of_unreceived(comm: Communicator) -> None:
-    """Say of messages that were sent to this rank, but that nothing received."""
+def _unreceived(comm: Communicator) -> str:
+    """Return which messages were sent to this rank over shared memory that nothing received."""
     try:
-        messages = comm._unreceived()
-    except HocketError:  # given up, or entered by another thread: then there are greater worries
-        return
-    if messages:
-        warnings.warn(f"hocket: rank {comm.rank} of {comm._label} never received what {messages}", stacklevel=5)
+        return comm._unreceived()
+    except (HocketError, UnicodeError):  # given up, entered by another thread, a path that is cut within a letter
+        return ""
 
 
 def tell(unseen: BaseException) -> None:
