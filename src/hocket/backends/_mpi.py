@@ -191,7 +191,7 @@ def _start(family: str, job: Job) -> Started:
         for name in variables:  # programs that this rank starts must not join the job
             os.environ.pop(name, None)
     job.exchange("")  # all have attached
-    _unlink_shared_memory()
+    unlink_shared_memory()
     if code != 0:
         raise BackendUnavailable(f"MPI_Init_thread failed with code {code}")
     spans_hosts = job.local_size < job.size
@@ -257,7 +257,7 @@ def _family_of(mpi: Any) -> str:
     return "openmpi" if mpi.get_vendor()[0] == "Open MPI" else "mpich"
 
 
-def _unlink_shared_memory() -> None:
+def unlink_shared_memory() -> None:
     """Take the names off MPI's shared memory, so that nothing is left in /dev/shm however the job ends."""
     with open("/proc/self/maps") as maps:
         paths = {line.split(maxsplit=5)[5].strip() for line in maps if "/dev/shm/mpich_shm_" in line}

@@ -7,6 +7,7 @@ from functools import partial, reduce
 from itertools import accumulate
 from typing import Any
 
+from hocket.backends._mpi import unlink_shared_memory
 from hocket.bench.drivers.base import Binder, Call, Driver
 from hocket.errors import InvalidArgument
 
@@ -27,6 +28,8 @@ class Mpi4pyDriver(Driver):
 
         self.name = name
         self._mpi, self._comm = MPI, MPI.COMM_WORLD
+        self._comm.Barrier()  # all have attached to it: who is interrupted from here on leaves nothing
+        unlink_shared_memory()
         self.refusals = (*Driver.refusals, MPI.Exception, TypeError, ValueError, KeyError)
         self.rank, self.size = self._comm.rank, self._comm.size
         memory = self._memory()
