@@ -88,8 +88,17 @@ def _ask(fd: int, request: bytes = REQUEST) -> dict[str, Any]:
             return {"error": f"the launcher did not answer: {error}"}
         finally:
             launcher.setblocking(True)  # the library has the same description
-    answer: dict[str, Any] = json.loads(came)
-    return answer
+    try:
+        answer = json.loads(came)
+    except ValueError as error:
+        return {"error": f"the launcher's answer is not JSON: {error}"}
+    if isinstance(answer, dict) and ("error" in answer or _are_variables(answer.get("variables"))):
+        return answer
+    return {"error": "the launcher's answer holds neither variables nor an error"}
+
+
+def _are_variables(found: object) -> bool:
+    return isinstance(found, dict) and all(isinstance(each, str) for pair in found.items() for each in pair)
 
 
 def will_be_open_mpi() -> bool:

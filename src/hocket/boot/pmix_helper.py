@@ -56,7 +56,7 @@ class PmixHelper:
             self._answer = {"error": f"no helper process could be started: {error}"}
 
     def tell(self, rank: int) -> None:
-        """Tell a rank of the server, as soon as it is there, or why there is none."""
+        """Send a rank the variables that name the server once it runs, or the reason why it cannot."""
         if self._answer is None:
             self._asking.append(rank)
             return
@@ -90,8 +90,9 @@ class PmixHelper:
             return
         self._watcher.unwatch(self._process.stdout.fileno())
         try:
-            self._answer = json.loads(self._came)
+            answer = json.loads(self._came)
         except ValueError:
-            self._answer = {"error": "its PMIx server has ended"}
+            answer = {"error": "its PMIx server has ended"}
+        self._answer = answer if isinstance(answer, dict) else {"error": "its PMIx server gave no answer"}
         for rank in self._asking:
             self.tell(rank)

@@ -138,7 +138,7 @@ def _explain_usage(error: Any, arguments: list[str]) -> int:
 
 
 def _with_options_that_begin_so(error: Any) -> str | None:
-    """Return what to say of an option that there is not, but others begin like it; click looks for likeness alone."""
+    """Return the message for an unknown option that is the beginning of known ones, which click does not suggest."""
     name = getattr(error, "option_name", "")
     if not name.startswith("--") or getattr(error, "possibilities", None) or error.ctx is None:
         return None
