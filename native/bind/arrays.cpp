@@ -103,9 +103,13 @@ void Array::release() {
 }
 
 // What makes an array of it, or takes it as it is.
-static const char* hint_for(PyObject* object) {
+static std::string hint_for(PyObject* object, const ArrayRules& rules) {
+  const std::string name = rules.argument;
+  if (PyList_Check(object) || PyTuple_Check(object) || PyObject_HasAttrString(object, "__array__")) {
+    if (rules.access == Access::read) return "; numpy.asarray(" + name + ") makes an array of it";
+    return "; the result is written into it: " + name + " = numpy.asarray(" + name + ") first";
+  }
   if (PyNumber_Check(object)) return "; a number goes by the operations on objects, such as all_reduce_object";
-  if (PyList_Check(object) || PyTuple_Check(object)) return "; numpy.asarray(x) makes an array of it";
   return "";
 }
 
@@ -123,7 +127,7 @@ void Array::acquire(PyObject* object, const ArrayRules& rules) {
   } else {
     invalid_type(rules, std::string("expected a NumPy array, a torch tensor or an object with the buffer protocol, "
                                     "DLPack or the CUDA array interface, not ") +
-                            Py_TYPE(object)->tp_name + hint_for(object));
+                            Py_TYPE(object)->tp_name + hint_for(object, rules));
   }
 }
 

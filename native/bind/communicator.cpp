@@ -113,40 +113,27 @@ void PyCommunicator::set_allowed(const std::vector<std::string>& names) {
 Carrier PyCommunicator::choose(PyObject* object, const Operation& op, bool keeps_program) const {
   const bool is_named = object && object != Py_None;
   if (!is_named && names_.size() == 1 && core_->choices().is_empty()) return {0, op.program};
-  const ProgressGuard guard;  // another thread may close the communicator meanwhile, and with it the lanes
-  if (core_->closed) throw Failure(core_->closed_error());
-  return core_->choose(op, wish_of(object, keeps_program));
+  std::vector<std::string> available;
+  {
+    const ProgressGuard guard;  // another thread may close the communicator meanwhile, and with it the lanes
+    if (core_->closed) throw Failure(core_->closed_error());
+    if (!is_named) return core_->choose(op, {.keeps_program = keeps_program});
+    for (size_t backend = 0; backend < names_.size(); ++backend) {
+      if (!core_->allows(backend)) continue;
+      if (PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, names_[backend].c_str()) == 0)
+        return core_->choose(op, {.backend = static_cast<uint8_t>(backend), .keeps_program = keeps_program});
+      available.push_back(names_[backend]);
+    }
+  }
+  // Without the lock: this runs code of the program, which may enter hocket.
+  const nb::object why = nb::module_::import_("hocket.comm.unavailable").attr("why_unavailable");
+  throw Failure(ErrorCode::backend_unavailable, nb::cast<std::string>(why(nb::handle(object), available, left_out_)));
 }
 
 bool PyCommunicator::takes_memory(const Operation& op) const {
   const ProgressGuard guard;
   if (core_->closed) throw Failure(core_->closed_error());
   return core_->takes_memory(op);
-}
-
-Wish PyCommunicator::wish_of(PyObject* object, bool keeps_program) const {
-  if (!object || object == Py_None) return {.keeps_program = keeps_program};
-  std::string names;
-  for (size_t backend = 0; backend < names_.size(); ++backend) {
-    if (!core_->allows(backend)) continue;
-    const std::string& name = names_[backend];
-    names += (names.empty() ? "'" : ", '") + name + "'";
-    if (PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, name.c_str()) == 0)
-      return {.backend = static_cast<uint8_t>(backend), .keeps_program = keeps_program};
-  }
-  const std::string wanted = nb::cast<std::string>(nb::repr(nb::handle(object)));
-  std::string text = "backend " + wanted + " is not available; this communicator has " + names;
-  for (const auto& [name, reason] : left_out_)
-    if (wanted == "'" + name + "'" && reason != "not among the backends asked for")
-      throw Failure(ErrorCode::backend_unavailable, text + "; left out: " + reason);
-  const nb::object declared = nb::module_::import_("hocket.backends").attr("declarations")();
-  if (PyUnicode_Check(object) && nb::cast<bool>(declared.attr("__contains__")(nb::handle(object)))) {
-    text += "; hk.init(backends=[..., " + wanted + "]) brings it up";
-  } else {
-    const nb::object suggest = nb::module_::import_("hocket.suggestions").attr("did_you_mean");
-    text += nb::cast<std::string>(suggest(nb::handle(object), declared));
-  }
-  throw Failure(ErrorCode::backend_unavailable, text);
 }
 
 void PyCommunicator::take_turn(PyObject* self) {
@@ -191,13 +178,15 @@ bool PyCommunicator::drain(double timeout_s) {
   return is_over;
 }
 
-std::optional<Error> PyCommunicator::close(double drain_timeout_s) {
+PyCommunicator::Leftovers PyCommunicator::close(double drain_timeout_s) {
   constexpr double kLongestCallbackS = 5.0;  // a callback of the program's may wait for us
-  if (g_forked_child.load(std::memory_order_relaxed) || core_->closed) return std::nullopt;
+  if (g_forked_child.load(std::memory_order_relaxed) || core_->closed) return {};
   ReleasedGil hooks;
   Engine& engine = Engine::instance();
   engine.wait_for([&] { return core_->failure() || core_->idle(); }, drain_timeout_s, hooks);
   std::unique_lock guard(engine.lock());
+  Leftovers left;
+  if (!core_->failure() && drain_timeout_s > 0) left.unreceived = core_->unreceived();
   if (core_->idle_but_background())
     core_->drop();
   else
@@ -205,20 +194,19 @@ std::optional<Error> PyCommunicator::close(double drain_timeout_s) {
                  "rank " + std::to_string(core_->rank) + " of " + core_->label +
                      " finalized the communicator while operations were in flight",
                  {}});
-  std::optional<Error> unseen;
   if (drain_timeout_s > 0 && core_->unseen_failure()) {
     guard.unlock();
     engine.wait_for_callbacks(*core_, std::min(drain_timeout_s, kLongestCallbackS));  // one may deal with it
     guard.lock();
-    if (core_->closed) return std::nullopt;  // by another thread
-    unseen = core_->unseen_failure();
+    if (core_->closed) return {};  // by another thread
+    left.unseen = core_->unseen_failure();
   }
   core_->close();
   host_messages_.reset();
   region_.reset();
   remote_peers_.reset();
   engine.detach(*core_);
-  return unseen;
+  return left;
 }
 
 namespace {
@@ -358,10 +346,11 @@ void bind_communicator(nb::module_& module) {
       .def("_drain", &PyCommunicator::drain, nb::arg("timeout"))
       .def(
           "_close",
-          [](PyCommunicator& self, double drain_timeout_s) -> nb::object {
-            const std::optional<Error> unseen = self.close(drain_timeout_s);
+          [](PyCommunicator& self, double drain_timeout_s) {
+            const PyCommunicator::Leftovers left = self.close(drain_timeout_s);
             if (!g_forked_child.load(std::memory_order_relaxed)) release_finished_arrays();
-            return unseen ? nb::steal(make_exception(*unseen)) : nb::none();
+            nb::object unseen = left.unseen ? nb::steal(make_exception(*left.unseen)) : nb::none();
+            return std::make_pair(std::move(unseen), left.unreceived);
           },
           nb::arg("drain_timeout"));
 }

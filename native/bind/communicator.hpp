@@ -59,7 +59,11 @@ class PyCommunicator {
 
   // Waits until what is in flight is over (at most so long), then leaves. Idempotent.
   // The first failure that the program was not told of, if it gave operations time to end.
-  std::optional<Error> close(double drain_timeout_s);
+  struct Leftovers {
+    std::optional<Error> unseen;  // a failure that the program was not told of
+    std::string unreceived;       // messages, as text
+  };
+  Leftovers close(double drain_timeout_s);
 
   // Gives the communicator up: what is in flight fails here and on the other members, who hear the reason.
   void abort(const std::string& reason);
@@ -88,7 +92,6 @@ class PyCommunicator {
   nb::object on_failure;        // called with (communicator, exception) when an operation failed
 
  private:
-  Wish wish_of(PyObject* backend, bool keeps_program) const;  // under the progress lock; throws BackendUnavailable
   void take_turn(PyObject* self);
   void open_host(const PyHost& host, const std::vector<int>& host_numbers, int rank, uint64_t key,
                  double open_timeout_s);

@@ -168,16 +168,4 @@ PyObject* find_sender(PyObject* self, PyObject* const* args, Py_ssize_t nargs, P
   });
 }
 
-PyObject* unreceived(PyObject* self, PyObject* const*, Py_ssize_t, PyObject*) {
-  return guarded([&]() -> PyObject* {
-    const Entry entry(self);
-    std::string text;
-    {
-      const ProgressGuard guard;
-      if (!entry.core().failure()) text = entry.core().unreceived();
-    }
-    return PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
-  });
-}
-
 }  // namespace hocket

@@ -127,7 +127,6 @@ PyMethodDef* operation_methods() {
                                   method<sendrecv>("sendrecv", docs::kSendrecv),
                                   method<batch>("_batch", nullptr),
                                   method<find_sender>("_find_sender", nullptr),
-                                  method<unreceived>("_unreceived", nullptr),
                                   method<gather_for>("_gather_for", nullptr),
                                   {nullptr, nullptr, 0, nullptr}};
   return methods;

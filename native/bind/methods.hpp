@@ -15,7 +15,7 @@ Method all_gather, reduce_scatter, all_to_all, gather, scatter;
 Method all_gatherv, reduce_scatterv, all_to_allv, gatherv, scatterv;
 Method gather_for;
 // message_methods.cpp
-Method send, recv, isend, irecv, sendrecv, batch, find_sender, unreceived;
+Method send, recv, isend, irecv, sendrecv, batch, find_sender;
 
 PyMethodDef* operation_methods();
 

@@ -28,7 +28,7 @@ inline int64_t timeout_ns(double seconds) {
 // "2.5 s".
 inline std::string seconds_text(double seconds) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.3g s", seconds);
+  std::snprintf(text, sizeof text, seconds < 999.5 ? "%.3g s" : "%.0f s", seconds);
   return text;
 }
 

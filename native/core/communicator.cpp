@@ -367,12 +367,12 @@ std::string Communicator::waiting_text(const Work& work) {
   return text;
 }
 
-void Communicator::give_up(Work& work, double waited_s) {
+void Communicator::give_up(Work& work, double timeout_s) {
   size_t position;
   LaneQueue* queue = queue_of(work, &position);
   if (!queue) return;  // it finished after all
   const Error error{ErrorCode::comm_timeout,
-                    waiting_text(work) + ": timed out after a timeout of " + seconds_text(waited_s), missing(work)};
+                    waiting_text(work) + ": timed out after a timeout of " + seconds_text(timeout_s), missing(work)};
   const bool posted = position < queue->num_posted;
   const bool independent = queue->lane->depth() > 1;
   if (independent && posted) {
@@ -393,7 +393,7 @@ void Communicator::expire(int64_t now) {
     for (const WorkPtr& work : queue.works) {
       const double age_s = static_cast<double>(now - work->issued_ns) * 1e-9;
       if (work->waiters.load(std::memory_order_relaxed) > 0 || age_s < work->timeout_s) continue;
-      give_up(*work, age_s);
+      give_up(*work, work->timeout_s);
       return;  // the queue has changed; the next tick looks at the rest
     }
 }

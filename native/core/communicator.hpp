@@ -91,7 +91,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Looks at the lanes' health; breaks the communicator if one is ill.
   void check_health();
   // A wait for `work` ran out of time.
-  void give_up(Work& work, double waited_s);
+  void give_up(Work& work, double timeout_s);
   // Gives up operations that nobody waits for and whose time since issue is over; for the progress thread.
   void expire(int64_t now_ns);
   // Nothing more can be done with this communicator: pending operations fail, later ones raise.

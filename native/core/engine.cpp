@@ -168,7 +168,7 @@ bool Engine::look_in_turn(Work& work, double begin_s, double timeout_s, Turns& t
   if (const std::optional<Error> stopped = turns.stopped())
     work.communicator->fail(*stopped);
   else if (turns.now_s() >= begin_s + timeout_s)
-    work.communicator->give_up(work, turns.now_s() - begin_s);
+    work.communicator->give_up(work, timeout_s);
   return work.finished();
 }
 
@@ -286,7 +286,7 @@ WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
       const std::lock_guard guard(lock_);
       progress();
       check_health();
-      if (!work.finished()) communicator.give_up(work, waited_s);
+      if (!work.finished()) communicator.give_up(work, timeout_s);
     }
   }
   return WaitResult::finished;

@@ -16,6 +16,15 @@ namespace {
 constexpr uint64_t kLeastPieceBytes = 4 << 10;
 constexpr uint64_t kMostPieceBytes = 16 << 10;
 
+// The end of a text in UTF-8, at most so many bytes of it.
+const char* last_bytes(const char* text, size_t most) {
+  const size_t length = std::strlen(text);
+  if (length <= most) return text;
+  const char* begin = text + (length - most);
+  while ((*begin & 0xC0) == 0x80) ++begin;  // within a letter
+  return begin;
+}
+
 void write_ring(SharedWriter& writer, std::byte* ring, size_t ring_bytes, uint64_t position, const void* from,
                 size_t nbytes) {
   const size_t begin = position % ring_bytes;
@@ -174,11 +183,10 @@ bool PointToPointLane::enter_ring(int peer, Outgoing& out, Transfer& transfer) {
   }
   std::byte* ring = region_->ring_of(channel_, rank_, peer);
   Head& head = head_at(rank_, peer, out.head);
-  const char* site = op.site ? op.site : "?";
+  const char* site = last_bytes(op.site ? op.site : "?", kSiteBytes - 1);
   head_at(rank_, peer, end).is_there.store(0, std::memory_order_relaxed);
   head.envelope = envelope;
-  write_ring(writer_, ring, region_->ring_bytes, out.head + sizeof(Head), site,
-             std::min(std::strlen(site) + 1, kSiteBytes));
+  write_ring(writer_, ring, region_->ring_bytes, out.head + sizeof(Head), site, std::strlen(site) + 1);
   if (is_long) {
     if (!heap_ && region_->host().has_heap()) heap_ = region_->host().heap();
     const uint64_t place = heap_ ? heap_->place_of(op.in, op.nbytes).value_or(kNotShared) : kNotShared;
@@ -296,12 +304,9 @@ bool PointToPointLane::match_ring(int peer, Incoming& in, bool take_all) {
     }
     const uint64_t nbytes = envelope.id ? 0 : envelope.nbytes;
     if (num_there(peer, in.tail, nbytes) < nbytes) break;
-    char site[kSiteBytes];
-    read_ring(region_->ring_of(channel_, peer, rank_), region_->ring_bytes, in.tail + sizeof(Head), site, sizeof site);
     uint64_t place = kNotShared;
     if (envelope.id) std::memcpy(&place, head.payload, sizeof place);
-    Message message{envelope, place,  {site, strnlen(site, sizeof site)}, std::vector<std::byte>(nbytes),
-                    nullptr,  nullptr};
+    Message message{envelope, place, site_at(peer, in.tail), std::vector<std::byte>(nbytes), nullptr, nullptr};
     read_payload(peer, in.tail, nbytes, 0, nbytes, message.payload.data());
     go_past(peer, in, envelope);
     if (transfer)
@@ -311,6 +316,12 @@ bool PointToPointLane::match_ring(int peer, Incoming& in, bool take_all) {
     moved = true;
   }
   return moved;
+}
+
+std::string PointToPointLane::site_at(int peer, uint64_t position) const {
+  char site[kSiteBytes];
+  read_ring(region_->ring_of(channel_, peer, rank_), region_->ring_bytes, position + sizeof(Head), site, sizeof site);
+  return {site, strnlen(site, sizeof site)};
 }
 
 // How much of the payload of a message at `position` can be read.

@@ -128,6 +128,7 @@ class PointToPointLane final : public Lane {
   void take_out(Transfers& transfers, const Transfer* transfer);
   static uint64_t bytes_in_ring(const Envelope& envelope);
   Head& head_at(int sender, int receiver, uint64_t position) const;
+  std::string site_at(int peer, uint64_t position) const;
   void open_pipe(int peer, Outgoing& out);
   bool drive_out(int peer);
   bool enter_ring(int peer, Outgoing& out, Transfer& transfer);

@@ -31,19 +31,39 @@ std::string PointToPointLane::hint(const Operation& op) {
   return text + ", not " + std::to_string(op.tag);
 }
 
+// Only looks: a message that is taken out of the ring would tell its sender that there is room.
 std::string PointToPointLane::unreceived() {
   constexpr int kMostNamed = 3;
   std::string text;
   int num_found = 0;
   for (int peer = 0; peer < region_->size; ++peer) {
-    match_ring(peer, in_[peer], true);
-    for (const Message& message : in_[peer].unexpected) {
-      if (message.receive || ++num_found > kMostNamed) continue;
-      const Envelope& envelope = message.envelope;
+    std::set<int> announced;  // tags of objects of which the size is there
+    const auto look_at = [&](const Envelope& envelope, const std::string& site) {
+      if (envelope.is_of_object && envelope.dtype == DType::int64)
+        announced.insert(envelope.tag);
+      else if (envelope.is_of_object && announced.erase(envelope.tag))
+        return;  // what the size was of
+      if (++num_found > kMostNamed) return;
       text.append(text.empty() ? "" : "; ").append("rank ").append(std::to_string(peer)).append(" sent with tag ");
       text.append(std::to_string(envelope.tag)).append(", ");
-      text.append(content_text(envelope.nbytes, envelope.dtype, envelope.is_of_object));
-      text.append(" at ").append(message.site);
+      text.append(envelope.is_of_object && announced.contains(envelope.tag)
+                      ? "an object"
+                      : content_text(envelope.nbytes, envelope.dtype, envelope.is_of_object));
+      text.append(" at ").append(site);
+    };
+    const Incoming& in = in_[peer];
+    for (const Message& message : in.unexpected)
+      if (!message.receive) look_at(message.envelope, message.site);
+    if (region_->control(channel_, peer, rank_).head.value.load(std::memory_order_acquire) == 0) continue;
+    uint64_t position = in.tail;
+    if (in.reading) position += bytes_in_ring(in.reading->envelope);
+    while (position < in.tail + region_->ring_bytes) {
+      const Head& head = head_at(peer, rank_, position);
+      if (!head.is_there.load(std::memory_order_acquire)) break;
+      const Envelope envelope = head.envelope;
+      if (!envelope.id && envelope.nbytes > region_->ring_message_bytes) break;
+      look_at(envelope, site_at(peer, position));
+      position += bytes_in_ring(envelope);
     }
   }
   if (num_found > kMostNamed) text.append("; and ").append(std::to_string(num_found - kMostNamed)).append(" more");

@@ -130,7 +130,7 @@ class BootstrapMismatch(HocketError, RuntimeError):
 
 
 class TableError(HocketError, ValueError):
-    """A tuning table cannot be read, or is none; the message names the file and the line."""
+    """A file cannot be read as a tuning table; the message names the file and the line."""
 
 
 class TableMismatch(HocketError, RuntimeError):

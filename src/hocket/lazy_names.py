@@ -36,7 +36,7 @@ def lazy(
         package: its ``__name__``.
         homes: the submodule that has each name, and behind a colon what it is called there if that differs:
             ``{"load_text": "formats.text:load"}``. "" for a submodule itself: ``{"formats": ""}``.
-        tell: returns what to put behind the message for a name that is none of `homes`, which it is given, too.
+        tell: returns what to put behind the message for a name that is not in `homes`; called with the name.
 
     Raises:
         MissingPackage: when a name is asked for whose submodule needs an extra that is not installed.

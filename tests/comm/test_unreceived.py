@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,3 +61,72 @@ def test_they_are_named(sends: list[tuple[int, int]], received: int, names: tupl
 
 def test_nothing_is_said_where_all_are_received() -> None:
     assert hk.spawn(_leave, 2, [(4, 7), (1000, 2)], 2, timeout=50) == [[], []]
+
+
+def _leave_objects(comm: hk.Communicator) -> list[str]:
+    """Rank 0 sends two objects and an array with the same tag, of which rank 1 receives the first."""
+    part = comm.dup()
+    if comm.rank == 0:
+        for obj in ("a", ["b"]):
+            part.send_object(obj, 1, 5)
+        part.send(np.ones(3, np.int64), 1, 5)
+    comm.barrier()
+    heard = []
+    if comm.rank == 1:
+        assert part.recv_object(0, 5) == "a"
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            part.finalize()
+        heard = [str(each.message) for each in caught] + [each.filename for each in caught]
+    comm.barrier()
+    return heard
+
+
+def test_an_object_is_one_message() -> None:
+    _, (told, file) = hk.spawn(_leave_objects, 2, timeout=50)
+    assert_names(told, "object", "24 bytes int64")
+    assert told.count("tag 5") == 2
+    assert file == __file__
+
+
+def _leave_a_full_ring(comm: hk.Communicator) -> bool:
+    """Rank 0 sends more than there is room for; rank 1 leaves. Return whether all of it could be sent."""
+    part = comm.dup()
+    if comm.rank == 0:
+        works = [part.isend(np.ones(1000), 1, 5) for _ in range(1000)]
+        comm.barrier()
+        comm.barrier()  # rank 1 has left
+        try:
+            works[-1].wait(5)
+        except hk.HocketError:
+            return False
+        return True
+    comm.barrier()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        part.finalize()
+    comm.barrier()
+    return False
+
+
+def test_a_sender_is_not_told_that_they_were_received() -> None:
+    assert hk.spawn(_leave_a_full_ring, 2, timeout=50) == [False, False]
+
+
+def test_a_long_path_is_cut_at_its_beginning(tmp_path: Path) -> None:
+    """Messages have room for a part of the call site; it is the end that tells where it is."""
+    program = tmp_path / ("ä" * 60) / "sends_at.py"
+    program.parent.mkdir()
+    program.write_text(
+        "import hocket as hk, numpy as np\n"
+        "comm = hk.init()\n"
+        "if comm.rank == 0:\n"
+        "    comm.send(np.ones(2), 1)\n"
+        "comm.barrier()\n"
+        "comm.finalize()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "hocket.cli", "run", "-n", "2", str(program)], capture_output=True, text=True, timeout=50
+    )
+    assert done.returncode == 0
+    assert_names(done.stderr, "sends_at.py:4")

@@ -242,6 +242,19 @@ def unbuilt() -> keras.Model:
     return keras.Sequential([keras.layers.Dense(5, "tanh", kernel_initializer=start), keras.layers.Dense(2)])
 
 
+def of_pictures() -> keras.Model:
+    """A model without a shape of its input, whose first layer wants three axes and a batch."""
+    return keras.Sequential([keras.layers.Conv2D(2, 3), keras.layers.Flatten(), keras.layers.Dense(2)])
+
+
+def is_built_by_what_is_refused() -> bool:
+    model = unbuilt()
+    model.compile(sgd(), "mse")
+    x, y, _ = data()
+    refusal(lambda: fit(model, x, y, epochs=-1))
+    return bool(model.built)
+
+
 class Jump(torch.utils.data.Dataset[Any]):
     """Samples one by one."""
 
@@ -419,6 +432,7 @@ def like_keras(comm: Communicator, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {name: both(comm, case) for name, case in CASES.items()}
     found["saved"] = saved(comm, folder)
     found["read"] = num_read(comm)
+    found["built"] = is_built_by_what_is_refused()
 
     def trained(make: Callable[[], keras.Model], optimizer: Any, loss: Any, given: Any, **options: Any) -> Any:
         keras.utils.set_random_seed(0)
@@ -464,6 +478,7 @@ def like_keras(comm: Communicator, folder: Path) -> dict[str, Any]:
         "compiling": refusal(lambda: trained(chain, sgd(), "mse", (x, y), callbacks=[Compiling()], epochs=2)),
         "seed": refusal(lambda: trained(chain, sgd(), "mse", (x, y), seed=comm.rank)),
         "weighing": refusal(lambda: trained(chain, sgd(), "mse", (x, y), weigh="a")),
+        "shape": refusal(lambda: trained(of_pictures, sgd(), "mse", (x, y))),
         "no loss": refusal(lambda: trained(chain, sgd(), None, (x, y))),
     }
     return found

@@ -78,6 +78,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "compiling": ("InvalidModel", "callback", "stop_training"),
     "seed": ("InvalidArgument", "seed", "0", "rank 0", "1", "rank 1"),
     "weighing": ("InvalidType", "weigh", "sample_weight", "'a'"),
+    "shape": ("InvalidArgument", "(8, 4)", "'conv2d'"),
     "no loss": ("InvalidModel", "model.compile"),
     "masked by weights": ("InvalidModel", "loss", "mask", "weigh"),
     "scale": ("none",),  # its numbers do not change
@@ -88,3 +89,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
 def test_what_is_refused(name: str) -> None:
     for rank in ranks():
         assert_names(rank["refused"][name], *REFUSED[name])
+
+
+def test_a_model_is_not_built_where_an_argument_is_wrong() -> None:
+    assert [rank["built"] for rank in ranks()] == [False, False]

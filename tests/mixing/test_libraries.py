@@ -16,6 +16,7 @@ import pytest
 
 import hocket as hk
 from hocket.backends import declarations
+from hocket.comm.unavailable import NOT_ASKED_FOR
 
 from ..load import scaled
 from ..naming import Given, assert_names
@@ -73,7 +74,7 @@ def _one_library(comm: hk.Communicator, name: str, backends: Any) -> dict[str, A
 def test_one_library_alone(name: str, other: str, as_list: bool) -> None:
     for seen in hk.spawn(_one_library, 2, name, [name] if as_list else name, timeout=TIMEOUT_S):
         assert seen["backends"] == [name]
-        assert seen["left out"][other] == "not among the backends asked for"
+        assert seen["left out"][other] == NOT_ASKED_FOR
         assert seen["total"] == seen["by name"] == seen["afterwards"] == (2.0, name)
         assert seen["child"] == ([name], (2.0, name))
         assert seen["explained"] == (name, [name])

@@ -1,6 +1,6 @@
 """How MPI libraries are loaded and started: one of each family in a process, or both.
 
-MPICH starts under any launcher that is none of its own through our own PMI-1 server (`hocket.boot.pmi`), which under
+MPICH starts under any launcher other than its own through our own PMI-1 server (`hocket.boot.pmi`), which under
 `hocket run` is the launcher itself; Open MPI 5 needs PMIx, which its own launcher gives, and on one host `hocket run`
 (`hocket.boot.open_mpi`). Of two in one process the first is what ``from mpi4py import MPI`` gives.
 The second is opened for itself alone (RTLD_LOCAL), and so is mpi4py's module for it, since both libraries have the same

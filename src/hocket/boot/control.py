@@ -234,7 +234,7 @@ class ControlConnection:
 
 
 def _sendable(text: str) -> str:
-    """Return a text without halves of characters, as names have that are no UTF-8."""
+    """Return a text without halves of characters, as names have that are not UTF-8."""
     return text.encode(errors="backslashreplace").decode()
 
 

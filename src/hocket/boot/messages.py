@@ -155,12 +155,12 @@ def decode(message: bytes, kinds: Mapping[str, _Check], size: int) -> tuple[str,
         size: ranks of the job.
 
     Raises:
-        ProtocolError: it is none of these.
+        ProtocolError: it is something else.
     """
     try:
         said = json.loads(message)
     except (ValueError, RecursionError) as error:  # a ValueError also for a number of thousands of digits
-        raise ProtocolError(f"a message is no JSON: {type(error).__name__}") from None
+        raise ProtocolError(f"a message is not JSON: {type(error).__name__}") from None
     if type(said) is not dict or len(said) != 1:
         raise ProtocolError("a message must be a JSON object with one key")
     [(kind, content)] = said.items()

@@ -2,7 +2,7 @@
 
 Each rank gets one end of a socket pair and three variables (PMI_FD, PMI_RANK, PMI_SIZE), as from MPICH's own launcher;
 until its MPI library speaks, nothing is done. On several hosts the launchers join for it (`hocket.boot.mpi_relay`), and
-Open MPI gets another server (`hocket.boot.pmix_helper`). Programs that a rank starts are no ranks:
+Open MPI gets another server (`hocket.boot.pmix_helper`). Programs that a rank starts are not ranks:
 `hocket.boot.mpi_variables` keeps the variables from them.
 """
 

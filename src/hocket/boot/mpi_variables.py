@@ -62,7 +62,7 @@ def keep_from_children() -> None:
     """See to it that programs which this process starts do not find the variables unless they hold the descriptor.
 
     `subprocess` and `multiprocessing` start programs by one function of C, which closes all descriptors but those that
-    it is told. Children that are forked are no ranks either, and give the descriptor back.
+    it is told. Children that are forked are not ranks either, and give the descriptor back.
     """
     fd = launchers_fd()
     if fd is None:

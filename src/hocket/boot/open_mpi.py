@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import sys
+import time
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -74,12 +75,14 @@ def _ask(fd: int, request: bytes = REQUEST) -> dict[str, Any]:
         launcher = socket.socket(fileno=os.dup(fd))
     except OSError as error:
         return {"error": f"the rank has closed its socket to the launcher: {error}"}
+    deadline = time.monotonic() + _ANSWER_S
     with launcher:
         launcher.settimeout(_ANSWER_S)
         came = b""
         try:
             launcher.sendall(request)
             while not came.endswith(b"\n"):
+                launcher.settimeout(max(0.001, deadline - time.monotonic()))
                 part = launcher.recv(1 << 16)
                 if not part or len(came) > _MOST_ANSWER:
                     raise ConnectionError("the launcher has gone")
@@ -114,18 +117,18 @@ class _Finder:
     """Hands the import of mpi4py's module on to those who find it, and has a look before and after."""
 
     def __init__(self) -> None:
-        self._is_asked = False
+        self._is_searching = False
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if name != _MODULE or self._is_asked or launchers_fd() is None:
+        if name != _MODULE or self._is_searching or launchers_fd() is None:
             return None
         if will_be_open_mpi():
             ask_for_pmix(starts=bool(sys.modules["mpi4py"].rc.initialize))
-        self._is_asked = True  # by the next line, of which this is no answer
+        self._is_searching = True  # the next line asks this finder as well
         try:
             spec = importlib.util.find_spec(name)
         finally:
-            self._is_asked = False
+            self._is_searching = False
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
         return spec

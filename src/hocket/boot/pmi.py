@@ -265,7 +265,7 @@ class LocalServer:
         self._selector.register(connection, selectors.EVENT_READ, _Peer(connection))
 
     def _attend(self, peer: _Peer) -> bool:
-        """Answer what a rank sent; False when it has gone, or is none."""
+        """Answer what a rank sent; False when it has gone, or is not a rank."""
         try:
             data = peer.connection.recv(1 << 16)
             if data and peer.rank is None:
@@ -291,7 +291,7 @@ class LocalServer:
             return b""
         number = line.removeprefix(b"cmd=initack pmiid=")
         if not (line != number and number.isdigit() and len(number) < 10) or int(number) >= self._server.size:
-            raise PmiError("it is no rank of this job")
+            raise PmiError("it is not a rank of this job")
         if int(number) in self._ranks:
             raise PmiError(f"rank {int(number)} is there already")
         peer.rank = int(number)

@@ -165,7 +165,7 @@ class End(ABC):
         """Take what came from the socket and return the messages that are complete.
 
         Raises:
-            ProtocolError: the other side is none of this job; nothing it sends is looked at any more.
+            ProtocolError: the other side does not belong to this job; nothing it sends is looked at any more.
         """
         if self._is_ended:
             raise ProtocolError("the connection has ended")

@@ -10,7 +10,7 @@ _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 
 def is_slurm_task(environ: Mapping[str, str]) -> bool:
-    """Tell whether srun started this process; a shell inside an allocation has SLURM_PROCID too, but is no task."""
+    """Tell whether srun started this process; a shell inside an allocation has SLURM_PROCID too, but is not a task."""
     step = environ.get("SLURM_STEP_ID", "")
     return step.isdigit() and int(step) < _FIRST_SPECIAL_STEP
 

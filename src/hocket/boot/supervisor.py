@@ -239,7 +239,7 @@ class Supervisor:
             self._say(f"{name_ranks(sorted(self._running))} did not end by Ctrl-C; once more kills them")
 
     def _look_at_mpi(self) -> None:
-        if self._mpi is None or self._due or not self._running:
+        if self._mpi is None or self._are_being_ended() or not self._running:
             return
         if self._mpi.take_failed() and not self._patience.keep_going:
             self._end_after_failure()
@@ -253,6 +253,10 @@ class Supervisor:
             self._terminated_s.setdefault(end.rank, time.time())
             self._running[end.rank].signal_group(signal.SIGKILL)
         self._end_all()
+
+    def _are_being_ended(self) -> bool:
+        """Whether the ranks get signals, or got the last one, so that what they wait for is no reason any more."""
+        return bool(self._due) or self.timed_out
 
     def _say(self, line: str) -> None:
         """Tell whoever reads the ranks' errors something, below a line that is not complete."""
@@ -295,6 +299,6 @@ class Supervisor:
         waits_s = [max(0.0, min(times) - time.monotonic())] if times else []
         if (update_s := self._pump.next_update_s()) is not None:
             waits_s.append(update_s)
-        if self._mpi is not None and not self._due and (look_s := self._mpi.next_look_s()) is not None:
+        if self._mpi is not None and not self._are_being_ended() and (look_s := self._mpi.next_look_s()) is not None:
             waits_s.append(look_s)
         return min(waits_s, default=None)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import warnings
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from hocket import _native
-from hocket.errors import HocketError
 from hocket.trace import logger
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def leave(comm: Communicator, drain_timeout_s: float, is_child: bool = False) ->
     """
     unseen = [leave(child, drain_timeout_s, True) for child in list(comm._children)]
     was_open = not comm._closed
-    unreceived = _unreceived(comm) if was_open and drain_timeout_s > 0 else ""
-    unseen.append(comm._close(drain_timeout_s))
+    failure, unreceived = comm._close(drain_timeout_s)
+    unseen.append(failure)
     comm._on_turn = None
     if was_open:
         logger.debug("left %s", comm._label)
@@ -47,17 +47,16 @@ def leave(comm: Communicator, drain_timeout_s: float, is_child: bool = False) ->
     if on_finalize is not None:
         on_finalize()
     if unreceived:  # at last, as a warning may be turned into an error
-        text = f"hocket: rank {comm.rank} of {comm._label} never received what {unreceived}"
-        warnings.warn(text, stacklevel=4)
+        _warn_at_the_users_line(f"hocket: rank {comm.rank} of {comm._label} never received what {unreceived}")
     return first
 
 
-def _unreceived(comm: Communicator) -> str:
-    """Return which messages were sent to this rank over shared memory that nothing received."""
-    try:
-        return comm._unreceived()
-    except (HocketError, UnicodeError):  # given up, entered by another thread, a path that is cut within a letter
-        return ""
+def _warn_at_the_users_line(text: str) -> None:
+    frame: FrameType | None = sys._getframe()
+    level = 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "hocket":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level + 1)
 
 
 def tell(unseen: BaseException) -> None:

@@ -117,8 +117,6 @@ def fit(
         InvalidArgument: something else cannot work; both are raised on every rank, before anything is changed.
         CommTimeout, PeerFailure: a rank hangs, or has died; names it and what was waited for.
     """
-    _build_for(model, x)
-    graph = graph_of_keras(model)
     check_compiled(model)
     if weigh is not None and not callable(weigh):
         raise InvalidType(f"weigh is a function of y and sample_weight, not {weigh!r}")
@@ -145,6 +143,8 @@ def fit(
     validation_batch_size = batch_size_of(validation, validation_batch_size or batch_size, validation_steps)
     batch_size = batch_size_of(data, batch_size, steps_per_epoch)
     shows = verbose not in (0, False)
+    _build_for(model, x)
+    graph = graph_of_keras(model)
     if not model.trainable_variables:  # which is no error in Keras either
         warnings.warn(f"model {model.name!r} has no trainable weights: nothing is trained", stacklevel=2)
     with ExitStack() as stack:
@@ -232,11 +232,20 @@ def fit(
 
 
 def _build_for(model: keras.Model, x: Any) -> None:
-    """Give a Sequential model the shape of its inputs, as Keras does by the first batch, where they are an array."""
+    """Give a Sequential model the shape of its inputs, as Keras does by the first batch, where they are an array.
+
+    Raises:
+        InvalidArgument: a layer does not take that shape.
+    """
     first = x[0] if isinstance(x, (tuple, list)) and x else x
     shape = getattr(first, "shape", None)
     if isinstance(model, keras.Sequential) and not model.built and model.layers and shape is not None and len(shape):
-        model.build((None, *shape[1:]))
+        try:
+            model.build((None, *shape[1:]))
+        except ValueError as error:
+            raise InvalidArgument(
+                f"model {model.name!r} cannot be built for x of shape {tuple(shape)}: {error}"
+            ) from None
 
 
 def check_compiled(model: keras.Model) -> None:

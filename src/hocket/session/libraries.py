@@ -10,6 +10,7 @@ from hocket.backends import Backend, Job, backends_among
 from hocket.comm import Policy
 from hocket.comm.fabric import describe_shared_memory
 from hocket.comm.policy import DefaultPolicy
+from hocket.comm.unavailable import NOT_ASKED_FOR
 from hocket.errors import BackendUnavailable, HocketError, TableError, TableMismatch
 from hocket.session.learning import is_learning_asked_for
 from hocket.tune.find import automatic_policy, warn_of_foreign_table
@@ -97,7 +98,7 @@ def agree_on_policy(job: Job, libraries: Libraries, num_hosts: int) -> Policy:
 
 def _find_obstacle(adapter: type[Backend], job: Job, wanted: Sequence[str] | None) -> str | None:
     if wanted is not None and adapter.name not in wanted:
-        return "not among the backends asked for"
+        return NOT_ASKED_FOR
     if wanted is None:
         reason = adapter.find_reason_against(job)
         if reason is not None:

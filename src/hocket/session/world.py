@@ -24,6 +24,7 @@ from hocket.boot.topology import find_domain
 from hocket.comm import Communicator, Fabric, Layout, Policy
 from hocket.comm.communicator import derive_key
 from hocket.comm.policy import DefaultPolicy
+from hocket.comm.unavailable import NOT_ASKED_FOR
 from hocket.errors import (
     Aborted,
     BackendUnavailable,
@@ -266,7 +267,7 @@ def _bring_up(
             control.close(error)
             raise
     if wanted == ["shm"]:
-        left_out = dict.fromkeys(backends_among(wanted), "not among the backends asked for")
+        left_out = dict.fromkeys(backends_among(wanted), NOT_ASKED_FOR)
         return Libraries(left_out=left_out, policy=policy if isinstance(policy, Policy) else DefaultPolicy()), (), b""
     start_up = Communicator(
         Fabric(meeting.host, meeting.layout),
