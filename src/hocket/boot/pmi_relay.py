@@ -1,7 +1,7 @@
 """Hands the lines of an MPI library on to the server of the control connections.
 
-Run as a program of its own beside a rank where the launcher is not `hocket run`: it reads from its standard input where the
-server is, and ends when either side has gone.
+Run as a program of its own beside a rank where the launcher is not `hocket run`: it reads from its standard input where
+the server is, and ends when either side has gone.
 """
 
 from __future__ import annotations
