@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from hocket.bench.point import Point
 from hocket.bench.result import Result
@@ -17,17 +18,19 @@ def result(
     num_ranks: int = 2,
     calls: Sequence[tuple[float, ...]] = (),
     launches: Sequence[int] = (),
+    parts: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    place: str = "",
 ) -> Result:
     """Return one of samples as they are given."""
     dtype = "float32" if "reduce" in benchmark else "uint8"
     return Result(
-        Point(benchmark, target, nbytes, dtype=dtype),
+        Point(benchmark, target, nbytes, dtype=dtype, place=place),
         num_ranks,
         tuple(samples),
         tuple(calls),
         0,
         10,
-        {},
+        {name: tuple(each) for name, each in parts.items()},
         tuple(launches),
     )
 

@@ -71,6 +71,9 @@ def test_all_combinations():
         ({"names": ["bw"], "sizes": [0]}, ("bandwidth", "0 bytes")),
         ({"apis": ["pickle5"]}, ("shm", "pickle5", "--api pickle")),
         ({"names": ["iallreduce"], "apis": ["pickle"]}, ("iall_reduce", "pickle")),
+        ({"places": ["inside"]}, ("'inside'", "in", "out")),
+        ({"names": ["bcast"], "places": ["in"]}, ("broadcast",)),
+        ({"apis": ["pickle"], "places": ["in"]}, ("pickle",)),
     ],
 )
 def test_what_there_is_not(options, wrong):

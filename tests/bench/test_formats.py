@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
@@ -37,6 +38,50 @@ def test_osu_text_has_the_columns_that_parsers_read():
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert [len(line) for line in lines] == [28, 28, 28, 18, 46]
     assert lines[-1].split() == ["1024", "2048.00", "2000000.00"]  # two pairs: MB/s and messages a second
+
+
+OVERLAPPED = result(
+    "iall_reduce",
+    1024,
+    [20e-6] * 9,
+    parts={"alone": [8e-6] * 5 + [12e-6] * 4, "product": [9e-6] * 9, "begin": [3e-6] * 9},
+)
+
+
+def test_osu_text_of_nonblocking_collectives():
+    """OMB 7.5, util/osu_util_mpi.c: what `print_only_header_nbc` writes, with and without --full."""
+    run = Run((OVERLAPPED,), 1.9, 0.01, (), 1_700_000_000.0, 1_700_000_090.0)
+    few, everything = (find_writer("osu")(run, Layout(full=full)).splitlines() for full in (False, True))
+    assert "# Overall = Coll. Init + Compute + MPI_Test + MPI_Wait" in few
+    assert re.findall(r"[A-Z][\w. ]*\(.+?\)", few[-2]) == [
+        "Size (B)", "Overall(us)", "Compute(us)", "Pure Comm.(us)", "Overlap(%)",
+    ]  # fmt: skip
+    assert re.findall(r"[A-Z][\w. ]*\(.+?\)", everything[-2]) == [
+        "Size (B)", "Overall(us)", "Compute(us)", "Coll. Init(us)", "MPI_Test(us)", "MPI_Wait(us)", "Pure Comm.(us)",
+        "Min Comm.(us)", "Max Comm.(us)", "Overlap(%)",
+    ]  # fmt: skip
+    assert everything[-1].split() == ["1024", "20.00", "9.00", "3.00", "0.00", "8.00", "8.00", "8.00", "12.00", "0.00"]
+
+
+def test_osu_text_of_a_file_that_lacks_the_beginning():
+    plain = replace(OVERLAPPED, parts={name: each for name, each in OVERLAPPED.parts.items() if name != "begin"})
+    run = Run((plain,), 1.9, 0.01, (), 1_700_000_000.0, 1_700_000_090.0)
+    assert find_writer("osu")(run, Layout(full=True)).splitlines()[-1].split()[3:6] == ["nan", "0.00", "nan"]
+
+
+def test_nccl_json_has_both_places_beside_each_other():
+    both = [result("all_gather", 8, [time] * 9, place=place) for place, time in (("out", 2e-6), ("in", 1e-6))]
+    run = Run((*both, result("all_gather", 16)), 1.9, 0.01, (), 1_700_000_000.0, 1_700_000_090.0)
+    first, natural = json.loads(find_writer("nccl")(run, Layout()))["results"]
+    assert (first["out_of_place"]["time"], first["in_place"]["time"]) == (pytest.approx(2.0), pytest.approx(1.0))
+    assert {"out_of_place_per_iter", "in_place_per_iter"} <= first.keys()
+    assert "in_place" not in natural and "out_of_place" in natural
+
+
+def test_a_result_without_a_place_is_one_of_an_older_file():
+    given = RESULTS[0].to_json(raw=True)
+    del given["place"]
+    assert Result.from_json(given) == RESULTS[0]
 
 
 def test_csv_is_read_by_csv():

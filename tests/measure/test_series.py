@@ -124,3 +124,11 @@ def test_how_many_samples_are_still_needed(num_samples, spread, num_left):
     rule = StopRule(precision=0.05, min_samples=9, max_samples=50)
     samples = [1.0 + spread * (number % 3) for number in range(num_samples)]
     assert Series(1, samples).num_left(rule) == num_left
+
+
+def test_what_is_measured_beside_another_has_its_samples_and_keeps_nobody_waiting():
+    ranks = Ranks({("a", "steady"): 0.01, ("a", "share"): 5.0})
+    share, steady = Key("a", "share"), Key("a", "steady")
+    found = measure_series(ranks, RULE, beside={share: steady}).series
+    assert len(found[share].samples) == len(found[steady].samples) == RULE.min_samples
+    assert found[share].iterations == found[steady].iterations

@@ -50,6 +50,11 @@ class Arrays:
         array = self._shared[key]
         return Capsule(array) if point.api == "dlpack" else array
 
+    def part(self, array: Any, first: int, last: int) -> Any:
+        """Return a view of some elements of an array that was made."""
+        view = self._kind.part(_plain(array), first, last)
+        return Capsule(view) if self._point.api == "dlpack" else view
+
     def of(self, content: NDArray[Any]) -> Any:
         """Make an array of a content, for the APIs that take objects."""
         array = self._kind.make(content.size, self._point.dtype)

@@ -9,7 +9,7 @@ from hocket.bench.buffers.registry import find_kind
 from hocket.bench.drivers.base import APIS
 from hocket.bench.families.collectives import itemsize_of
 from hocket.bench.patterns import check_reduction
-from hocket.bench.point import Point
+from hocket.bench.point import PLACES, Point
 from hocket.bench.registry import Benchmark, find_benchmark, find_group
 from hocket.bench.sizes import powers_of_two
 from hocket.bench.targets import Target
@@ -30,6 +30,7 @@ def choose_points(
     reduction: str = "sum",
     window: int = 64,
     symmetric: bool = False,
+    places: Sequence[str] = ("",),
 ) -> list[Point]:
     """Return the points of all combinations.
 
@@ -43,6 +44,7 @@ def choose_points(
         reduction: of operations that reduce.
         window: messages in flight, of bandwidths.
         symmetric: memory that hocket's ranks share.
+        places: "in" and "out", of collectives with equal parts; "" for what is natural for each.
 
     Raises:
         InvalidArgument: there is no such thing, or a size is no whole number of elements, or none of the points can be
@@ -60,6 +62,9 @@ def choose_points(
             raise InvalidArgument(f"memory that ranks share is numpy arrays, not {kind.name} ones")
     if symmetric and not {"buffer", "dlpack"}.issuperset(apis):
         raise InvalidArgument("memory that ranks share is handed over by buffer or dlpack, not as objects")
+    wrong = [each for each in places if each not in ("", *PLACES)]
+    if wrong:
+        raise InvalidArgument(unknown("place", wrong[0], PLACES))
     check_reduction(reduction)
     if window < 1:
         raise InvalidArgument(f"at least 1 message is in flight, not {window}")
@@ -81,8 +86,9 @@ def choose_points(
                     reduction if benchmark.reduces else "sum",
                     window if benchmark.has_window else 64,
                     symmetric,
+                    place,
                 )
-                for target, kind, api in product(targets, kinds, apis)
+                for target, kind, api, place in product(targets, kinds, apis, places)
             ]
     through = {each.name: each.through for each in targets}
     obstacles = [_obstacle(each, through[each.target]) for each in points]

@@ -176,4 +176,4 @@ def _case_of(result: Result, has_ways: bool) -> tuple[object, ...]:
 
 def _way_of(result: Result) -> tuple[object, ...]:
     point = result.point
-    return point.target, point.buffer, point.api, point.window, point.symmetric
+    return point.target, point.buffer, point.api, point.window, point.symmetric, point.place

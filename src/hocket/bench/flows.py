@@ -25,9 +25,13 @@ class Sizes:
     count: int
     counts: tuple[int, ...]
 
+    def bounds(self, rank: int) -> tuple[int, int]:
+        """Where the part of a rank begins and ends."""
+        return list(pairwise(accumulate(self.counts, initial=0)))[rank]
+
     def part(self, array: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
         """The part of a rank."""
-        first, last = list(pairwise(accumulate(self.counts, initial=0)))[rank]
+        first, last = self.bounds(rank)
         return array[first:last]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hocket.bench.point import Point
 from hocket.bench.registry import find_benchmark
-from hocket.bench.result import Result
+from hocket.bench.result import BEGIN, Result
 from hocket.bench.targets import Target
 from hocket.measure import Key, Runner, Series, SeriesMeasurement, StopRule, measure_series
 from hocket.measure.rounds import OnRound
@@ -109,4 +109,5 @@ def measure_points(
             on_results([Result.of(each, request.num_ranks, series) for each in points if each.key in series])
 
     windowed = {each.key for each in points if request.synchronised and find_benchmark(each.benchmark).is_windowed}
-    return measure_series(runner, request.rule, windowed, on_round=on_round, on_series=after_round)
+    beside = {share: each.key for each in points if (share := each.part_key(BEGIN)) in runner.contenders}
+    return measure_series(runner, request.rule, windowed, beside=beside, on_round=on_round, on_series=after_round)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from hocket.measure import Key
 
+PLACES = {"in": "in-place", "out": "out-of-place"}
+
 
 @dataclass(frozen=True)
 class Point:
@@ -23,6 +25,7 @@ class Point:
         reduction: of operations that reduce.
         window: messages in flight, of bandwidths.
         symmetric: whether the memory is hocket's, shared by the ranks of a host.
+        place: "in", a result stands where a rank's data stood; "out", elsewhere; "", as the operation has it by nature.
     """
 
     benchmark: str
@@ -34,6 +37,7 @@ class Point:
     reduction: str = "sum"
     window: int = 64
     symmetric: bool = False
+    place: str = ""
 
     @property
     def key(self) -> Key:
@@ -66,6 +70,8 @@ class Point:
             words.append(f"{self.window} in flight")
         if self.symmetric:
             words.append("symmetric")
+        if self.place:
+            words.append(PLACES[self.place])
         return words
 
 

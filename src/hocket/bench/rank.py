@@ -94,6 +94,7 @@ def contenders_of(prepared: Mapping[Point, Prepared]) -> list[Contender]:
     contenders = [Contender(*point.key, each.run, each.once) for point, each in prepared.items()]
     for point, each in prepared.items():
         contenders += [Contender(*point.part_key(name), run) for name, run in each.parts.items()]
+        contenders += [Contender(*point.part_key(name), run, keeps_time=True) for name, run in each.shares.items()]
     return contenders
 
 

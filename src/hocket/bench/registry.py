@@ -26,10 +26,12 @@ class Prepared(ABC):
     Attributes:
         once: does it once, where calls are timed one by one; None where only many of them make sense.
         parts: what is timed beside it in the same rounds, by name: loops.
+        shares: what of it is timed by itself in the same rounds, by name: loops that return the seconds of that.
     """
 
     once: Call | None = None
     parts: Mapping[str, Callable[[int], object]] = MappingProxyType({})
+    shares: Mapping[str, Callable[[int], float]] = MappingProxyType({})
 
     @abstractmethod
     def run(self, iterations: int) -> object:
@@ -86,6 +88,7 @@ class Benchmark:
         has_window: whether so many messages are in flight as a point says.
         is_windowed: whether its calls are timed one by one, each begun by all ranks at the same instant.
         takes_objects: whether it can be about objects, not memory alone.
+        has_places: whether it can be in place and out of place.
     """
 
     name: str
@@ -106,6 +109,7 @@ class Benchmark:
     has_window: bool = False
     is_windowed: bool = False
     takes_objects: bool = True
+    has_places: bool = False
 
     def __post_init__(self) -> None:
         if not takes(self.make, "setting"):
@@ -117,6 +121,10 @@ class Benchmark:
         """Return why no library can do it, or ""."""
         if point.has_objects and not self.takes_objects:
             return f"{self.name} is on memory, not on objects (API {point.api})"
+        if point.place and not self.has_places:
+            return f"{self.name} has no form in place and another one out of place"
+        if point.place and point.has_objects:
+            return f"objects (API {point.api}) are neither in place nor out of place"
         return ""
 
     def num_messages(self, point: Point) -> int:

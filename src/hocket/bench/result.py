@@ -24,8 +24,9 @@ _BUS_FACTORS = {
     "scatter": lambda n: (n - 1) / n,
 }
 """Of a bandwidth, what the busiest link carries: nccl-tests, doc/PERFORMANCE.md."""
-ALONE, PRODUCT = PARTS = ("alone", "product")
-"""What is timed beside a non-blocking operation with a matrix product: either by itself."""
+ALONE, PRODUCT, BEGIN = PARTS = ("alone", "product", "begin")
+"""What is timed beside a non-blocking operation with a matrix product: either by itself, and of both together how long
+the beginning of the operation takes."""
 _OF_ALL = ("all_gather", "all_to_all", "gather", "scatter")
 
 
@@ -194,7 +195,8 @@ class Result:
             InvalidArgument: it is none.
         """
         try:
-            point = Point(**{name: given[name] for name in Point.__dataclass_fields__})
+            fields = [each for each in Point.__dataclass_fields__ if each != "place" or each in given]
+            point = Point(**{each: given[each] for each in fields})
             found = cls(
                 point,
                 given["num_ranks"],

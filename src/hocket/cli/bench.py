@@ -94,6 +94,10 @@ def run(
     op: Annotated[str, typer.Option(metavar="NAME", help="Of reductions: sum, prod, min, max.")] = "sum",
     window: Annotated[int, typer.Option("-W", "--window-size", metavar="N", help="Messages in flight.")] = 64,
     symmetric: Annotated[bool, typer.Option("--symmetric", help="Memory that hocket's ranks share.")] = False,
+    place: Annotated[
+        str, typer.Option(metavar="in,out", show_default=False, help="Collectives in place, out of place, or both.")
+    ] = "",
+    in_place: Annotated[bool, typer.Option("-l", "--in-place", help="The same as --place in.")] = False,
     sync: Annotated[str, typer.Option(metavar="window|loop", help="How calls of collectives are timed.")] = "window",
     precision: Precision = 0.05,
     launches: Launches = 1,
@@ -142,6 +146,7 @@ def run(
         reduction=op,
         window=window,
         symmetric=symmetric,
+        places=["in"] if in_place else place.split(","),
     )
     name = "json" if as_json else form
     write = None if name is None else find_writer(name)

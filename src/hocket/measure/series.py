@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from types import MappingProxyType
 
 from hocket.errors import CommTimeout, InvalidArgument
 from hocket.measure.contender import Key
@@ -136,6 +137,7 @@ def measure_series(
     rule: StopRule,
     windowed: Collection[Key] = (),
     *,
+    beside: Mapping[Key, Key] = MappingProxyType({}),
     on_round: OnRound | None = None,
     on_series: Callable[[Mapping[Key, Series]], object] | None = None,
 ) -> SeriesMeasurement:
@@ -146,6 +148,8 @@ def measure_series(
         runner: the processes that do the work.
         rule: when there is enough.
         windowed: contenders whose calls are timed one by one, see `hocket.measure.windows`; the others are loops.
+        beside: contenders that are measured along with another one of their case, in as many iterations; the rule is
+            not asked about them.
         on_round: called after each contender that was set up, and after each round, with the contenders that are known
             well enough and all of them; on a `Team` on every rank.
         on_series: called after each round with what was seen so far.
@@ -157,10 +161,13 @@ def measure_series(
     if not runner.contenders:
         raise InvalidArgument("there is no contender to measure")
     series: dict[Key, Series] = {}
-    for key in runner.contenders:
+    judged = [key for key in runner.contenders if key not in beside]
+    for key in judged:
         if on_round:
-            on_round(0, len(runner.contenders), f"calibrating {key.case}, {key.name}")
+            on_round(0, len(judged), f"calibrating {key.case}, {key.name}")
         series[key] = Series(rule.iterations or calibrate(runner, key, rule.min_sample_s))
+    for key, other in beside.items():
+        series[key] = Series(series[other].iterations)
     windows: dict[Key, _Windows] = {}
     for case in dict.fromkeys(key.case for key in runner.contenders if key in windowed):  # in one order on all ranks
         of_case = [key for key in runner.contenders if key.case == case and key in windowed]
@@ -190,17 +197,17 @@ def measure_series(
         if elapsed_s >= next_probe_s:
             factors.append(probe.measure())
             next_probe_s = elapsed_s + _PROBE_EVERY_S
-        enough = {key for key in runner.contenders if series[key].is_enough(rule)}
-        if not rule.together or len(enough) == len(series):
-            open_cases = [case for case in open_cases if not all(key in enough for key in series if key.case == case)]
+        enough = {key for key in judged if series[key].is_enough(rule)}
+        if not rule.together or len(enough) == len(judged):
+            open_cases = [case for case in open_cases if not all(key in enough for key in judged if key.case == case)]
         if on_series:
             on_series(series)
         if on_round:
-            unsure = [series[key] for key in series if key.case in open_cases]
+            unsure = [series[key] for key in judged if key.case in open_cases]
             num_left = max((each.num_left(rule) for each in unsure), default=0)
             pace_s = elapsed_s / num_rounds
             left_s = min(num_left * pace_s, max(0.0, rule.time_limit_s - elapsed_s))
-            on_round(len(enough), len(series), _least_known(series), left_s)
+            on_round(len(enough), len(judged), _least_known({key: series[key] for key in judged}), left_s)
         if elapsed_s > rule.time_limit_s:
             break
     share = runner.agree(foreign_busy(before, usage(runner.pids)))

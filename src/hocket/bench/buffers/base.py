@@ -54,6 +54,10 @@ class BufferKind(ABC):
     def read(self, array: Any) -> NDArray[Any]:
         """Return a copy of an array's content."""
 
+    def part(self, array: Any, first: int, last: int) -> Any:
+        """Return a view of some elements of an array."""
+        return array[first:last]
+
     def check_dtype(self, dtype: str) -> None:
         """Raise InvalidArgument where there are no arrays of a type."""
         if dtype not in DTYPES:

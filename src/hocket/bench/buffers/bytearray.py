@@ -24,6 +24,9 @@ class BytearrayBuffers(BufferKind):
     def read(self, array: Any) -> NDArray[Any]:
         return np.frombuffer(bytes(array), np.uint8)
 
+    def part(self, array: Any, first: int, last: int) -> memoryview:
+        return memoryview(array)[first:last]
+
     def check_dtype(self, dtype: str) -> None:
         if dtype != "uint8":
             raise InvalidArgument(f"bytearrays have bytes, not {dtype}; with a type there are numpy and torch arrays")

@@ -30,12 +30,18 @@ class Driver(ABC):
         name: by which it is chosen.
         rank, size: of the job.
         refusals: errors by which the library says that it has not got something.
+        reduces_to_start: whether a reduce_scatter in place leaves a rank's part at the beginning of its array; it is
+            where that part was otherwise.
+
+    The form of an operation that is not its natural one has another name: "all_reduce out-of-place" is called as
+    ``(out, x, op)``, "all_gather in-place" as ``(out, x)`` where x is the rank's own part of out.
     """
 
     name: str
     refusals: tuple[type[Exception], ...] = (InvalidArgument, UnsupportedDtype, InvalidType)
     rank: int
     size: int
+    reduces_to_start: bool = False
 
     @abstractmethod
     def binders(self, api: str) -> Mapping[str, Binder]:
@@ -92,6 +98,7 @@ class Driver(ABC):
         """
         binders = self.binders(api)
         if op not in binders:
-            have = ", ".join(binders) or "none"
-            raise InvalidArgument(f"{self.name} has no {op} by {api}; by {api} it has {have}")
+            have = ", ".join(each for each in binders if " " not in each) or "none"
+            among = "" if op.partition(" ")[0] in binders else f"; by {api} it has {have}"
+            raise InvalidArgument(f"{self.name} has no {op} by {api}{among}")
         return binders[op](*arguments, **options)

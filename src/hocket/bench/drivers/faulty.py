@@ -28,7 +28,7 @@ class FaultyDriver(Driver):
         self._driver, self._fault = driver, parse_fault(fault)
         self.name = f"{driver.name}!{fault}"
         self.rank, self.size = driver.rank, driver.size
-        self.refusals = driver.refusals
+        self.refusals, self.reduces_to_start = driver.refusals, driver.reduces_to_start
 
     def binders(self, api: str) -> Mapping[str, Binder]:
         return {op: self._spoil(bind) for op, bind in self._driver.binders(api).items()}

@@ -16,6 +16,9 @@ _MEMORY = (
     "reduce_scatterv",
 )  # fmt: skip
 
+_ALSO_IN_PLACE = ("gather", "scatter", "all_gather", "reduce_scatter")
+"""What takes a rank's own data where its part of the whole is."""
+
 
 class HocketDriver(Driver):
     """Methods of a communicator.
@@ -32,6 +35,7 @@ class HocketDriver(Driver):
             self._comm.policy = Policy.fixed({"*": backend})
         self.rank, self.size = world.rank, world.size
         memory: dict[str, Binder] = {op: partial(partial, getattr(self._comm, op)) for op in _MEMORY}
+        memory |= {f"{op} in-place": memory[op] for op in _ALSO_IN_PLACE}
         self._binders = {"buffer": memory, "dlpack": memory, "pickle": self._objects(), "pickle5": {}}
 
     def binders(self, api: str) -> Mapping[str, Binder]:

@@ -22,6 +22,8 @@ class Mpi4pyDriver(Driver):
         name: by which it is chosen, such as "mpi4py:mpich".
     """
 
+    reduces_to_start = True  # MPI_Reduce_scatter_block, by MPI_IN_PLACE
+
     def __init__(self, name: str) -> None:
         from mpi4py import MPI
         from mpi4py.util import pkl5
@@ -112,6 +114,14 @@ class Mpi4pyDriver(Driver):
             "all_gatherv": lambda out, x, counts: partial(comm.Allgatherv, x, spec(out, counts)),
             "all_to_allv": lambda out, x, counts, given: partial(comm.Alltoallv, spec(x, given), spec(out, counts)),
             "reduce_scatterv": lambda out, x, counts, op: partial(comm.Reduce_scatter, x, out, counts, ops[op]),
+            "reduce out-of-place": lambda out, x, root, op: partial(comm.Reduce, x, out, ops[op], root),
+            "all_reduce out-of-place": lambda out, x, op: partial(comm.Allreduce, x, out, ops[op]),
+            "scan out-of-place": lambda out, x, op: partial(comm.Scan, x, out, ops[op]),
+            "gather in-place": lambda out, x, root: partial(comm.Gather, mpi.IN_PLACE if is_root else x, out, root),
+            "scatter in-place": lambda out, x, root: partial(comm.Scatter, x, mpi.IN_PLACE if is_root else out, root),
+            "all_gather in-place": lambda out, x: partial(comm.Allgather, mpi.IN_PLACE, out),
+            "all_to_all in-place": lambda out, x: partial(comm.Alltoall, mpi.IN_PLACE, out),
+            "reduce_scatter in-place": lambda out, x, op: partial(comm.Reduce_scatter_block, mpi.IN_PLACE, x, ops[op]),
         }
 
 

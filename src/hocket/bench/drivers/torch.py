@@ -93,7 +93,7 @@ def _memory(dist: Any, group: Any, size: int) -> Mapping[str, Binder]:
     def parts(x: Any, counts: Sequence[int] | None = None) -> Any:
         return None if x is None else list(x.chunk(size) if counts is None else x.split(list(counts)))
 
-    plain: Mapping[str, Binder] = {
+    plain: dict[str, Binder] = {
         "send": lambda x, peer: partial(dist.send, x, peer, group),
         "recv": lambda x, peer: partial(dist.recv, x, peer, group),
         "isend": lambda x, peer: partial(dist.isend, x, peer, group),
@@ -111,6 +111,7 @@ def _memory(dist: Any, group: Any, size: int) -> Mapping[str, Binder]:
             dist.all_to_all_single, out, x, list(counts), list(given), group
         ),
     }
+    plain |= {f"{op} in-place": plain[op] for op in ("all_gather", "reduce_scatter")}
     return {op: partial(_with_tensors, bind) for op, bind in plain.items()}
 
 
@@ -124,7 +125,7 @@ def _tensor_on(argument: Any) -> Any:
 
     if isinstance(argument, np.ndarray):
         return torch.from_numpy(argument)
-    if isinstance(argument, bytearray):
+    if isinstance(argument, bytearray | memoryview):
         return torch.frombuffer(argument, dtype=torch.uint8) if argument else torch.empty(0, dtype=torch.uint8)
     return argument
 

@@ -14,6 +14,7 @@ from hocket.bench.arrays import Arrays
 from hocket.bench.drivers.base import Call
 from hocket.bench.flows import FLOWS, Sizes
 from hocket.bench.patterns import REDUCTIONS, fold, pattern, to_reduce
+from hocket.bench.point import PLACES
 from hocket.bench.registry import Benchmark, Prepared, Setting
 from hocket.errors import WrongResult
 
@@ -55,15 +56,10 @@ class OnMemory(_Calls):
         point, driver = setting.point, setting.driver
         self._sizes = sizes_of(setting, op)
         rank = driver.rank
-        arrays = Arrays(setting)
-        given = self._flow.given(self._sizes, rank)
-        self._x = None if given is None else arrays.make(given, "x")
-        gets = None if self._flow.gets is None else self._flow.gets(self._sizes, rank)
-        self._out = None if gets is None else arrays.make(gets, "out")
-        self._arrays = arrays
-        arguments: list[Any] = [self._x] if self._flow.gets is None else [self._out, self._x]
-        if op == "barrier":
-            arguments = []
+        self._arrays = Arrays(setting)
+        form, arguments = op, self._lay_out(op)
+        if point.place and (point.place == "in") != (self._flow.gets is None):  # not what it is by nature
+            form = f"{op} {PLACES[point.place]}"
         counts = self._sizes.counts
         if with_counts or len(set(counts)) > 1:
             arguments.append([counts[rank]] * len(counts) if op == "all_to_all" else counts)
@@ -74,7 +70,45 @@ class OnMemory(_Calls):
         if op in REDUCING:
             arguments.append(point.reduction)
         has_counts = with_counts or len(set(counts)) > 1
-        self.once = (bind or partial(driver.bind, point.api))(f"{op}v" if has_counts else op, *arguments)
+        self.once = (bind or partial(driver.bind, point.api))(f"{form}v" if has_counts else form, *arguments)
+
+    def _lay_out(self, op: str) -> list[Any]:
+        """Make what a rank gives and where the result stands; return the arguments that stand for them."""
+        point, driver, arrays, sizes = self._setting.point, self._setting.driver, self._arrays, self._sizes
+        given = self._flow.given(sizes, driver.rank)
+        gets = None if self._flow.gets is None else self._flow.gets(sizes, driver.rank)
+        if self._flow.gets is None and point.place == "out":
+            gets = None if op == "reduce" and driver.rank else given
+        if self._flow.gets is not None and point.place == "in":
+            return self._lay_out_in_place(op, given, gets)
+        self._x = None if given is None else arrays.make(given, "x")
+        out = None if gets is None else arrays.make(gets, "out")
+        if op == "barrier":
+            self._result = None
+            return []
+        if self._flow.gets is None and point.place != "out":
+            self._result = self._x
+            return [self._x]
+        self._result = out
+        return [out, self._x]
+
+    def _lay_out_in_place(self, op: str, given: int | None, gets: int | None) -> list[Any]:
+        """The same for a rank's own data as a part of the whole, on the ranks that have a whole."""
+        arrays, driver = self._arrays, self._setting.driver
+        gathers = op in ("gather", "all_gather")
+        has_whole = given is not None and gets is not None
+        if op == "all_to_all":
+            whole = own = arrays.make(given or 0, "x")
+        elif has_whole:
+            whole = arrays.make(max(given or 0, gets or 0), "out" if gathers else "x")
+            first, last = self._sizes.bounds(driver.rank)
+            if op == "reduce_scatter" and driver.reduces_to_start:
+                first, last = 0, last - first
+            own = arrays.part(whole, first, last)
+        else:
+            whole, own = None, arrays.make((given if gathers else gets) or 0, "x" if gathers else "out")
+        self._x, self._result = (own, whole) if gathers else (whole, own)
+        return [self._result, self._x]
 
     def check(self, turn: int) -> None:
         point, rank = self._setting.point, self._setting.driver.rank
@@ -86,10 +120,9 @@ class OnMemory(_Calls):
             self._arrays.write(self._x, xs[rank])
         self.once()
         wanted = self._flow.result(self._sizes, xs, rank, partial(fold, reduction=point.reduction))
-        result = self._x if self._flow.gets is None else self._out
-        if wanted is not None and result is not None:
-            compare(self._arrays.read(result), wanted, point.key.name)
-        for each in (self._x, self._out):  # zeros stay what they are, however often they are added up
+        if wanted is not None and self._result is not None:
+            compare(self._arrays.read(self._result), wanted, point.key.name)
+        for each in (self._x, self._result):  # zeros stay what they are, however often they are added up
             if each is not None:
                 self._arrays.clear(each)
 
@@ -187,6 +220,7 @@ def _collective(op: str, title: str, aliases: Sequence[str], summary: str, with_
         reduces=op in REDUCING,
         least_nbytes=4 if op in REDUCING else 1,
         is_windowed=True,
+        has_places=not with_counts and op != "broadcast",
     )
 
 

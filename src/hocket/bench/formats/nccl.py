@@ -1,7 +1,7 @@
 """The JSON of nccl-tests (its version 2, `-J` with `-I 1`), which their tools/analyze_perf_json.py reads.
 
-hocket's operations are in place or not as their libraries have them; results stand under "out_of_place", where the tool
-looks first.
+Results of both places (`--place in,out`) stand beside each other; what is in place or not as the operation has it by
+nature stands under "out_of_place", where the tool looks first.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ import json
 import platform
 import sys
 import time
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from statistics import fmean, pstdev
 from typing import Any
 
 from hocket.bench.families.collectives import itemsize_of
 from hocket.bench.layout import Layout
+from hocket.bench.point import Point
 from hocket.bench.registry import find_benchmark
 from hocket.bench.result import Result
 from hocket.bench.run import Run
@@ -60,7 +63,7 @@ def write(run: Run, layout: Layout = _PLAIN) -> str:
             "env": [],
             "nccl_version": 0,
             "config": config,
-            "results": [_result(each) for each in run.results],
+            "results": [_result(each) for each in _by_size_and_way(run)],
             "out_of_bounds": {"count": 0, "okay": "true"},
             "average_bus_bandwidth": {"bandwidth": fmean(bandwidths), "okay": "unchecked"},
             "errors": [],
@@ -69,19 +72,31 @@ def write(run: Run, layout: Layout = _PLAIN) -> str:
     )
 
 
-def _result(result: Result) -> dict[str, Any]:
-    point = result.point
-    return {
-        "size": result.total_nbytes,
-        "count": result.total_nbytes // itemsize_of(point.dtype),
+def _by_size_and_way(run: Run) -> Collection[Sequence[Result]]:
+    """Results that differ in nothing but their place."""
+    found: dict[Point, list[Result]] = {}
+    for each in run.results:
+        found.setdefault(replace(each.point, place=""), []).append(each)
+    return found.values()
+
+
+def _result(places: Sequence[Result]) -> dict[str, Any]:
+    first = places[0]
+    point = replace(first.point, place="")
+    found: dict[str, Any] = {
+        "size": first.total_nbytes,
+        "count": first.total_nbytes // itemsize_of(point.dtype),
         "type": point.dtype,
         "redop": point.reduction if find_benchmark(point.benchmark).reduces else "none",
         "root": "-1",
-        "out_of_place": {"time": result.time_us, "alg_bw": result.algbw, "bus_bw": result.busbw, "nwrong": 0.0},
-        "out_of_place_per_iter": _per_iteration(result),
-        "actual_iterations": len(result.calls) or len(result.samples) * result.iterations,
+        "actual_iterations": len(first.calls) or len(first.samples) * first.iterations,
         "experiment_name": f"{point.benchmark} {point.way}",
     }
+    for each in places:
+        name = "in_place" if each.point.place == "in" else "out_of_place"
+        found[name] = {"time": each.time_us, "alg_bw": each.algbw, "bus_bw": each.busbw, "nwrong": 0.0}
+        found[f"{name}_per_iter"] = _per_iteration(each)
+    return found
 
 
 def _per_iteration(result: Result) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 from statistics import median
 
 from hocket.bench.layout import Layout
 from hocket.bench.registry import find_benchmark
-from hocket.bench.result import ALONE, PRODUCT, Result
+from hocket.bench.result import ALONE, BEGIN, PRODUCT, Result
 from hocket.bench.run import Run
 
 _COLUMNS = {"us": "Latency (us)", "MB/s": "Bandwidth (MB/s)"}
@@ -27,31 +28,50 @@ def _table(name: str, way: str, results: Sequence[Result], layout: Layout) -> st
     counts_messages = benchmark.unit != "us" and benchmark.needs_pairs
     overlaps = any(each.overlap is not None for each in results)
     if overlaps:
-        headings += ["Overall(us)", "Compute(us)", "Pure Comm.(us)", "Overlap(%)"]
+        parts = ["Coll. Init(us)", "MPI_Test(us)", "MPI_Wait(us)"] if layout.full else []
+        ends = ["Min Comm.(us)", "Max Comm.(us)"] if layout.full else []
+        headings += ["Overall(us)", "Compute(us)", *parts, "Pure Comm.(us)", *ends, "Overlap(%)"]
     elif counts_messages:
         headings += ["MB/s", "Messages/s"]
     else:
         headings.append("Avg Latency(us)" if benchmark.op else _COLUMNS[benchmark.unit])
-    if layout.full:
+    if layout.full and not overlaps:
         headings += ["Min Latency(us)", "Max Latency(us)", "Iterations"]
     headings += [f"P{percent:g} Tail Lat(us)" for percent in layout.percentiles]
     title = f"{benchmark.title} Latency" if benchmark.op else benchmark.title
-    lines = [f"# OSU MPI {title} Test (hocket bench, {way})", _line(headings, benchmark.has_sizes)]
-    if not benchmark.has_sizes:
-        lines[1] = f"#{lines[1][1:]}"
+    line = _line(headings, benchmark.has_sizes)
+    lines = [
+        f"# OSU MPI {title} Test (hocket bench, {way})",
+        *(["# Overall = Coll. Init + Compute + MPI_Test + MPI_Wait"] if overlaps else []),
+        line if benchmark.has_sizes else f"#{line[1:]}",
+    ]
     for each in results:
         cells = [str(each.point.nbytes)] if benchmark.has_sizes else []
         cells.append(f"{each.value:.2f}")
         if overlaps:
-            cells += [f"{1e6 * median(each.parts[part]):.2f}" for part in (PRODUCT, ALONE)] + [f"{each.overlap:.2f}"]
+            cells += _cells_of_overlap(each, layout)
         if counts_messages:
             cells.append(f"{1e6 * each.value / each.point.nbytes:.2f}")
-        if layout.full:
+        if layout.full and not overlaps:
             num_operations = len(each.calls) or len(each.samples) * each.iterations
             cells += [f"{each.percentile(0):.2f}", f"{each.percentile(100):.2f}", str(num_operations)]
         cells += [f"{each.percentile(percent):.2f}" for percent in layout.percentiles]
         lines.append(_line(cells, benchmark.has_sizes))
     return "\n".join(lines) + "\n"
+
+
+def _cells_of_overlap(result: Result, layout: Layout) -> list[str]:
+    """What stands behind the overall time. No test is called, and what the product and the beginning leave of the
+    overall time is the wait, as OMB adds them up; of results that lack the beginning it is not known."""
+    product_us, alone_us = (1e6 * median(result.parts[part]) for part in (PRODUCT, ALONE))
+    cells = [f"{product_us:.2f}"]
+    if layout.full:
+        begin_us = 1e6 * median(result.parts[BEGIN]) if BEGIN in result.parts else math.nan
+        cells += [f"{each:.2f}" for each in (begin_us, 0.0, max(result.value - product_us - begin_us, 0.0))]
+    cells.append(f"{alone_us:.2f}")
+    if layout.full:
+        cells += [f"{1e6 * each(result.parts[ALONE]):.2f}" for each in (min, max)]
+    return [*cells, f"{result.overlap:.2f}"]
 
 
 def _table_of(result: Result) -> tuple[str, str]:
