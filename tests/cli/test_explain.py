@@ -51,9 +51,25 @@ def test_without_a_table(folder: Path) -> None:
     assert all(line.endswith("(modelled)") for line in candidates)
 
 
+def test_without_a_size_there_is_a_line_for_each_of_many(folder: Path) -> None:
+    """Where the table has a crossover, between 16 B and 1 MiB, another library is named."""
+    done = hocket(folder, "explain", "all_reduce", "--table", "here.json", "--json")
+    explanations = json.loads(done.stdout)["explanations"]
+    assert (explanations[0]["nbytes"], explanations[-1]["nbytes"]) == (4, 64 << 20)
+    chosen = [each["chosen"].partition(" ")[0] for each in explanations]
+    assert chosen == sorted(chosen, reverse=True) and set(chosen) == {"shm", "mpi"}
+    lines = hocket(folder, "explain", "all_reduce", "--table", "here.json").stdout.splitlines()
+    assert [line.split()[2] for line in lines if line.split()[1] in ("B", "KiB", "MiB")] == chosen
+
+
+def test_a_barrier_has_no_size(folder: Path) -> None:
+    done = hocket(folder, "explain", "barrier")
+    assert done.returncode == 0 and " B " not in done.stdout.splitlines()[0]
+
+
 @pytest.mark.parametrize("op", CHOOSABLE)
 def test_every_operation(folder: Path, op: str) -> None:
-    done = hocket(folder, "explain", op, "-n", "7", "--dtype", "bfloat16", "--table", "here.json", "--json")
+    done = hocket(folder, "explain", op, "0", "-n", "7", "--dtype", "bfloat16", "--table", "here.json", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     explained = json.loads(done.stdout)
     assert explained["chosen"] == explained["candidates"][0]["backend"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,7 @@ from hocket import _native
 from hocket.backends import backends_among, find_backends
 from hocket.cli._output import AsJson
 from hocket.cli._sizes import read_size
-from hocket.comm.policy import CHOOSABLE, Explanation, Group, Policy, dtype_class
+from hocket.comm.policy import CHOOSABLE, Explanation, Group, Policy, dtype_class, format_nbytes
 from hocket.errors import InvalidArgument
 from hocket.session.schedules import LazySchedules
 from hocket.suggestions import unknown
@@ -29,8 +30,11 @@ Reads the table that `hocket tune run` wrote, or states the model that decides w
 comm.explain() says the same of that program's communicator."""
 _EXAMPLES = """\b
 Examples:
+  hocket explain all_reduce
   hocket explain all_reduce 1MiB
   hocket explain all_to_all 64KiB -n 4 --dtype bfloat16 --json"""
+
+_SIZES = [4**power for power in range(1, 14)]  # 4 B to 64 MiB
 
 
 def register(application: typer.Typer) -> None:
@@ -41,8 +45,13 @@ def register(application: typer.Typer) -> None:
 def explain(
     op: Annotated[str, typer.Argument(metavar="OPERATION", show_default=False, help=f"One of {', '.join(CHOOSABLE)}.")],
     size: Annotated[
-        str, typer.Argument(metavar="SIZE", help="Of the array; of one block for gathers and exchanges.")
-    ] = "0",
+        str | None,
+        typer.Argument(
+            metavar="SIZE",
+            show_default=False,
+            help="Of the array; of one block for gathers and exchanges. Default: a line for each of many.",
+        ),
+    ] = None,
     num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="Ranks of the communicator.")] = 2,
     num_hosts: Annotated[int, typer.Option("--hosts", metavar="N", help="Hosts that the ranks are on.")] = 1,
     dtype: Annotated[str, typer.Option(metavar="TYPE", help="Type of the elements.")] = "float32",
@@ -72,13 +81,38 @@ def explain(
         backends = list(loaded.machine.backends)
     refused = {name: why for name in backends if (why := _why_not_here(name)) is not None}
     backends = [name for name in backends if name not in refused] or ["shm"]
-    nbytes = read_size(size)
     group = Group(num_ranks, backends, num_hosts)
-    reason, candidates = policy.explain(group, op, dtype_class(op, dtype), nbytes)
-    candidates = LazySchedules().complete_candidates(candidates, op, nbytes, group, policy)
-    explanation = Explanation(op, nbytes, dtype, num_ranks, candidates[0].carrier, reason, tuple(candidates), refused)
-    print(json.dumps(asdict(explanation)) if as_json else explanation)
+
+    def explained(nbytes: int) -> Explanation:
+        reason, candidates = policy.explain(group, op, dtype_class(op, dtype), nbytes)
+        candidates = LazySchedules().complete_candidates(candidates, op, nbytes, group, policy)
+        return Explanation(op, nbytes, dtype, num_ranks, candidates[0].carrier, reason, tuple(candidates), refused)
+
+    if size is not None or op == "barrier":
+        explanation = explained(read_size(size or "0"))
+        print(json.dumps(asdict(explanation)) if as_json else explanation)
+        return 0
+    explanations = [explained(nbytes) for nbytes in _SIZES]
+    if as_json:
+        print(json.dumps({"explanations": [asdict(each) for each in explanations]}))
+    else:
+        _print_sizes(explanations)
     return 0
+
+
+def _print_sizes(explanations: Sequence[Explanation]) -> None:
+    """Print a line for each size: the fastest and the next one, and why wherever the reason is another one."""
+    first = explanations[0]
+    print(f"{first.op} of {first.dtype} between {first.num_ranks} ranks, by size")
+    reason = ""
+    for each in explanations:
+        if each.reason != reason:
+            print(f"  why: {each.reason}")
+            reason = each.reason
+        best, *others = each.candidates
+        print(f"  {format_nbytes(each.nbytes):>7}  {best}" + (f", then {others[0]}" if others else ""))
+    for name, why in first.refused.items():
+        print(f"  not {name}: {why}")
 
 
 def _why_not_here(name: str) -> str | None:

@@ -129,8 +129,9 @@ class Explanation:
     refused: Mapping[str, str]
 
     def __str__(self) -> str:
+        data = "" if self.op == "barrier" else f" of {format_nbytes(self.nbytes)} {self.dtype}"
         lines = [
-            f"{self.op} of {format_nbytes(self.nbytes)} {self.dtype} between {self.num_ranks} ranks: {self.chosen}",
+            f"{self.op}{data} between {self.num_ranks} ranks: {self.chosen}",
             f"  why: {self.reason}",
         ]
         for place, candidate in enumerate(self.candidates):
