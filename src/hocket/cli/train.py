@@ -17,6 +17,7 @@ from hocket.boot.summary import summarise
 from hocket.cli._output import AsJson
 from hocket.errors import InvalidArgument
 from hocket.measure.pictures import check_picture_path
+from hocket.measure.progress import waiting
 
 _HELP = """Train a torch module or an unchanged Keras model on several ranks of this host: replicas of it, one cut into
 stages, or both.
@@ -100,7 +101,9 @@ def train(
         "timeout": timeout, "save": str(save.absolute()) if save else None,
         "picture": str(picture.absolute()) if picture else None,
     }  # fmt: skip
-    _check(options, num_ranks)
+    with waiting("loading the model and the data"):
+        _check(options, num_ranks)
+    print(f"hocket train: starting {num_ranks} ranks, which load them, too", file=sys.stderr, flush=True)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the ranks: one thread each
     with tempfile.TemporaryDirectory(prefix="hocket-train-") as folder:
         options["output"] = str(Path(folder) / "result.json")

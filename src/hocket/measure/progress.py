@@ -38,6 +38,22 @@ def progress(what: str, unit: str = "rounds", shown: bool = True) -> Iterator[On
         yield Lines(what, unit).write
 
 
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Shows on a terminal that something goes on of which nobody knows how far it is; nothing of it stays.
+
+    Args:
+        what: What is done, in a few words.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
+
+
 class Pace:
     """How long work takes that has gone on since this was made."""
 
@@ -105,7 +121,8 @@ class Bar:
         )
         self._unit = unit
         self._pace = Pace()
-        self._task = self.columns.add_task(what, total=None, counted="", left="", state="setting up")
+        state = "setting up" if self._what else what  # which is said at least as long as there is nothing else to say
+        self._task = self.columns.add_task(what, total=None, counted="", left="", state=state)
 
     def update(self, done: int, total: int, state: str, left_s: float | None = None, /) -> None:
         """Redraw the bar; called as `OnRound`."""
