@@ -65,6 +65,10 @@ def test_every_verb_has_its_result_for_programs() -> None:
     [
         ("bash", {"COMP_WORDS": "hocket ru", "COMP_CWORD": "1"}, "run"),
         ("bash", {"COMP_WORDS": "hocket tune ch", "COMP_CWORD": "2"}, "check"),
+        ("bash", {"COMP_WORDS": "hocket explain all_red", "COMP_CWORD": "2"}, "all_reduce"),
+        ("bash", {"COMP_WORDS": "hocket bench run bidi", "COMP_CWORD": "3"}, "bidirectional_bandwidth"),
+        ("bash", {"COMP_WORDS": "hocket collectives draw all_g", "COMP_CWORD": "3"}, "all_gather"),
+        ("bash", {"COMP_WORDS": "hocket pipeline draw chim", "COMP_CWORD": "3"}, "chimera"),
         ("zsh", {"_TYPER_COMPLETE_ARGS": "hocket run --tag"}, "--tag-output"),
         ("fish", {"_TYPER_COMPLETE_ARGS": "hocket doc", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}, "doctor"),
     ],

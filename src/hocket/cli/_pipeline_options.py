@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hocket.cli._completions import pipelines
 from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -17,11 +18,21 @@ if TYPE_CHECKING:
 
 Name = Annotated[
     str,
-    typer.Argument(metavar="SCHEDULE", show_default=False, help="A name of `list`, or a .txt, .json or .csv file."),
+    typer.Argument(
+        metavar="SCHEDULE",
+        show_default=False,
+        help="A name of `list`, or a .txt, .json or .csv file.",
+        autocompletion=pipelines,
+    ),
 ]
 Names = Annotated[
     list[str],
-    typer.Argument(metavar="SCHEDULE...", show_default=False, help="Names of `list`, or .txt, .json or .csv files."),
+    typer.Argument(
+        metavar="SCHEDULE...",
+        show_default=False,
+        help="Names of `list`, or .txt, .json or .csv files.",
+        autocompletion=pipelines,
+    ),
 ]
 NumRanks = Annotated[int, typer.Option("-n", "--num-ranks", metavar="D", help="Of schedules by name.")]
 NumMicroBatches = Annotated[int, typer.Option("-m", "--micro-batches", metavar="N", help="Of schedules by name.")]

@@ -36,6 +36,7 @@ from hocket.cli._bench_options import (
     tell,
 )
 from hocket.cli._bench_report import APPS_EXAMPLES, APPS_HELP, REPORT_EXAMPLES, REPORT_HELP, apps, report
+from hocket.cli._completions import benchmarks
 from hocket.cli._output import AsJson
 from hocket.cli._sizes import read_size
 from hocket.errors import HocketError, InvalidArgument
@@ -76,7 +77,10 @@ def register(application: typer.Typer) -> None:
 
 def run(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="BENCHMARK...", show_default=False, help="See hocket bench list.")
+        list[str] | None,
+        typer.Argument(
+            metavar="BENCHMARK...", show_default=False, help="See hocket bench list.", autocompletion=benchmarks
+        ),
     ] = None,
     benchmark: Annotated[str | None, typer.Option(metavar="A,B", show_default=False, help="Further ones.")] = None,
     num_ranks: NumRanks = None,

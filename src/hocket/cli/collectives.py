@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hocket.cli._completions import collectives
 from hocket.cli._links import Bandwidth, HostBandwidth, HostLatency, Latency, RanksPerHost, Reduce, read_fabric
 from hocket.cli._output import AsJson
 from hocket.cli._sizes import read_size
@@ -55,7 +56,10 @@ _EXPORT_EXAMPLES = """\b
 Examples:
   hocket collectives export all_gather bruck -n 5 > bruck.json"""
 
-Collective = Annotated[str | None, typer.Argument(metavar="COLLECTIVE", show_default=False, help="Such as broadcast.")]
+Collective = Annotated[
+    str | None,
+    typer.Argument(metavar="COLLECTIVE", show_default=False, help="Such as broadcast.", autocompletion=collectives),
+]
 Name = Annotated[str | None, typer.Argument(metavar="ALGORITHM", show_default=False, help="Such as chain.")]
 NumRanks = Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="Ranks of the schedule.")]
 Params = Annotated[
@@ -168,7 +172,10 @@ def verify(
 
 
 def simulate(
-    collective: Annotated[str, typer.Argument(metavar="COLLECTIVE", show_default=False, help="Such as broadcast.")],
+    collective: Annotated[
+        str,
+        typer.Argument(metavar="COLLECTIVE", show_default=False, help="Such as broadcast.", autocompletion=collectives),
+    ],
     name: Name = None,
     num_ranks: NumRanks = 8,
     size: Size = "1MiB",

@@ -12,6 +12,7 @@ import typer
 
 from hocket import _native
 from hocket.backends import backends_among, find_backends
+from hocket.cli._completions import operations
 from hocket.cli._output import AsJson
 from hocket.cli._sizes import read_size
 from hocket.comm.policy import CHOOSABLE, Explanation, Group, Policy, dtype_class, format_nbytes
@@ -43,7 +44,12 @@ def register(application: typer.Typer) -> None:
 
 
 def explain(
-    op: Annotated[str, typer.Argument(metavar="OPERATION", show_default=False, help=f"One of {', '.join(CHOOSABLE)}.")],
+    op: Annotated[
+        str,
+        typer.Argument(
+            metavar="OPERATION", show_default=False, help=f"One of {', '.join(CHOOSABLE)}.", autocompletion=operations
+        ),
+    ],
     size: Annotated[
         str | None,
         typer.Argument(
