@@ -22,7 +22,7 @@ from hocket.comm.fabric import Backends, Fabric
 from hocket.comm.foreign_names import ForeignNames
 from hocket.comm.fusion import Bucket, Fused
 from hocket.comm.leaving import leave, tell
-from hocket.comm.messages import Recv, Send, sequence_of_messages
+from hocket.comm.messages import Recv, Send, listed
 from hocket.comm.object_seals import ObjectSeals
 from hocket.comm.policy import CHOOSABLE
 from hocket.comm.reductions import reduce_by_function
@@ -203,7 +203,7 @@ class Communicator(SharingOperations, ForeignNames):
             InvalidArgument: a rank or tag is out of range.
         """
         given = []
-        for message in sequence_of_messages(messages):
+        for message in listed("messages", "hocket.Send and hocket.Recv", messages):
             if isinstance(message, Send):
                 given.append(("send", message.x, message.dst, message.tag))
             elif isinstance(message, Recv):
@@ -331,10 +331,9 @@ class Communicator(SharingOperations, ForeignNames):
             InvalidArgument: a rank is out of range or twice there, or this rank is not among them.
             CommTimeout: one of them did not come in time.
         """
-        if not isinstance(ranks, Iterable):
-            raise InvalidType(f"ranks must be a sequence of ints, not {ranks!r}")
+        given = listed("ranks", "ints", ranks)
         try:
-            members = [operator.index(rank) for rank in ranks]
+            members = [operator.index(rank) for rank in given]
         except TypeError:
             raise InvalidType(f"ranks must be ints, not {ranks!r}") from None
         if any(not 0 <= rank < self.size for rank in members):

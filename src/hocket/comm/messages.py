@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,13 +51,17 @@ class Recv:
     tag: int = 0
 
 
-def sequence_of_messages(messages: object) -> Sequence[Any]:
-    """Return what a caller of `batch` gave.
+def listed(name: str, items: str, given: object) -> list[Any]:
+    """Return what a caller gave for several things, such as the messages of `batch`.
+
+    Args:
+        name: of the argument.
+        items: what each of them is, in the plural.
+        given: the argument.
 
     Raises:
-        InvalidType: it is no sequence, such as a single message.
+        InvalidType: it is one thing.
     """
-    if not isinstance(messages, Iterable):
-        kind = type(messages).__name__
-        raise InvalidType(f"messages must be a sequence of hocket.Send and hocket.Recv, not one {kind}")
-    return list(messages)
+    if not isinstance(given, Iterable):
+        raise InvalidType(f"{name} must be a sequence of {items}, not one {type(given).__name__}")
+    return list(given)

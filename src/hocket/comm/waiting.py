@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from hocket import _native
+from hocket.comm.messages import listed
 from hocket.errors import CommTimeout, InvalidArgument, InvalidType
 
 _LOOKS_WITHOUT_SLEEP = 1000
@@ -36,17 +37,11 @@ def wait_all(works: Iterable[Waitable], timeout: float | None = None) -> None:
         >>> works = [comm.irecv(halo, left), comm.isend(edge, right)]
         >>> hk.wait_all(works)
     """
-    works = _as_list(works)
+    works = listed("works", "operations in flight", works)
     _check_works(works)
     deadline = None if timeout is None else time.monotonic() + timeout
     for work in works:
         work.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-
-
-def _as_list(works: Iterable[Waitable]) -> list[Waitable]:
-    if not isinstance(works, Iterable):
-        raise InvalidType(f"works must be a sequence of operations in flight, not {type(works).__name__}")
-    return list(works)
 
 
 def wait_any(works: Sequence[Waitable], timeout: float | None = None) -> int:
@@ -66,7 +61,7 @@ def wait_any(works: Sequence[Waitable], timeout: float | None = None) -> int:
         >>> works = [comm.irecv(buffers[src], src) for src in others]
         >>> first = hk.wait_any(works)
     """
-    works = _as_list(works)
+    works = listed("works", "operations in flight", works)
     if not works:
         raise InvalidArgument("works must hold at least one operation; an empty list has nothing to wait for")
     _check_works(works)
