@@ -103,7 +103,7 @@ _CALLS = {
     "group without me": bad(lambda c: c.group([1 - c.rank]), InvalidArgument, "members"),
     "group of nobody": bad(lambda c: c.group([]), InvalidArgument, "[]"),
     "group of text": bad(lambda c: c.group(["0", "1"]), InvalidType, "ints", "'0'"),  # type: ignore[list-item]
-    "group of a number": bad(lambda c: c.group(2), InvalidType, "ranks", "2"),  # type: ignore[arg-type]
+    "group of a number": bad(lambda c: c.group(2), InvalidType, "ranks", "int"),  # type: ignore[arg-type]
 }
 
 
