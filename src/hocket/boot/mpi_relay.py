@@ -129,8 +129,6 @@ class MpiRelay:
             passage.remove_remains()
 
     def _carry(self, rank: int, local: socket.socket) -> None:
-        # Here, since few jobs need it, and all wait for the launcher to start.
-
         try:
             found = self._find_server(rank)
         except HocketError as error:  # the library waits on, until `look` has told why the job ends

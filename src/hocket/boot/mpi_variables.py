@@ -17,6 +17,9 @@ from typing import Any
 OWN_FD = "HOCKET_PMI_FD"
 """The descriptor once more, by which this launcher's variables are told from those of MPI's own."""
 
+FAILED = b"cmd=hocket_failed\n"
+"""What a rank says whose program has failed."""
+
 _FOREIGN = ("PMI_FD", "PMI_RANK", "PMI_SIZE", "PMI_PORT", "PMI_ID")
 _OF_OPEN_MPI = ("PMIX_", "OMPI_COMM_WORLD_")
 OPEN_MPI_FOLDER = "hocket-pmix-"
@@ -87,9 +90,6 @@ def keep_from_children() -> None:
     if "subprocess" in sys.modules:
         sys.modules["subprocess"]._fork_exec = fork_exec  # type: ignore[attr-defined]
     os.register_at_fork(after_in_child=lambda: _forget(fd, inode))
-
-
-FAILED = b"cmd=hocket_failed\n"
 
 
 def say_failed() -> None:
