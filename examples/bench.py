@@ -3,6 +3,8 @@
 python examples/bench.py
 """
 
+import math
+
 from hocket.bench import choose_points, compare, parse_targets, run_points
 from hocket.measure import StopRule, progress
 
@@ -17,7 +19,8 @@ def main() -> None:
         print(f"{each.point.way:32} {each.point.nbytes:6} B  {each.value:8.2f} {each.unit}, 99 %: {p99:.2f}")
     shm, mpich = ([each for each in run.results if each.point.target == target.name] for target in targets)
     for row in compare(mpich, shm, paired=True).rows:
-        print(f"{row.case}: {row.verdict}: shm takes {row.ratio:.2f} {row.interval} times the time of MPICH")
+        low, high = row.interval or (0.0, math.inf)
+        print(f"{row.case}: {row.verdict}: shm takes {row.ratio:.2g} [{low:.2g}, {high:.2g}] times the time of MPICH")
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ FLOORS = {
     "keras": 9,
     "dask": 9,
     "cli": 10,
+    "__main__": 11,
 }
 SAME_FLOOR = {("torch", "session")}
 

@@ -59,8 +59,6 @@ int read_rank(PyObject* object, const char* argument, int size) {
   return static_cast<int>(value);
 }
 
-static std::string repr_of(PyObject* object) { return nb::cast<std::string>(nb::repr(nb::handle(object))); }
-
 int read_tag(PyObject* object) {
   if (!object) return 0;
   const long value = PyLong_AsLong(object);

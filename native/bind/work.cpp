@@ -62,11 +62,17 @@ void wait_for_work(nb::handle communicator, const WorkPtr& work, double timeout_
 
 namespace {
 
-void wait(nb::handle self, std::optional<double> timeout) {
+void wait(nb::handle self, nb::handle given) {
+  std::optional<double> timeout;
+  if (!given.is_none()) {
+    timeout = PyFloat_AsDouble(given.ptr());
+    if (PyErr_Occurred()) PyErr_Clear();
+    if (!(*timeout >= 0))  // also of what is no number, for which the answer is -1
+      throw Failure(ErrorCode::invalid_argument,
+                    "timeout must be a number of seconds, zero or more, not " + repr_of(given.ptr()));
+  }
   PyWork& handle = *nb::inst_ptr<PyWork>(self);
   check_not_forked();
-  if (timeout && !(*timeout >= 0))
-    throw Failure(ErrorCode::invalid_argument, "timeout must be a number of seconds, zero or more");
   wait_for_work(handle.communicator, handle.work, timeout.value_or(handle.work->timeout_s));
   release_pins(handle.work->pins);
 }
@@ -133,7 +139,7 @@ void on_finished(nb::handle self, nb::callable callback) {
 void bind_work(nb::module_& module) {
   nb::class_<PyWork>(module, "Work", "The handle of an operation in flight; dropping it does not cancel the operation.")
       .def(
-          "wait", [](nb::handle self, std::optional<double> timeout) { wait(self, timeout); },
+          "wait", [](nb::handle self, nb::handle timeout) { wait(self, timeout); },
           nb::arg("timeout").none() = nb::none())
       .def("__await__",
            [](nb::handle self) {

@@ -326,7 +326,9 @@ bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, Wait
       if (now >= deadline) return ready();
       if (tick && now >= stall && !stall_reported) {
         stall_reported = true;
-        report = waiting_text() + still_waiting(static_cast<double>(now - begin) * 1e-9, timeout_s);
+        report = waiting_text();
+        // Nothing where another rank says it.
+        if (!report.empty()) report += still_waiting(static_cast<double>(now - begin) * 1e-9, timeout_s);
       }
     }
     moved |= attend(tick);

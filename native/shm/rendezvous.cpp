@@ -448,9 +448,8 @@ class Follower {
 };
 
 std::string give_up_text(int rank, const std::vector<int>& missing, double timeout_s) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.3g s", timeout_s);
-  return "rank " + std::to_string(rank) + " waited " + text + " at start-up: " + ranks_text(missing) + " never arrived";
+  return "rank " + std::to_string(rank) + " waited " + seconds_text(timeout_s) +
+         " at start-up: " + ranks_text(missing) + " never arrived";
 }
 
 }  // namespace

@@ -1,10 +1,14 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and the check that one can be written at all."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from pathlib import Path
+
+from hocket.errors import InvalidArgument
+
+_MAKES = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
@@ -20,10 +24,44 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         OSError: it could not be written; nothing is left of it.
     """
-    part = path.with_name(f".{path.name[:100]}.{os.urandom(8).hex()}.part")
-    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
+    if path.exists() and not path.is_file():
+        raise FileExistsError(f"{path} is not a regular file, and is not replaced by one")
+    part = _beside(path)
+    os.close(os.open(part, _MAKES, 0o666))
     try:
         write(part)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def check_output(path: Path, *, is_replaced: bool = False) -> None:
+    """Check that a file can be written, before anything is done for its content.
+
+    Args:
+        path: of the file.
+        is_replaced: whether another file takes its place, as by `write_whole`; otherwise it is written itself.
+
+    Raises:
+        InvalidArgument: it cannot; says why.
+    """
+    folder = path.absolute().parent
+    if path.is_dir():
+        raise InvalidArgument(f"{path} is a folder; name a file")
+    if not folder.is_dir():
+        raise InvalidArgument(f"there is no folder {folder}")
+    if is_replaced and path.exists() and not path.is_file():
+        raise InvalidArgument(f"{path} is not a regular file, and would be replaced by one")
+    try:
+        if is_replaced or not path.exists():
+            part = _beside(path)
+            os.close(os.open(part, _MAKES, 0o666))
+            part.unlink()
+        else:
+            os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name[:100]}.{os.urandom(8).hex()}.part")

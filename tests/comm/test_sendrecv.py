@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -103,6 +105,12 @@ def _probe(comm: hk.Communicator) -> bool:
             comm.recv(np.zeros(1), source, tag=6)
         with raises(hk.InvalidArgument, names=("tag", "0", "2147483647")):
             comm.probe(tag=-1)
+        assert comm.probe(tag=7, timeout=0.05) is None
+        assert comm.probe(tag=8, timeout=40) == 1  # which comes later
+        comm.recv(np.zeros(1), 1, tag=8)
+    elif comm.rank == 1:
+        time.sleep(0.3)
+        comm.send(np.ones(1), 0, tag=8)
     return True
 
 

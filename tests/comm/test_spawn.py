@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -214,3 +215,30 @@ def _noop(comm: hk.Communicator) -> None: ...
 def test_bad_arguments(call: Callable[[], object], error: type[HocketError], names: tuple[str, ...]) -> None:
     with raises(error, names=names):
         call()
+
+
+def test_more_ranks_than_there_is_room_for_are_refused() -> None:
+    with raises(InvalidArgument, names=("100000", "oversubscribe=True")):
+        hk.spawn(_raise_on_rank_1, 100_000)
+
+
+@pytest.mark.timeout(30)
+def test_code_keeps_its_file_where_cloudpickle_leaves_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As cloudpickle 3.1.3 does; a traceback without files is of no use."""
+    import cloudpickle
+
+    reduce_code = cloudpickle.CloudPickler.dispatch_table[CodeType]
+
+    def without_file(code: CodeType) -> Any:
+        make, parts = reduce_code(code)
+        return make, tuple("<dynamic-code>" if each == code.co_filename else each for each in parts)
+
+    monkeypatch.setitem(cloudpickle.CloudPickler.dispatch_table, CodeType, without_file)
+    with pytest.raises(RuntimeError) as caught:
+        hk.spawn(lambda comm: [_fail(each) for each in range(comm.size)], 1, timeout=20)
+    notes = "".join(caught.value.__notes__)
+    assert "<dynamic-code>" not in notes and __file__ in notes
+
+
+def _fail(number: int) -> None:
+    raise RuntimeError(f"{number}")

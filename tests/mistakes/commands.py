@@ -102,6 +102,23 @@ COMMANDS = {
         Mistake("hocket pipeline chek", 2, ("'chek'",)),
         Mistake("hocket train", 2, ("'--model'",)),
         Mistake("hocket train --model resnt", 2, ("'resnt'", "resnet20-v2")),
+        Mistake(
+            "hocket train --model program.py:net",
+            2,
+            ("RuntimeError", "broken"),
+            "def net():\n    raise RuntimeError('broken')\n",
+            varies=True,
+        ),
+        Mistake("hocket train --model program.py:net", 2, ("'program.py:net'", "int"), "net = 3\n"),
+        Mistake(
+            "hocket train --model program.py:net --data program.py:five",
+            2,
+            ("int",),
+            "import torch\n\n\ndef net():\n    return torch.nn.Sequential(torch.nn.Linear(4, 2))\n\n\nfive = 5\n",
+        ),
+        Mistake("hocket tune run -o /proc/x.json", 2, ("/proc/x.json",), varies=True),
+        Mistake("hocket bench run latency --sizes 500GiB", 2, ("500 GiB",), varies=True),
+        Mistake("hocket pipeline choose --model program.py -n 4", 2, ("'format'", "num_layers"), '{"format": 1}'),
         Mistake("hocket simulate nothere.py", 2, ("'nothere.py'", "gpt-345m")),
     ),
 }

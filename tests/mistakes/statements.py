@@ -54,11 +54,15 @@ ALONE = {
         Mistake("comm.group([0, 0])", "InvalidArgument", ("[0, 0]",)),
         Mistake("comm.shrink(exclude=(7,))", "InvalidArgument", ("exclude", "rank 7")),
         Mistake("comm.abort(3)", "InvalidType", ("reason", "str", "int")),
+        Mistake("comm.shrink(exclude=3)", "InvalidType", ("exclude", "int")),
+        Mistake("comm.barrier(async_op=True).wait('soon')", "InvalidArgument", ("timeout", "'soon'")),
+        Mistake("comm.probe(timeout=-1)", "InvalidArgument", ("timeout", "-1")),
         Mistake("hk.wait_all(3)", "InvalidType", ("works", "int")),
         Mistake("hk.wait_all([comm.all_reduce(np.ones(4))])", "InvalidType", ("works[0]", "async_op=True")),
         Mistake("hk.wait_any([])", "InvalidArgument", ("works",)),
         Mistake("hk.register_reduction('sum', max)", "InvalidArgument", ("name", "'sum'")),
         Mistake("hk.register_reduction('mine', 3)", "InvalidType", ("function", "3")),
+        Mistake("hk.register_reduction('', max)", "InvalidArgument", ("name", "''")),
     ),
     "Sizes": (
         Mistake(
@@ -71,6 +75,7 @@ ALONE = {
         Mistake("comm.all_gatherv(np.ones(4), np.ones(4), [2, 2])", "InvalidArgument", ("counts", "1", "2")),
         Mistake("comm.all_to_allv(np.ones(4), np.ones(4), [4], [5])", "InvalidArgument", ("x", "4", "in_counts", "5")),
         Mistake("comm.scatter_object([1, 2], 0)", "InvalidArgument", ("objs", "1", "2")),
+        Mistake("comm.all_to_all_object(5)", "InvalidArgument", ("objs", "1", "5")),
     ),
     "Names": (
         Mistake("comm.bcast(np.ones(4), 0)", "AttributeError", ("'bcast'", "broadcast_object")),
@@ -98,6 +103,9 @@ ALONE = {
         Mistake("hk.init()", "InvalidState", ("hocket.init()", "finalize()")),
         Mistake("hk.init(backend='mpi')", "InvalidType", ("'backend'", "'backends'")),
         Mistake("hk.init(backends='mpii')", "BackendUnavailable", ("'mpii'", "'mpi'")),
+        Mistake("hk.init(backends='shm,mpi')", "InvalidArgument", ("backends", "['shm', 'mpi']")),
+        Mistake("hk.init(backends=[])", "InvalidArgument", ("backends",)),
+        Mistake("comm.policy = 'fast'", "InvalidType", ("policy", "Policy.fixed", "'fast'")),
         Mistake("hk.init(policy='fastest')", "InvalidArgument", ("policy", "'fastest'", "'auto'")),
         Mistake("hk.init(timeout=0)", "InvalidArgument", ("timeout", "0")),
         Mistake("hk.init(progress='always')", "InvalidArgument", ("progress", "'always'", "'auto'")),
@@ -119,6 +127,17 @@ BETWEEN = {
         Mistake("comm.all_reduce(np.ones(4, 'f4' if rank else 'f8'))", "CollectiveMismatch", ("float64", "float32")),
         Mistake("comm.all_reduce(np.ones(4), 'sum' if rank else 'max')", "CollectiveMismatch", ("max", "sum")),
         Mistake("comm.broadcast(np.ones(4), rank)", "CollectiveMismatch", ("root 0", "root 1")),
+        Mistake("comm.all_reduce_object(1, 'max' if rank else 'min')", "CollectiveMismatch", ("'min'", "'max'")),
+        Mistake(
+            "hk.register_reduction('nothing', lambda a, b: None); comm.all_reduce(np.ones(4), 'nothing')",
+            "InvalidType",
+            ("'nothing'", "(4,)", "None"),
+        ),
+        Mistake(
+            "hk.register_reduction('first', lambda a, b: a[:1]); comm.all_reduce(np.ones(4), 'first')",
+            "InvalidType",
+            ("'first'", "(4,)", "(1,)"),
+        ),
         Mistake(
             "comm.all_reduce(np.ones(4)) if rank else comm.barrier()", "CollectiveMismatch", ("barrier", "all_reduce")
         ),

@@ -107,6 +107,17 @@ struct CountingHooks : WaitHooks {
   bool interrupted() override { return interrupt; }
 };
 
+// A wait that another rank explains says nothing of itself.
+void test_wait_without_a_text() {
+  for (const std::string text : {"", "rank 1 waits"}) {
+    CountingHooks hooks;
+    engine().set_stall_report_s(0.02);
+    CHECK(!engine().wait_for([] { return false; }, 0.1, hooks, [&] { return text; }));
+    engine().set_stall_report_s(10);
+    CHECK(hooks.num_reports == (text.empty() ? 0 : 1));
+  }
+}
+
 void test_timeout() {
   TestCommunicator comm;
   comm.collective->plans[1].num_tests = -1;
@@ -291,6 +302,7 @@ int main() {
     test_error_is_its_own_operations();
     test_fatal_error_breaks_its_communicator_only();
     test_timeout();
+    test_wait_without_a_text();
     test_timeout_of_an_independent_operation();
     test_endless_timeout();
     test_interrupted_wait();

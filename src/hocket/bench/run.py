@@ -18,7 +18,9 @@ from hocket.bench.registry import find_benchmark
 from hocket.bench.result import Result
 from hocket.bench.startup import measure_startup
 from hocket.bench.targets import Target, by_job
+from hocket.boot.admission import free_nbytes
 from hocket.boot.environment import read_world
+from hocket.comm.policy import format_nbytes
 from hocket.errors import InvalidArgument
 from hocket.measure import Coordinator, Key, StopRule
 from hocket.measure.machine import usable_cpus
@@ -187,6 +189,12 @@ def check_points(points: Sequence[Point], num_ranks: int) -> None:
             raise InvalidArgument(
                 f"{each.benchmark} is between pairs: it needs an even number of ranks, not {num_ranks}"
             )
+    largest, free = max(each.nbytes for each in points), free_nbytes()
+    if free is not None and largest * num_ranks > free:
+        raise InvalidArgument(
+            f"{num_ranks} ranks with a message of {format_nbytes(largest)} each need more than the "
+            f"{format_nbytes(free)} of memory that are free"
+        )
 
 
 def _warnings(results: Sequence[Result], num_ranks: int, foreign_busy: float) -> list[str]:

@@ -9,31 +9,32 @@ from hocket.errors import InvalidArgument
 
 MOST_RANKS_PER_CPU = 16
 MOST_SHARE_OF_MEMORY = 0.8
-_REMEDY = "start fewer, or more all the same with --oversubscribe"
 
 
-def check_room(num_ranks: int) -> None:
+def check_room(num_ranks: int, switch: str = "--oversubscribe") -> None:
     """Refuse a job that this machine could hardly start, and that would take it from everybody else.
 
     Args:
         num_ranks: processes to start on this machine.
+        switch: by which the caller can start them all the same.
 
     Raises:
         InvalidArgument: more than 16 for each CPU that this process may use, or more than 80 % of the free memory would
             go to their start. How much that is, is told by what this process has for itself: it is of the same
             interpreter, with hocket imported. What the program itself needs comes on top.
     """
+    remedy = f"start fewer, or more all the same with {switch}"
     num_cpus = len(os.sched_getaffinity(0))
     most = MOST_RANKS_PER_CPU * num_cpus
     if num_ranks > most:
         raise InvalidArgument(
-            f"{num_ranks} ranks are more than {MOST_RANKS_PER_CPU} for each of {num_cpus} CPUs ({most}); {_REMEDY}"
+            f"{num_ranks} ranks are more than {MOST_RANKS_PER_CPU} for each of {num_cpus} CPUs ({most}); {remedy}"
         )
     own, free = private_nbytes(), free_nbytes()
     if own is not None and free is not None and num_ranks * own > MOST_SHARE_OF_MEMORY * free:
         raise InvalidArgument(
             f"{num_ranks} ranks take at least {_mib(own)} each to start, more than {MOST_SHARE_OF_MEMORY:.0%} of the "
-            f"{_mib(free)} of memory that are free; {_REMEDY}"
+            f"{_mib(free)} of memory that are free; {remedy}"
         )
 
 

@@ -267,7 +267,10 @@ class ControlServer:
     def _take_in(self, connection: _Connection, message: bytes) -> None:
         rank = connection.end.rank
         if rank >= self._task.size:
-            contradiction = f"rank {rank} is out of range: rank 0 says that this job has {self._task.size} ranks"
+            contradiction = (
+                f"rank {rank} is out of range: rank 0 says that this job has {self._task.size} ranks; the launchers of "
+                "all hosts need the same -n and --nnodes"
+            )
             self._job.refuse(contradiction)
             raise ProtocolError(contradiction)
         if connection.end.role == Role.PMI:

@@ -1,8 +1,9 @@
 """What the server of a job's control connections knows, and whom it tells what: without sockets.
 
 From a rank: hello, exchange, gather, aborted, left, stalled, issued, report, traced, failed, bye. To a rank: refused,
-missing, welcome, exchange, gathered, gone, failed, aborted, left, tell, trace, verdict (`hocket.boot.messages`). A
-connection that ends without bye is a death; "failed" says why a rank that lives does not take part.
+awaited, missing, welcome, exchange, gathered, gone, failed, aborted, left, tell, trace, verdict
+(`hocket.boot.messages`). A connection that ends without bye is a death; "failed" says why a rank that lives does not
+take part.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+NAMED_AFTER_S = 10.0
+"""For how long a start is waited for before it is said for whom."""
 _ANSWER_S = 1.0  # ranks that have not said within that time what they issued are taken to be behind
 _MOST_REMEMBERED = 4096  # of each kind of thing that ranks speak of
 
@@ -80,6 +83,7 @@ class JobState:
         self._size = size
         self._send = send
         self._start_deadline_s = time.monotonic() + timeout_s
+        self._names_at_s: float | None = time.monotonic() + NAMED_AFTER_S
         self._ranks: dict[int, _Rank] = {}
         self._has_begun = False  # rank 0 has come, for which all others look
         self._is_given_up = False
@@ -110,14 +114,19 @@ class JobState:
         """Return in how many seconds `look_at_clock` has something to do."""
         deadlines = [each.deadline_s for each in self._questions.values()]
         if not self.is_complete:
-            deadlines.append(self._start_deadline_s)
+            deadlines.append(min(self._start_deadline_s, self._names_at_s or self._start_deadline_s))
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def look_at_clock(self) -> None:
         """Do what is due."""
-        if not self.is_complete and time.monotonic() > self._start_deadline_s:
-            self._send_all("missing", [rank for rank in range(self._size) if rank not in self._ranks])
         now = time.monotonic()
+        missing = [] if self.is_complete else [rank for rank in range(self._size) if rank not in self._ranks]
+        if missing and now > self._start_deadline_s:
+            self._send_all("missing", missing)
+        if self._names_at_s is not None and now >= self._names_at_s:
+            self._names_at_s = None
+            if missing and 0 not in missing:
+                self._send(0, "awaited", missing)
         for place, question in list(self._questions.items()):
             if len(question.reports) == len(question.members) or now > question.deadline_s:
                 del self._questions[place]

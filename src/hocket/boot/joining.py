@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -22,10 +23,12 @@ from hocket.boot.control import ControlConnection, Member, Messages
 from hocket.boot.control_server import ControlServer
 from hocket.boot.environment import World
 from hocket.boot.helper import ServerTask, start_helper
+from hocket.boot.job_state import NAMED_AFTER_S
 from hocket.boot.nodes import Nodes
-from hocket.boot.sealed import ProtocolError, WrongServer
+from hocket.boot.sealed import ProtocolError, Role, WrongServer
 from hocket.boot.secret import find_secret
 from hocket.boot.sockets import Interface, listen, resolve
+from hocket.boot.summary import name_ranks
 from hocket.errors import BootstrapMismatch, CommTimeout, PeerFailure
 
 MOST_HOST = 1024  # characters of a host's identity
@@ -227,6 +230,7 @@ def find_server(address: str, ports: Sequence[int], place: Place, deadline: floa
     """
     first_refused_s: float | None = None  # by a server of this job
     interfaces: list[Interface] = []
+    begun_s, has_said = time.monotonic(), place.role != Role.CONTROL  # of MPI's the launcher says it
     while True:
         telling: Exception | None = None  # of what went wrong in this round, what tells most
         refusal: WrongServer | None = None
@@ -248,6 +252,10 @@ def find_server(address: str, ports: Sequence[int], place: Place, deadline: floa
             if time.monotonic() > deadline:
                 break
         now = time.monotonic()
+        if not has_said and now - begun_s >= NAMED_AFTER_S:
+            has_said = True
+            where = f"{address}, ports {ports[0]} to {ports[-1]} ({telling})"
+            _say_waiting(f"rank {place.rank} waits at start-up for rank 0 at {where}", round(deadline - begun_s))
         first_refused_s = None if refusal is None else now if first_refused_s is None else first_refused_s
         if first_refused_s is not None and (now - first_refused_s > _OTHER_KEY_S or now > deadline):
             raise BootstrapMismatch(f"rank {place.rank} cannot join the job at {address}: {refusal}")
@@ -291,11 +299,17 @@ def _await_welcome(connection: Messages, deadline: float, timeout: float) -> Map
                 return welcome
             case "refused":
                 raise BootstrapMismatch(content)
+            case "awaited":
+                _say_waiting(f"rank 0 waits at start-up for {name_ranks(content)}", timeout)
             case "missing":
-                names = f"rank{'s' if len(content) > 1 else ''} {', '.join(map(str, content))}"
-                raise CommTimeout(f"{names} never arrived within {timeout:g} s", tuple(content))
+                raise CommTimeout(f"{name_ranks(content)} never arrived within {timeout:g} s", tuple(content))
             case "gone":
                 raise PeerFailure(f"rank {content} died while the job was starting", (content,))
+
+
+def _say_waiting(text: str, timeout: float) -> None:
+    """Say once for whom a start waits, as the native module does on one host."""
+    print(f"hocket: {text}; still waiting after {NAMED_AFTER_S:g} s, for {timeout:g} s at most", file=sys.stderr)
 
 
 def _check_hosts(members: Sequence[Mapping[str, Any]]) -> None:
@@ -308,7 +322,8 @@ def _check_hosts(members: Sequence[Mapping[str, Any]]) -> None:
         if sizes != {len(ranks)}:
             raise BootstrapMismatch(
                 f"{len(ranks)} ranks share one host ({members[ranks[0]]['place']}): ranks {ranks}; their "
-                f"LOCAL_WORLD_SIZE is {' or '.join(map(str, sorted(sizes)))}"
+                f"LOCAL_WORLD_SIZE is {' or '.join(map(str, sorted(sizes)))}; launchers that try several hosts on one "
+                "machine need a HOCKET_HOST of their own each"
             )
         if sorted(members[rank]["local_rank"] for rank in ranks) != list(range(len(ranks))):
             raise BootstrapMismatch(

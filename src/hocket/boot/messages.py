@@ -125,6 +125,7 @@ FROM_RANK: Mapping[str, _Check] = {
 }
 TO_RANK: Mapping[str, _Check] = {
     "refused": _is_any_text,
+    "awaited": _are_ranks,
     "missing": _are_ranks,
     "welcome": _fields(nonce=_is_text, members=_one_per_rank(_fields(**_FACTS, address=_is_text))),
     "exchange": _are_texts,

@@ -66,7 +66,7 @@ def resolve(address: str, patience_s: float) -> list[Interface]:
     try:
         answer = answers.get(timeout=max(0.0, patience_s))
     except queue.Empty:
-        raise TimeoutError(f"the name {address!r} was not resolved within {patience_s:.3g} s") from None
+        raise TimeoutError(f"the name {address!r} was not resolved in time") from None
     if isinstance(answer, Exception):
         raise OSError(f"the name {address!r} cannot be resolved: {answer}")
     return list(dict.fromkeys(Interface(int(each[0]), (each[4][0], *each[4][2:])) for each in answer))

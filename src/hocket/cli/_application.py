@@ -61,6 +61,8 @@ def run_command_line(arguments: list[str]) -> int:
         if isinstance(error, LaunchError):  # shows what a job wrote, in lines
             print(f"hocket {arguments[0]}: {error}", file=sys.stderr)
             return EXIT_FAILED
+        if isinstance(error, MemoryError):
+            return _complain(f"hocket {arguments[0]}", "there is not enough memory for that", EXIT_FAILED)
         name = "" if isinstance(error, HocketError) else f"{type(error).__name__}: "
         of_all = isinstance(error, WrongResult)
         return _complain(f"hocket {arguments[0]}", f"{name}{error}", EXIT_FAILED, of_all)

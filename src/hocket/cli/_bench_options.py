@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -111,22 +110,3 @@ def check_least(least: float) -> None:
     """Raise InvalidArgument where a least difference is no part of the time."""
     if not 0 <= least < 1:
         raise InvalidArgument(f"--least is a part of the time, from 0 to 1, not {least}")
-
-
-def check_output(path: Path) -> None:
-    """Check that a file can be written, before anything is measured for it.
-
-    Raises:
-        InvalidArgument: it is a folder, or its folder is not there.
-    """
-    if path.is_dir():
-        raise InvalidArgument(f"{path} is a folder; name a file")
-    if not path.absolute().parent.is_dir():
-        raise InvalidArgument(f"there is no folder {path.absolute().parent}")
-    is_new = not path.exists()
-    try:
-        path.open("ab").close()
-    except OSError as error:
-        raise InvalidArgument(f"{path} cannot be written: {error.strerror}") from None
-    if is_new:
-        path.unlink()

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hocket.cli._bench_options import DEFAULT_SEED, Budget, NumRanks, Precision, Seed, check_output, jobs_of
+from hocket.cli._bench_options import DEFAULT_SEED, Budget, NumRanks, Precision, Seed, jobs_of
 from hocket.cli._links import Bandwidth, HostBandwidth, HostLatency, Latency, RanksPerHost, read_fabric
 from hocket.cli._output import AsJson
 from hocket.errors import InvalidArgument
+from hocket.whole_file import check_output
 
 if TYPE_CHECKING:
     from hocket.bench.apps.speedup import Speedup
@@ -88,7 +89,9 @@ def apps(
 
     chosen = names or list(problems())
     for name in chosen:
-        find_problem(name)
+        problem = find_problem(name)
+        if problem.has_oracle:
+            problem.oracle("base")  # before a process is started
     try:
         numbers = [int(each) for each in modelled.split(",")] if modelled else []
     except ValueError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +15,7 @@ from hocket.cli._sizes import read_size
 from hocket.cli._tables import format_params, print_table
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
+from hocket.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from hocket.pipeline.model_costs import ModelCosts
@@ -128,6 +129,13 @@ def _read_model(path: Path) -> ModelCosts:
         raise InvalidArgument(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(content, dict):
         raise InvalidArgument(f"{path}: a model is an object with the fields of ModelCosts")
+    known = [each.name for each in fields(ModelCosts)]
+    wrong = next((name for name in content if name not in known), None)
+    if wrong is not None:
+        raise InvalidArgument(
+            f"{path} has {wrong!r}, but a model has {', '.join(known)} (hocket.pipeline.ModelCosts)"
+            f"{did_you_mean(wrong, known)}"
+        )
     try:
         return ModelCosts(**content)
     except TypeError as error:

@@ -29,7 +29,6 @@ from hocket.cli._bench_options import (
     Precision,
     Seed,
     Sizes,
-    check_output,
     choose,
     is_first,
     number_of_ranks,
@@ -40,6 +39,7 @@ from hocket.cli._completions import benchmarks
 from hocket.cli._output import AsJson
 from hocket.cli._sizes import read_size
 from hocket.errors import HocketError, InvalidArgument
+from hocket.whole_file import check_output
 
 _HELP = "Measure operations of communication libraries: through hocket, and directly through mpi4py and torch."
 _RUN_HELP = """Measure benchmarks over libraries, sizes and kinds of memory, all of them interleaved.

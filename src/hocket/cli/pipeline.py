@@ -36,6 +36,7 @@ from hocket.cli._tables import format_params, print_table
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument, PipelineDeadlock
 from hocket.measure.pictures import ENDINGS, check_picture_path
+from hocket.whole_file import check_output
 
 if TYPE_CHECKING:
     from hocket.pipeline import PipelineSchedule, PipelineTimeline
@@ -267,6 +268,7 @@ def convert(
     as_json: AsJson = False,
 ) -> int:
     """Change a schedule and write it."""
+    check_output(output)
     from hocket import pipeline
 
     schedule = read_schedule(name, num_ranks, micro_batches, param)
@@ -308,9 +310,11 @@ def draw(
     from hocket.pipeline.draw import draw_timelines
     from hocket.pipeline.trace_file import write_trace
 
-    if output.suffix != ".json":
-        if output.suffix not in ENDINGS:
-            raise InvalidArgument(f"{output} must end in {', '.join(ENDINGS)}, or .json for a trace")
+    if output.suffix == ".json":
+        check_output(output)
+    elif output.suffix not in ENDINGS:
+        raise InvalidArgument(f"{output} must end in {', '.join(ENDINGS)}, or .json for a trace")
+    else:
         check_picture_path(output)
     if param and len(names) > 1:
         raise InvalidArgument("--param goes with one schedule")

@@ -60,7 +60,15 @@ def run(
     num_ranks: Annotated[
         int,
         typer.Option(
-            "-n", "-np", "--np", "--num-ranks", metavar="N", show_default=False, help="How many ranks to start."
+            "-n",
+            "-np",
+            "--np",
+            "--num-ranks",
+            "--nproc-per-node",
+            "--nproc_per_node",
+            metavar="N",
+            show_default=False,
+            help="How many ranks to start.",
         ),
     ],
     module: Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module's name, as in python -m.")] = False,

@@ -127,16 +127,19 @@ def _check(options: dict[str, Any], num_ranks: int) -> None:
         load_optimizer,
     )
     from hocket.train import Wanted, graph_of, settle_without_measuring
+    from hocket.train.batches import samples_of
     from hocket.train.checks import check_seed
 
     check_seed(options["seed"])
     made = load_model(options["model"])
     if options["save"]:
         check_save_path(made, Path(options["save"]))
-    load_data(options["data"])
+    found: tuple[Any, ...] = load_data(options["data"])
     if is_keras(made):
         from hocket.keras import graph_of_keras
+        from hocket.keras.feeding import data_of
 
+        found = tuple(data if data is None else data_of(data) for data in found)
         if made.compiled and any(options[name] != value for name, value in _OF_NO_COMPILED_MODEL.items()):
             raise InvalidArgument(
                 f"{options['model']} is compiled with a loss and an optimizer: leave out --loss, --optimizer and --lr"
@@ -147,6 +150,9 @@ def _check(options: dict[str, Any], num_ranks: int) -> None:
         load_loss(options["loss"])
         load_optimizer(options["optimizer"], options["learning_rate"])
         graph = graph_of(made)
+    for data in found:
+        if data is not None:
+            samples_of(data, batch_size=options["batch_size"], shuffle=False, seed=0, drop_last=False)
     settle_without_measuring(Wanted(**wanted_of(options)), graph, num_ranks)
 
 

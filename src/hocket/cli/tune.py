@@ -34,6 +34,7 @@ from hocket.tune.find import default_path, find_table
 from hocket.tune.recheck import Point
 from hocket.tune.sweep import SIZES, Sweep
 from hocket.tune.table import Row, Table, load_table, save_table
+from hocket.whole_file import check_output
 
 _HELP = "Measure which backend is the fastest for which operation and size; hocket.init() chooses by the result."
 _RUN_HELP = """Measure every operation at every size over every backend, all of them interleaved, and write the table.
@@ -134,14 +135,15 @@ def run(
     Sweep(**sweep)  # type: ignore[arg-type]  # says what is wrong before anything starts
     path = output or default_path(num_nodes)
     names = read_backends(backends)
-    if path.is_dir():
-        raise InvalidArgument(f"{path} is a folder; name a file for the table")
+    target = path.resolve()  # a link stays one
+    if node_rank == 0:
+        _check_output(target)
     if merge and path.exists():
         load_table(path)  # says what is wrong with it before anything is measured
     options = {
         "backends": names,
         "sweep": sweep,
-        "output": str(path.absolute()),
+        "output": str(target),
         "merge": merge,
         "beside_others": beside_others,
     }
@@ -156,6 +158,15 @@ def run(
             json.dumps({"path": str(path), "rows": len(table.rows), "hash": table.hash}) if as_json else _written(table)
         )
     return result.exit_code
+
+
+def _check_output(path: Path) -> None:
+    """Check that a table can be written, and make its folder."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be written: {error}; name another file by --output") from None
+    check_output(path, is_replaced=True)
 
 
 def show(

@@ -25,7 +25,7 @@ from hocket.comm.policy import (
     split_carrier,
     total_nbytes,
 )
-from hocket.errors import InvalidArgument
+from hocket.errors import InvalidArgument, InvalidType
 from hocket.suggestions import unknown
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ class ChoosingOperations(ObjectOperations):
 
     @policy.setter
     def policy(self, policy: Policy) -> None:
+        if not isinstance(policy, Policy):
+            raise InvalidType(f"policy must be a hocket.Policy, such as Policy.fixed({{'*': 'shm'}}), not {policy!r}")
         choices = policy.choices(self._group)
         libraries = self._fabric.libraries
         shares = [policy.shares(self._group, library.name) for library in libraries]

@@ -22,7 +22,7 @@ from hocket.comm.fabric import Backends, Fabric
 from hocket.comm.foreign_names import ForeignNames
 from hocket.comm.fusion import Bucket, Fused
 from hocket.comm.leaving import leave, tell
-from hocket.comm.messages import Recv, Send, listed
+from hocket.comm.messages import Recv, Send, listed, wait_for_sender
 from hocket.comm.object_seals import ObjectSeals
 from hocket.comm.policy import CHOOSABLE
 from hocket.comm.reductions import reduce_by_function
@@ -212,17 +212,17 @@ class Communicator(SharingOperations, ForeignNames):
                 raise InvalidType(f"messages must be hocket.Send and hocket.Recv, not {message!r}")
         return self._batch(given, backend=backend, timeout=timeout)
 
-    def probe(self, tag: int = 0) -> int | None:
+    def probe(self, tag: int = 0, timeout: float = 0.0) -> int | None:
         """Return a rank of which a message with this tag has come that nothing receives yet; None if there is none.
 
-        Over shared memory only.
+        It is waited for `timeout` seconds. Over shared memory only.
 
         Raises:
             InvalidState: the ranks are on several hosts.
         """
         if self._names[0] != "shm":
             raise InvalidState(f"probe() looks into shared memory, but the ranks are on {self.num_hosts} hosts")
-        return self._find_sender(tag)
+        return wait_for_sender(self._find_sender, tag, timeout)
 
     def _reduce_by_function(self, kind: str, *arguments: Any, **options: Any) -> object:
         """Called by the native methods where ``op`` is none of theirs."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 from hocket import _native
-from hocket.errors import InvalidType
+from hocket.errors import InvalidArgument, InvalidType
 
 PROC_NULL: int = _native.PROC_NULL
 """The rank of nobody: messages to and from it are over at once, and what they would be received into stays as it is.
@@ -19,6 +21,9 @@ Example:
 
 Reference: MPI 4.1, section 3.10.
 """
+
+
+_LOOK_S = 50e-6  # between looks for a message
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,3 +70,21 @@ def listed(name: str, items: str, given: object) -> list[Any]:
     if not isinstance(given, Iterable):
         raise InvalidType(f"{name} must be a sequence of {items}, not one {type(given).__name__}")
     return list(given)
+
+
+def wait_for_sender(find: Callable[[int], int | None], tag: int, timeout: float) -> int | None:
+    """Return a rank of which a message has come, as soon as `find` knows one; None if that takes too long.
+
+    Args:
+        find: of a tag, returns such a rank if there is one now.
+        tag: of the message.
+        timeout: seconds, 0 or more.
+    """
+    if not isinstance(timeout, Real) or not timeout >= 0:
+        raise InvalidArgument(f"timeout must be a number of seconds, zero or more, not {timeout!r}")
+    begin = time.monotonic()
+    while (sender := find(tag)) is None:
+        if _native.is_virtual_rank() or time.monotonic() - begin >= timeout:
+            return None
+        time.sleep(_LOOK_S)
+    return sender

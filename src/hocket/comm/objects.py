@@ -11,12 +11,12 @@ import functools
 import itertools
 import pickle
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from hocket import _native
 from hocket.comm.messages import PROC_NULL
-from hocket.comm.object_folds import Fold, find_fold
+from hocket.comm.object_folds import Fold, find_fold, name_of
 from hocket.comm.object_seals import EVERYONE, ObjectSeals, Sealer
 from hocket.errors import InvalidArgument, InvalidState, InvalidType, ResourceExhausted
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hocket.comm.fabric import Backends, Fabric
 
 _SIZE_NBYTES = 8
+_MOST_SHOWN = 80  # characters of an object, in messages
 
 
 _Result = TypeVar("_Result")
@@ -134,6 +135,7 @@ class ObjectOperations(_native.Communicator):
 
         Raises:
             InvalidArgument: there is no such reduction; before anything is sent.
+            CollectiveMismatch: ranks named different ones.
             InvalidType, AuthenticationError: as of `all_gather_object`.
 
         Example:
@@ -141,7 +143,7 @@ class ObjectOperations(_native.Communicator):
             2.0
         """
         fold = find_fold(op)
-        return fold(self.all_gather_object(obj, backend=backend, timeout=timeout))
+        return fold(self.all_gather_object((name_of(op), obj), backend=backend, timeout=timeout))
 
     def reduce_object(
         self, obj: Any, root: int, op: str | Fold = "sum", *, backend: str | None = None, timeout: float | None = None
@@ -151,7 +153,7 @@ class ObjectOperations(_native.Communicator):
         The rest as of `all_reduce_object`; mpi4py's ``comm.reduce(obj, op, root)``.
         """
         fold = find_fold(op)
-        gathered = self.gather_object(obj, root, backend=backend, timeout=timeout)
+        gathered = self.gather_object((name_of(op), obj), root, backend=backend, timeout=timeout)
         return None if gathered is None else fold(gathered)
 
     @_of_an_object
@@ -336,8 +338,8 @@ def _pickle(obj: Any, sealer: Sealer, sender: int, receiver: int = EVERYONE) -> 
 
 
 def _check_count(objs: Sequence[Any] | None, size: int) -> None:
-    if objs is None or len(objs) != size:
-        given = "None" if objs is None else f"{len(objs)} objects"
+    if objs is None or not isinstance(objs, Sized) or len(objs) != size:
+        given = f"{len(objs)} objects" if isinstance(objs, Sized) else repr(objs)[:_MOST_SHOWN]
         raise InvalidArgument(f"objs must hold one object for each of the {size} ranks, not {given}")
 
 

@@ -33,15 +33,16 @@ def register_reduction(name: str, function: Function) -> None:
 
     Args:
         name: of the operation; the same on all ranks, which is not checked.
-        function: of two arrays of one shape, called as ``result = function(result, of_next_rank)``; associative. It
-            gets torch tensors where the operation is called with tensors, and NumPy arrays otherwise, and may change
-            the first of them. Each rank calls it by itself, so it has to be the same function on all.
+        function: of two arrays of one shape, called as ``result = function(result, of_next_rank)``, which is of that
+            shape, too; associative. It gets torch tensors where the operation is called with tensors, and NumPy arrays
+            otherwise, and may change the first of them. Each rank calls it by itself, so it has to be the same function
+            on all.
 
     Raises:
         InvalidArgument: hocket has an operation of that name, or another function was registered under it.
         InvalidType: the function cannot be called.
     """
-    if not isinstance(name, str) or name in _native.REDUCE_NAMES:
+    if not isinstance(name, str) or not name or name in _native.REDUCE_NAMES:
         raise InvalidArgument(f"name must be one that hocket does not have itself, not {name!r}")
     if not callable(function):
         raise InvalidType(f"function must be a function of two arrays, not {function!r}")
@@ -149,13 +150,27 @@ def reduce_by_function(comm: Communicator, kind: str, *arguments: Any, **options
 
     def fold() -> None:
         if ranks:
-            out[...] = functools.reduce(function, [rows[rank] for rank in ranks])
+            out[...] = functools.reduce(_checked(given["op"], function), [rows[rank] for rank in ranks])
 
     work = FoldedWork(gathered, fold)
     if is_async:
         return work
     work.wait()
     return None
+
+
+def _checked(name: str, function: Function) -> Function:
+    """The function, but what it returns has to be of its arguments' shape: NumPy would make others fit."""
+
+    def checked(result: Any, of_next: Any) -> Any:
+        shape = tuple(result.shape)
+        found = function(result, of_next)
+        if not hasattr(found, "shape") or tuple(found.shape) != shape:
+            what = f"an array of shape {tuple(found.shape)}" if hasattr(found, "shape") else repr(found)[:80]
+            raise InvalidType(f"reduction {name!r} must return an array of its arguments' shape, {shape}, not {what}")
+        return found
+
+    return checked
 
 
 def _as_array(argument: str, x: Any) -> Any:

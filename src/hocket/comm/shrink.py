@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from hocket import _native
 from hocket.comm.fabric import Fabric
+from hocket.comm.messages import listed
 from hocket.errors import BackendUnavailable, InvalidArgument, InvalidState, PeerFailure
 from hocket.trace import logger
 
@@ -41,6 +42,7 @@ def shrink(comm: Communicator, exclude: Collection[int], timeout: float) -> Comm
         raise InvalidState(f"{comm._label} cannot be used any more: it was finalized, or this is a forked child")
     if comm.is_virtual:
         raise InvalidState("virtual ranks cannot go on without one of them; simulate fewer")
+    exclude = listed("exclude", "ranks", exclude)
     for rank in exclude:
         if not 0 <= rank < comm.size:
             raise InvalidArgument(f"exclude names rank {rank}; ranks lie between 0 and {comm.size - 1}")

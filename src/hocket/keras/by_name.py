@@ -7,11 +7,14 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hocket.errors import InvalidArgument
+from hocket.errors import HocketError, InvalidArgument
+from hocket.whole_file import check_output
 
 _RESNET = re.compile(r"resnet-?(\d+)(-v2)?")
 
@@ -20,12 +23,12 @@ def load_object(text: str, what: str) -> Any:
     """Return what "package.module:name" or "file.py:name" stands for.
 
     Raises:
-        InvalidArgument: there is no such thing; says what of it there is not.
+        InvalidArgument: there is no such thing; says what of it there is not. Or its module raises something.
     """
     place, _, name = text.rpartition(":")
     if not place:
         raise InvalidArgument(f"{what} is {NAMES[what]}, or FILE.py:NAME, or MODULE:NAME; not {text!r}")
-    try:
+    with _blaming(what, text):
         if place.endswith(".py"):
             path = Path(place)
             if not path.is_file():
@@ -39,8 +42,19 @@ def load_object(text: str, what: str) -> Any:
             sys.path.insert(0, os.getcwd())
             module = importlib.import_module(place)
         return getattr(module, name)
-    except (ImportError, AttributeError) as error:
+
+
+@contextmanager
+def _blaming(what: str, text: str) -> Iterator[None]:
+    """Turn what code of the user's raises into an InvalidArgument, with the line of it that raised."""
+    try:
+        yield
+    except (HocketError, ImportError, AttributeError) as error:
         raise InvalidArgument(f"{what} {text!r}: {error}") from None
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        line = f" ({frame.filename}:{frame.lineno})"
+        raise InvalidArgument(f"{what} {text!r} fails: {type(error).__name__}: {error}{line}") from error
 
 
 def load_model(name: str) -> Any:
@@ -56,7 +70,11 @@ def load_model(name: str) -> Any:
 
         return resnet_v2(int(resnet[1]), (28, 28, 1))
     made = load_object(name, "model")
-    return made() if not _is_model(made) else made
+    with _blaming("model", name):
+        made = made if _is_model(made) or not callable(made) else made()
+    if not _is_model(made):
+        raise InvalidArgument(f"model {name!r} is a model or a function that makes one, not {type(made).__name__}")
+    return made
 
 
 def load_data(name: str) -> tuple[Any, Any]:
@@ -69,7 +87,8 @@ def load_data(name: str) -> tuple[Any, Any]:
     if name in DATA:
         return DATA[name]()
     made = load_object(name, "data")
-    found = made() if callable(made) else made
+    with _blaming("data", name):
+        found = made() if callable(made) else made
     if isinstance(found, tuple) and len(found) == 2 and all(isinstance(each, tuple) for each in found):
         return found
     return found, None
@@ -148,12 +167,9 @@ def check_save_path(model: Any, path: Path) -> None:
     """Check that a model can be saved there, before it is trained.
 
     Raises:
-        InvalidArgument: the path is a folder, its folder is not there, or Keras knows no format of that ending.
+        InvalidArgument: nothing can be written there, or Keras knows no format of that ending.
     """
-    if path.is_dir():
-        raise InvalidArgument(f"{path} is a folder; name a file for the model")
-    if not path.parent.is_dir():
-        raise InvalidArgument(f"there is no folder {path.parent} for the model")
+    check_output(path)
     if is_keras(model) and path.suffix not in (".keras", ".h5"):
         raise InvalidArgument(f"Keras saves models as .keras or .h5, not as {path.name}")
 

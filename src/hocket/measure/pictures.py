@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hocket.errors import BackendUnavailable, InvalidArgument
+from hocket.whole_file import check_output
 
 ENDINGS = (".png", ".svg", ".pdf")
 
@@ -30,9 +31,8 @@ def check_picture_path(path: Path) -> None:
     """Check that a picture can be written there, before anything is computed for it.
 
     Raises:
-        InvalidArgument: its ending names no format, or its folder is not there.
+        InvalidArgument: its ending names no format, or nothing can be written there.
     """
     if path.suffix not in ENDINGS:
         raise InvalidArgument(f"{path} must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
-    if not path.absolute().parent.is_dir():
-        raise InvalidArgument(f"there is no folder {path.absolute().parent} for the picture")
+    check_output(path)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import sys
 import tempfile
+from collections import ChainMap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import CodeType
+from typing import Any, ClassVar
 
+from hocket.boot.admission import check_room
 from hocket.boot.job_result import JobResult
 from hocket.boot.launcher import run_job
 from hocket.boot.rank_process import runner_command
@@ -18,8 +22,10 @@ from hocket.boot.summary import summarise
 from hocket.boot.supervisor import Patience
 from hocket.errors import Aborted, CommTimeout, InvalidArgument, InvalidType, PeerFailure, RemoteError
 
+_NO_FILE = "<dynamic-code>"
 
-def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0) -> list[Any]:
+
+def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0, oversubscribe: bool = False) -> list[Any]:
     """Run ``fn(comm, *args)`` on `n` ranks and return their results in rank order.
 
     Args:
@@ -28,6 +34,7 @@ def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0) ->
         n: ranks to start, each in a fresh interpreter.
         args: further arguments, the same on every rank.
         timeout: seconds for the whole; also the default of the communicator's operations.
+        oversubscribe: start more than 16 ranks for each CPU, or more than free memory seems to allow.
 
     Raises:
         InvalidArgument, InvalidType: `n`, `timeout` or `fn` cannot work.
@@ -36,16 +43,16 @@ def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0) ->
             where it cannot be carried here, or where a rank was killed.
         KeyboardInterrupt: Ctrl-C was pressed; all ranks have ended. Any other signal has its usual effect here as well.
     """
-    import cloudpickle
-
     if not callable(fn):
         raise InvalidType(f"fn must be a function, not {fn!r}")
     if not isinstance(n, int) or n < 1:
         raise InvalidArgument(f"n must be a number of ranks of 1 or more, not {n!r}")
     if not isinstance(timeout, (int, float)) or not timeout > 0:
         raise InvalidArgument(f"timeout must be a number of seconds above zero, not {timeout!r}")
+    if not oversubscribe:
+        check_room(n, "oversubscribe=True")
     try:
-        task = cloudpickle.dumps((fn, args))
+        task = _pickled((fn, args))
     except Exception as why:  # whatever the __reduce__ of some object raises
         raise InvalidType(f"fn and its arguments must be such that cloudpickle can carry them: {why}") from why
     with tempfile.TemporaryDirectory(prefix="hocket-spawn-") as name:
@@ -60,6 +67,24 @@ def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0) ->
             return _collect(result, folder, timeout)
     signal.raise_signal(result.interrupted_by)  # has its usual effect: KeyboardInterrupt, for one
     raise RemoteError(summarise(result).strip())
+
+
+def _pickled(task: object) -> bytes:
+    """Pickle with cloudpickle; code keeps its file, which tracebacks name, and which cloudpickle 3.1.3 leaves out."""
+    import cloudpickle
+
+    reduce_code = cloudpickle.CloudPickler.dispatch_table[CodeType]
+
+    def reduce_with_file(code: CodeType) -> tuple[Any, tuple[Any, ...]]:
+        make, parts = reduce_code(code)
+        return make, tuple(code.co_filename if isinstance(each, str) and each == _NO_FILE else each for each in parts)
+
+    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+        dispatch_table: ClassVar[Any] = ChainMap({CodeType: reduce_with_file}, cloudpickle.CloudPickler.dispatch_table)
+
+    file = io.BytesIO()
+    Pickler(file).dump(task)
+    return file.getvalue()
 
 
 def _collect(result: JobResult, folder: Path, timeout: float) -> list[Any]:

@@ -151,19 +151,17 @@ class Stream:
             yield batch
 
 
-def source_of(
-    data: Any, comm: Communicator, *, batch_size: int, shuffle: bool, seed: int, drop_last: bool
-) -> Samples | Stream:
-    """Return where batches come from; called by all ranks.
+def samples_of(data: Any, *, batch_size: int, shuffle: bool, seed: int, drop_last: bool) -> Samples | None:
+    """Return data of which every rank has all; None of an iterable of batches, which rank 0 reads.
 
     Args:
         data: (x, y) of NumPy arrays or tensors, where x may be a tuple of them or a dictionary by the names that the
             model takes; a `torch.utils.data.Dataset` of such pairs; or an iterable of batches, such as a list of
-            pairs, which rank 0 reads.
+            pairs.
 
     Raises:
         InvalidType: it is none of these.
-        InvalidArgument: ranks have different data, or there is no batch.
+        InvalidArgument: arrays have different lengths, there is no batch, or a DataLoader reads a part of the data.
     """
     if isinstance(data, Dataset) and not hasattr(data, "__len__") and not hasattr(data, "__iter__"):
         raise InvalidType("a dataset has a length or can be iterated over; this one has neither")
@@ -182,8 +180,21 @@ def source_of(
                 f"the DataLoader has a DistributedSampler, which gives 1 of {sampler.num_replicas} parts of the data, "
                 "but rank 0 reads for all ranks: leave the sampler out, and pass shuffle=True to the DataLoader"
             )
+        return None
+    return Samples(data, batch_size, shuffle, seed, drop_last)
+
+
+def source_of(
+    data: Any, comm: Communicator, *, batch_size: int, shuffle: bool, seed: int, drop_last: bool
+) -> Samples | Stream:
+    """Return where batches come from; called by all ranks, with what `samples_of` takes.
+
+    Raises:
+        InvalidType, InvalidArgument: as of `samples_of`; or ranks have different data.
+    """
+    samples = samples_of(data, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last)
+    if samples is None:
         return Stream(data, comm)
-    samples = Samples(data, batch_size, shuffle, seed, drop_last)
     own = samples.fingerprint()
     for rank, other in enumerate(comm.all_gather_object(own)):
         if other != own:

@@ -24,11 +24,13 @@ class Problem(ABC):
         name: of the application.
         usual_scale: that takes some tens of milliseconds.
         scale: of the problem.
+        has_oracle: whether its solutions are compared with those of scikit-learn.
         seconds_per_item: what an item of the work takes on this machine; virtual ranks, who do not work, spend it.
     """
 
     name: ClassVar[str]
     usual_scale: ClassVar[int]
+    has_oracle: ClassVar[bool] = False
     seconds_per_item: float = 0.0
 
     def __init__(self, scale: int | None = None, seed: int = 0) -> None:

@@ -26,6 +26,7 @@ class ClusterSearch(Problem):
 
     name = "kmeans"
     usual_scale = 6000
+    has_oracle = True
 
     def _make(self, random: np.random.Generator) -> None:
         centres = 4 * random.standard_normal((12, _FEATURES))

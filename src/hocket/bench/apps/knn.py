@@ -27,6 +27,7 @@ class NearestNeighbours(Problem):
 
     name = "knn"
     usual_scale = 4096
+    has_oracle = True
 
     def _make(self, random: np.random.Generator) -> None:
         scale = self.scale
