@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ _EXTRAS = {
     "torch": "torch",
     "ucxx": "ucx",
 }
+_MOST_TOLD = 256  # names whose message is remembered
 _OTHER_BACKENDS_OF_KERAS = ("tensorflow", "jax")
 
 
@@ -42,10 +44,13 @@ def lazy(
         MissingPackage: when a name is asked for whose submodule needs an extra that is not installed.
     """
 
+    @lru_cache(_MOST_TOLD)  # pickle asks every module for a name, again and again
+    def told(name: str) -> str:
+        return "" if tell is None or name[:1] == "_" else tell(name, homes)
+
     def load(name: str) -> Any:
         if name not in homes:
-            told = "" if tell is None or name[:1] == "_" else tell(name, homes)
-            raise AttributeError(f"module {package!r} has no attribute {name!r}{told}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{told(name)}")
         home, _, its_name = homes[name].partition(":")
         try:
             module = importlib.import_module(f"{package}.{home or name}")

@@ -484,3 +484,9 @@ else:
         os.close(mine)
     assert job.wait(30) == 0
     assert seen == b"loading\nother\n done\n"
+
+
+def test_each_rank_has_a_session_of_its_own(start_job: Callable[..., Any]) -> None:
+    """Linux shares processors out by sessions: ranks in that of a terminal share its part with all that runs there."""
+    job = start_job("print(os.getsid(0) == os.getpid(), flush=True)", 2)
+    assert job.finish() == 0 and job.stdout == "True\n" * 2

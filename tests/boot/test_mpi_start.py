@@ -86,6 +86,64 @@ def test_a_rank_that_ends_without_finalize_ends_the_job(start_job: Callable[...,
 
 
 @EACH_LIBRARY
+def test_a_rank_that_ends_at_once_while_others_wait_ends_the_job(start_job: Callable[..., Any], library: str) -> None:
+    """As launchers of MPI's own do: without MPI_Finalize its end with 0 is no good one."""
+    script = PLAIN + "if RANK == 1: os._exit(0)\nworld.Barrier(); world.Barrier()\n"
+    job = start_job(script, 2, env=with_library(library))
+    assert job.finish() == 1
+    assert_names(job.stderr.splitlines()[0], "rank 1", "MPI_Finalize")
+    assert job.leftovers() == []
+
+
+@EACH_LIBRARY
+@pytest.mark.parametrize(("end", "code"), [("3", 3), ("'no input'", 1)])
+def test_an_exit_code_counts_though_mpi_would_wait_for_the_others(
+    start_job: Callable[..., Any], library: str, end: str, code: int
+) -> None:
+    job = start_job(
+        PLAIN + f"if RANK == 1: sys.exit({end})\nworld.Barrier(); world.Barrier()\n", 2, env=with_library(library)
+    )
+    assert job.finish() == code
+    assert_names(job.stderr, "rank 1")
+    assert job.leftovers() == []
+
+
+def test_ranks_that_all_exit_with_a_code_are_not_ended(start_job: Callable[..., Any]) -> None:
+    job = start_job(PLAIN + "sys.exit(3)\n", 2)
+    assert job.finish() == 3
+    assert "terminated" not in job.stderr
+
+
+@EACH_LIBRARY
+def test_abort_with_0_is_a_failure(start_job: Callable[..., Any], library: str) -> None:
+    job = start_job(
+        PLAIN + "if RANK == 1: world.Abort(0)\nworld.Barrier(); world.Barrier()\n", 2, env=with_library(library)
+    )
+    assert job.finish() == 1
+    assert_names(job.stderr, "rank 1", "MPI_Abort(0)")
+
+
+@pytest.mark.parametrize(
+    "spawn", ["Spawn(sys.executable, maxprocs=1)", "Spawn_multiple([sys.executable] * 2, maxprocs=[1, 1])"]
+)
+def test_a_spawn_is_refused_and_the_program_goes_on(start_job: Callable[..., Any], spawn: str) -> None:
+    script = (
+        PLAIN
+        + f"""
+try:
+    MPI.COMM_SELF.{spawn}
+except MPI.Exception:
+    print("refused", world.allreduce(1), flush=True)
+"""
+    )
+    job = start_job(script, 2)
+    assert job.finish() == 0, job.stderr
+    assert job.stdout.count("refused 2") == 2
+    (told,) = [line for line in job.stderr.splitlines() if "MPI_Comm_spawn" in line]
+    assert_names(told, "mpi4py.futures")
+
+
+@EACH_LIBRARY
 def test_abort_ends_all_with_its_code(start_job: Callable[..., Any], library: str) -> None:
     script = PLAIN + "if RANK == 1: world.Abort(7)\nsignal.pause()"
     job = start_job(script, 2, env=with_library(library))
@@ -351,6 +409,12 @@ def test_the_end_of_a_rank_reaches_the_other_host(tmp_path: Path, end: str, name
     ends = run_on_two(tmp_path, PLAIN + f"if RANK == 3: {end}\nMPI.Finalize()")
     assert ends[0].returncode == 1
     assert_names(ends[0].stderr, *names)
+
+
+def test_a_rank_that_ends_at_once_ends_the_other_host(tmp_path: Path) -> None:
+    ends = run_on_two(tmp_path, PLAIN + "if RANK == 3: os._exit(0)\nworld.Barrier(); world.Barrier()\n")
+    assert [end.returncode for end in ends] == [1, 1]
+    assert_names(ends[1].stderr, "rank 3", "MPI_Finalize")
 
 
 def test_hosts_with_different_secrets_do_not_join(tmp_path: Path) -> None:

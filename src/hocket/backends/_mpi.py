@@ -21,7 +21,7 @@ from typing import Any
 
 from hocket import _native
 from hocket.backends.base import Job, call_driving
-from hocket.boot.mpi_variables import launchers_fd
+from hocket.boot.mpi_variables import launchers_fd, say_own
 from hocket.boot.open_mpi import ask_for_pmix, pmix_obstacle, will_be_open_mpi
 from hocket.boot.pmi import connect_locally, start_local_server
 from hocket.errors import BackendUnavailable, BootstrapMismatch, CommTimeout
@@ -177,6 +177,8 @@ def _start(family: str, job: Job) -> Started:
     library = ctypes.CDLL(path)  # its calls give up the GIL, which mpi4py's MPI.Init() does not
     provided = ctypes.c_int()
     variables = {} if job.size == 1 or under_launcher or _is_served(job) else _connect_pmi(job)
+    if family == "mpich":
+        say_own()
     os.environ |= variables
     try:
         code = call_driving(

@@ -59,7 +59,7 @@ class MpiRelay:
         self._has_ended = threading.Condition()
         self._searching: list[int] = []
         self._locals: list[socket.socket] = []
-        self._passages: list[Passage] = []
+        self._passages: dict[int, Passage] = {}
         self._ends: list[JobEnd] = []
 
     @property
@@ -79,18 +79,20 @@ class MpiRelay:
         local.setblocking(True)
         threading.Thread(target=self._carry, args=(rank, local), name=f"hocket MPI {rank}", daemon=True).start()
 
-    def take_failed(self) -> bool:
-        """Return whether the program of a rank here has failed; once for each."""
-        failed = [each for each in self._passages if each.has_failed]
-        for each in failed:
-            each.has_failed = False
-        return bool(failed)
+    def take_failed(self) -> dict[int, int]:
+        """Return the exit codes of ranks here whose program has failed; once for each."""
+        failed: dict[int, int] = {}
+        for rank, passage in list(self._passages.items()):
+            code, passage.failed_code = passage.failed_code, None
+            if code is not None:
+                failed[rank] = code
+        return failed
 
     def look(self, say: Callable[[str], None]) -> JobEnd | None:
         """Return why the job has to end, if it has to; `say` is called with a line about a search that takes long."""
         if self._ends:
             return self._ends[0]
-        lost = next((each.lost for each in self._passages if each.lost is not None), None)
+        lost = next((each.lost for each in list(self._passages.values()) if each.lost is not None), None)
         if lost is not None and not self._limits.keep_going:
             now = time.monotonic()
             self._lost_s = self._lost_s or now
@@ -125,7 +127,7 @@ class MpiRelay:
             os.close(self._asker)
         for local in self._locals:
             local.close()
-        for passage in self._passages:
+        for passage in list(self._passages.values()):
             passage.remove_remains()
 
     def _carry(self, rank: int, local: socket.socket) -> None:
@@ -140,13 +142,14 @@ class MpiRelay:
             return
         with found.socket:  # which is closed behind the rank's last word
             passage = Passage(local, found.socket, found.end, self._remove_too)
-            self._passages.append(passage)
+            self._passages[rank] = passage
             try:
                 passage.run()
                 with self._has_ended:
                     self._has_ended.wait_for(lambda: rank in self._codes, _ENDING_S)
                 if rank in self._codes:
                     passage.say_end(self._codes[rank])
+                self._look_at_end(rank, passage)
             except (OSError, ProtocolError) as error:
                 reason = passage.lost or f"MPI's connection to the launcher of host 0 broke: {error}"
                 self._ends.append(JobEnd(reason, EXIT_CANNOT_START))
@@ -154,6 +157,14 @@ class MpiRelay:
         local.close()
         if passage.abort_code is not None:
             self._ends.append(JobEnd.of_abort(rank if passage.is_of_library else None, passage.abort_code))
+
+    def _look_at_end(self, rank: int, passage: Passage) -> None:
+        """End the job some time after a rank has ended as if all were well, though its MPI has not."""
+        is_well = self._codes.get(rank) == 0 and passage.abort_code is None
+        if is_well and not passage.has_finalized and not self._limits.keep_going:
+            time.sleep(self._limits.grace_s)
+            reason = f"rank {rank} ended without MPI_Finalize, and others may wait"
+            self._ends.append(JobEnd(reason, EXIT_CANNOT_START))
 
     def _find_server(self, rank: int) -> Messages:
         # Here, since few jobs need it, and all wait for the launcher to start.

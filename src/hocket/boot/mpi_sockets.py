@@ -64,9 +64,11 @@ class MpiSockets:
         self._exit_code: int | None = None
         self._sockets: dict[int, socket.socket] = {}
         self._ended: dict[int, float] = {}  # rank: when
+        self._ended_well: set[int] = set()  # with exit code 0
+        self._has_told_of_spawn = False
         self._has_named = False  # the ranks that others wait for in MPI_Init
         self._was_used = False
-        self._has_failed = False
+        self._failed: dict[int, int] = {}  # ranks that say so: their exit codes
         self._with_open_mpi: set[int] = set()  # ranks in which it is about to start, or has
         self._open_mpi_s: float | None = None  # since when
         self._pmix: PmixHelper | None = None
@@ -99,6 +101,8 @@ class MpiSockets:
     def note_end(self, rank: int, code: int) -> None:
         """Note that a rank has ended: it does not come to a barrier any more."""
         self._ended[rank] = time.monotonic()
+        if code == 0:
+            self._ended_well.add(rank)
         if self._relay is not None:
             self._relay.note_end(rank, code)
 
@@ -112,10 +116,11 @@ class MpiSockets:
             return _LOOK_S if self._relay.is_used else None
         server = self._local_server
         assert server is not None
-        if server.aborted is not None:
+        if self._aborted(server) is not None or self._is_to_tell_of_spawn(server):
             return 0.0
         waits = [each for each in (self._start(server), self._end(server)) if each is not None]
         times = [self._ended[rank] + self._limits.grace_s for wait in waits for rank in self._ended_of(wait)]
+        times += [self._ended[rank] + self._limits.grace_s for rank in self._without_finalize(server)]
         times += [
             wait.since_s + (self._limits.timeout_s if self._has_named else self._limits.named_after_s)
             for wait in waits
@@ -123,12 +128,12 @@ class MpiSockets:
         ]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
-    def take_failed(self) -> bool:
-        """Return whether some rank's program has failed, whose MPI now waits for the others; once."""
+    def take_failed(self) -> dict[int, int]:
+        """Return the exit codes of ranks whose program has failed, and whose MPI now waits for the others; once."""
         if self._relay is not None:
             return self._relay.take_failed()
-        has_failed, self._has_failed = self._has_failed, False
-        return has_failed
+        failed, self._failed = self._failed, {}
+        return failed
 
     def look_at_clock(self, say: Callable[[str], None]) -> JobEnd | None:
         """Name who is waited for in MPI_Init.
@@ -143,13 +148,23 @@ class MpiSockets:
         server = self._server
         if end is not None or server is None:
             return end
-        if server.aborted is not None:
-            return JobEnd.of_abort(*server.aborted)
+        if (aborted := self._aborted(server)) is not None:
+            return JobEnd.of_abort(*aborted)
+        if self._is_to_tell_of_spawn(server):
+            self._has_told_of_spawn = True
+            say(
+                f"rank {server.refused_spawn} called MPI_Comm_spawn, which there is not under hocket run; "
+                "mpi4py.futures has its pool by: hocket run -n 4 -m mpi4py.futures program.py"
+            )
         for rank in server.ended:  # on other hosts
             self._ended.setdefault(rank, time.monotonic())
         for wait in (self._start(server), self._end(server)):
             if wait is not None and (end := self._look_at(wait, say)) is not None:
                 return end
+        now = time.monotonic()
+        gone = [rank for rank in self._without_finalize(server) if now >= self._ended[rank] + self._limits.grace_s]
+        if gone and self._relay is None:
+            return JobEnd(f"{name_ranks(gone)} ended without MPI_Finalize, and others may wait", EXIT_CANNOT_START)
         return None
 
     def _look_at(self, wait: _Wait, say: Callable[[str], None]) -> JobEnd | None:
@@ -167,6 +182,19 @@ class MpiSockets:
             self._has_named = True
             say(f"{text}; the job ends if that takes {self._limits.timeout_s:.0f} s")
         return None
+
+    def _is_to_tell_of_spawn(self, server: PmiServer) -> bool:
+        return server.refused_spawn is not None and not self._has_told_of_spawn
+
+    def _without_finalize(self, server: PmiServer) -> list[int]:
+        """Ranks that have ended as if all were well, though their MPI has not: others may wait for them for ever."""
+        if self._limits.keep_going:
+            return []
+        in_open_mpi = self._with_open_mpi - (set() if self._pmix is None else self._pmix.finalized)
+        return sorted(self._ended_well & (server.begun - server.finalized | in_open_mpi))
+
+    def _aborted(self, server: PmiServer) -> tuple[int, int] | None:
+        return server.aborted or (None if self._pmix is None else self._pmix.aborted)
 
     def _ended_of(self, wait: _Wait) -> list[int]:
         return [rank for rank in wait.missing if rank in self._ended]
@@ -226,9 +254,9 @@ class MpiSockets:
             if data in (REQUEST, REQUEST_AND_START):
                 self._start_pmix(rank, starts=data == REQUEST_AND_START)
                 return
-            if data.endswith(FAILED):
-                self._has_failed = True
-                data = data.removesuffix(FAILED)
+            if (failed := FAILED.search(data)) is not None:
+                self._failed[rank] = int(failed[1])
+                data = data[: failed.start()]
             for receiver, answer in self._local_server.take_in(rank, data):
                 self._send(receiver, answer)
         except (OSError, PmiError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _posixsubprocess
 import contextlib
 import os
+import re
 import sys
 from _thread import get_ident
 from collections.abc import Iterable, Mapping
@@ -17,8 +18,10 @@ from typing import Any
 OWN_FD = "HOCKET_PMI_FD"
 """The descriptor once more, by which this launcher's variables are told from those of MPI's own."""
 
-FAILED = b"cmd=hocket_failed\n"
-"""What a rank says whose program has failed."""
+FAILED = re.compile(rb"cmd=hocket_failed code=([0-9]{1,3})\n\Z")
+"""What a rank says whose program has failed, and its exit code."""
+OWN = b"cmd=hocket_own"
+"""What a rank says where hocket starts MPI, not the program: it may end without MPI_Finalize."""
 
 _FOREIGN = ("PMI_FD", "PMI_RANK", "PMI_SIZE", "PMI_PORT", "PMI_ID")
 _OF_OPEN_MPI = ("PMIX_", "OMPI_COMM_WORLD_")
@@ -92,12 +95,25 @@ def keep_from_children() -> None:
     os.register_at_fork(after_in_child=lambda: _forget(fd, inode))
 
 
-def say_failed() -> None:
-    """Tell the launcher that this rank's program has failed, before its MPI waits for the others to finalize."""
+def say_own() -> None:
+    """Tell the launcher that MPI is started by hocket, which ends it in its own way; before it starts."""
+    _say(OWN + b"\n")
+
+
+def say_failed(code: int) -> None:
+    """Tell the launcher that this rank's program has failed, before its MPI waits for the others to finalize.
+
+    Args:
+        code: with which the rank will end, 1 to 255.
+    """
+    _say(b"cmd=hocket_failed code=%d\n" % code)
+
+
+def _say(line: bytes) -> None:
     fd = launchers_fd()
     if fd is not None:
         with contextlib.suppress(OSError):
-            os.write(fd, FAILED)
+            os.write(fd, line)
 
 
 def _without_own(variables: list[bytes], fd: int) -> list[bytes]:

@@ -25,7 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hocket.boot.helper import start_pmi_server
+from hocket.boot.mpi_variables import OWN
 
+_SPAWNS = re.compile(rb"(totspawns|spawnssofar)=([0-9]{1,9})")
 ENDED = re.compile(rb"cmd=hocket_ended code=(-?[0-9]{1,5})")
 """What a launcher of another host says of a rank that has ended, behind what its library said."""
 ABORT = re.compile(rb"^cmd=abort exitcode=(-?[0-9]{1,10})(?=[ \n]|$)", re.MULTILINE)
@@ -58,9 +60,14 @@ class PmiServer:
     """Ranks of other launchers that have ended: their exit codes; None where the launcher has gone without a word."""
     aborted: tuple[int, int] | None = None
     """The rank that called MPI_Abort first, and its code; its library waits to be killed."""
+    finalized: set[int] = field(default_factory=set)
+    """Ranks that may end: their library has finalized, or is hocket's own."""
+    refused_spawn: int | None = None
+    """The first rank that called MPI_Comm_spawn, which there is not."""
     _pending: dict[int, bytes] = field(default_factory=dict)
     _in_barrier: set[int] = field(default_factory=set)
-    _in_spawn: set[int] = field(default_factory=set)  # ranks that have sent a part of a command of several lines
+    # Ranks that have sent a part of a command of several lines: how many such commands there are, and which one it is.
+    _in_spawn: dict[int, dict[bytes, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.hosts is not None:
@@ -111,6 +118,7 @@ class PmiServer:
             case "publish_name" | "unpublish_name" | "lookup_name" as known:
                 return f"cmd={known.removesuffix('_name')}_result rc=-1 msg=not_supported\n"
             case "finalize":
+                self.finalized.add(rank)
                 return "cmd=finalize_ack rc=0\n"
             case other:
                 return f"cmd={other} rc=-1 msg=unknown_command\n"
@@ -127,10 +135,11 @@ class PmiServer:
         self._pending[rank] = pending
         for line in lines:
             if rank in self._in_spawn or line.startswith(b"mcmd="):
-                self._in_spawn.add(rank)
-                if line == b"endcmd":
-                    self._in_spawn.discard(rank)
-                    yield rank, b"cmd=spawn_result rc=-1 msg=not_supported\n"
+                if (spawned := self._take_in_spawn(rank, line)) is not None:
+                    yield rank, spawned
+                continue
+            if line == OWN:
+                self.finalized.add(rank)
                 continue
             if (end := ENDED.fullmatch(line)) is not None:
                 self.ended[rank] = int(end[1])
@@ -146,10 +155,24 @@ class PmiServer:
                 for each in range(self.size):
                     yield each, b"cmd=barrier_out rc=0\n"
 
+    def _take_in_spawn(self, rank: int, line: bytes) -> bytes | None:
+        """Take in a line of MPI_Comm_spawn; return the answer behind the last one, of MPI_Comm_spawn_multiple too."""
+        spawns = self._in_spawn.setdefault(rank, {})
+        if (count := _SPAWNS.fullmatch(line)) is not None:
+            spawns[count[1]] = int(count[2])
+        if line != b"endcmd":
+            return None
+        del self._in_spawn[rank]
+        if spawns.get(b"spawnssofar", 1) < spawns.get(b"totspawns", 1):
+            return None
+        if self.refused_spawn is None:
+            self.refused_spawn = rank
+        return b"cmd=spawn_result rc=-1 msg=not_supported\n"
+
     def leave(self, rank: int) -> None:
         """Note that a rank's connection has ended."""
         self._pending.pop(rank, None)
-        self._in_spawn.discard(rank)
+        self._in_spawn.pop(rank, None)
         self._in_barrier.discard(rank)
 
 

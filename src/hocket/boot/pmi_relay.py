@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from hocket.boot.connecting import Place, connect_once
 from hocket.boot.helper import RelayTask
-from hocket.boot.mpi_variables import FAILED
+from hocket.boot.mpi_variables import FAILED, OWN
 from hocket.boot.pmi import ABORT, remains_of, remove_remains
 from hocket.boot.sealed import ProtocolError, RankEnd, Role
 from hocket.boot.secret import Secret
@@ -61,8 +61,10 @@ class Passage:
         self.lost: str | None = None
         """Why the ranks here must not wait for others any longer: what is known of the end of one of those."""
         self._has_bye = False
-        self.has_failed = False
-        """Whether the rank's program has failed, and its library will wait for the others."""
+        self.has_finalized = False
+        """Whether the rank may end: its library has finalized, or is hocket's own."""
+        self.failed_code: int | None = None
+        """The exit code of the rank, whose program has failed, and whose library will wait for the others."""
 
     def run(self) -> None:
         """Hand on what comes from either side until the library has gone, a rank calls MPI_Abort, or the server is
@@ -99,11 +101,12 @@ class Passage:
         data = self._local.recv(_PIECE)
         self._look_for_abort(data)
         self.is_of_library = self.abort_code is not None
-        if data.endswith(FAILED):
-            self.has_failed = True
-            data = data.removesuffix(FAILED)
+        if (failed := FAILED.search(data)) is not None:
+            self.failed_code = int(failed[1])
+            data = data[: failed.start()]
             if not data:
                 return True
+        self.has_finalized |= data.startswith(OWN) or data.endswith(_FINALIZE)
         if data.endswith(_FINALIZE):
             data = data.removesuffix(_FINALIZE)
             self._local.sendall(_FINALIZED)

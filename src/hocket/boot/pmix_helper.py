@@ -31,6 +31,11 @@ class PmixHelper:
 
     def __init__(self, size: int, watcher: Watcher, send: Callable[[int, bytes], None]) -> None:
         self._send = send
+        self._size = size
+        self.finalized: set[int] = set()
+        """Ranks that have called MPI_Finalize."""
+        self.aborted: tuple[int, int] | None = None
+        """The rank that called MPI_Abort first, and its code."""
         self._watcher = watcher
         self._came = b""
         self._answer: dict[str, object] | None = None
@@ -85,14 +90,30 @@ class PmixHelper:
     def _take_in(self) -> None:
         assert self._process is not None and self._process.stdout is not None
         part = os.read(self._process.stdout.fileno(), 1 << 16)
-        self._came += part
-        if part and not self._came.endswith(b"\n") and len(self._came) <= _MOST_ANSWER:
-            return
-        self._watcher.unwatch(self._process.stdout.fileno())
+        *lines, self._came = (self._came + part).split(b"\n")
+        for line in lines:
+            self._take_line(line)
+        if not part or len(self._came) > _MOST_ANSWER:
+            self._watcher.unwatch(self._process.stdout.fileno())
+            if self._answer is None:
+                self._take_answer({"error": "its PMIx server has ended"})
+
+    def _take_line(self, line: bytes) -> None:
         try:
-            answer = json.loads(self._came)
+            said = json.loads(line)
         except ValueError:
-            answer = {"error": "its PMIx server has ended"}
-        self._answer = answer if isinstance(answer, dict) else {"error": "its PMIx server gave no answer"}
+            said = None
+        if self._answer is None:
+            self._take_answer(said if isinstance(said, dict) else {"error": "its PMIx server gave no answer"})
+        elif isinstance(said, dict) and self._is_rank(said.get("finalized")):
+            self.finalized.add(said["finalized"])
+        elif isinstance(said, dict) and self._is_rank(said.get("aborted")) and type(said.get("code")) is int:
+            self.aborted = self.aborted or (said["aborted"], said["code"])
+
+    def _take_answer(self, answer: dict[str, object]) -> None:
+        self._answer = answer
         for rank in self._asking:
             self.tell(rank)
+
+    def _is_rank(self, value: object) -> bool:
+        return type(value) is int and 0 <= value < self._size

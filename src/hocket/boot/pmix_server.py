@@ -4,7 +4,8 @@ Run as a program of its own, once a rank asks for it: it is Open MPI's own libra
 standard), with threads and a listener at the loopback that asks the kernel for the user of whoever connects. Ranks of
 one host need nothing of the host but to be told of: the library does their fences by itself.
 
-It reads its task in one line of its standard input, answers with one line, and ends when the input does.
+It reads its task in one line of its standard input, answers with one line, says in a line each which ranks have called
+MPI_Finalize or MPI_Abort, and ends when the input does.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hocket.boot.mpi_variables import OPEN_MPI_FOLDER
@@ -24,7 +25,8 @@ _SUCCEEDED = (0, -157)  # PMIX_SUCCESS, PMIX_OPERATION_SUCCEEDED: it was done at
 _STRING, _UINT16, _UINT32, _DATA_ARRAY, _RANK = 3, 13, 14, 39, 40  # pmix_data_type_t
 _CTYPES: dict[int, Any] = {_UINT16: ctypes.c_uint16, _UINT32: ctypes.c_uint32, _RANK: ctypes.c_uint32}
 _MEMORY = "/dev/shm"
-_MOST_CALLBACKS = 64  # of pmix_server_module_t; all are missing
+_MOST_CALLBACKS = 64  # of pmix_server_module_t, whose first are client_connected, client_finalized and abort
+_DONE = -157
 
 
 class _DataArray(ctypes.Structure):
@@ -35,6 +37,18 @@ class _Process(ctypes.Structure):
     _fields_ = (("namespace", ctypes.c_char * 256), ("rank", ctypes.c_uint32))
 
 
+_FINALIZED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Process), ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+_ABORTED = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.POINTER(_Process),
+    ctypes.c_void_p,
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+)
 _Attribute = tuple[str, Any, int]
 
 
@@ -45,23 +59,37 @@ class PmixServer:
         library: path of libpmix.
         size: ranks.
         folder: for its files.
+        say: called with what a rank has done, by a thread of the library.
 
     Raises:
         OSError: it cannot be loaded, or refuses something.
     """
 
-    def __init__(self, library: str, size: int, folder: str) -> None:
+    def __init__(self, library: str, size: int, folder: str, say: Callable[[dict[str, int]], object]) -> None:
         self._library = ctypes.CDLL(library)
         self._library.PMIx_Info_list_start.restype = ctypes.c_void_p
         self._namespace = f"hocket-{os.urandom(8).hex()}".encode()
         told = self._attributes([("pmix.srvr.tmpdir", folder, _STRING), ("pmix.sys.tmpdir", folder, _STRING)])
-        self._call("PMIx_server_init", ctypes.byref((ctypes.c_void_p * _MOST_CALLBACKS)()), *_parts(told))
+        self._say = say
+        # They live as long as this does.
+        self._callbacks = _FINALIZED(self._on_finalized), _ABORTED(self._on_aborted)
+        pointers = (None, *(ctypes.cast(each, ctypes.c_void_p) for each in self._callbacks))
+        self._module = (ctypes.c_void_p * _MOST_CALLBACKS)(*pointers)
+        self._call("PMIx_server_init", ctypes.byref(self._module), *_parts(told))
         self._tell_of_job(size, folder)
         self.variables = [self._add(rank) for rank in range(size)]
         """By rank, what tells its MPI library of this server."""
 
     def finalize(self) -> None:
         self._library.PMIx_server_finalize()
+
+    def _on_finalized(self, process: Any, *_: Any) -> int:
+        self._say({"finalized": process.contents.rank})
+        return _DONE
+
+    def _on_aborted(self, process: Any, _: Any, code: int, *__: Any) -> int:
+        self._say({"aborted": process.contents.rank, "code": code})
+        return _DONE
 
     def _tell_of_job(self, size: int, folder: str) -> None:
         ranks = ",".join(map(str, range(size)))
@@ -126,6 +154,10 @@ def _parts(array: _DataArray) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:
     return ctypes.c_void_p(array.array), ctypes.c_size_t(array.size)
 
 
+def _say(news: dict[str, int]) -> None:
+    os.write(1, json.dumps(news).encode() + b"\n")  # at once: two threads may have something to say
+
+
 def main() -> None:
     task = json.loads(sys.stdin.readline())
     # In memory, since Open MPI's own shared memory is to be here, too: ranks that are killed leave it behind.
@@ -133,7 +165,7 @@ def main() -> None:
     os.environ["TMPDIR"] = folder  # for what the library keeps elsewhere
     try:
         try:
-            server = PmixServer(task["library"], task["size"], folder)
+            server = PmixServer(task["library"], task["size"], folder, _say)
         except (OSError, AttributeError) as error:
             print(json.dumps({"error": str(error)}), flush=True)
             return

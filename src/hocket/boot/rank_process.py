@@ -71,7 +71,9 @@ class RankProcess:
                 stdout=descriptors.stdout,
                 stderr=descriptors.stderr,
                 pass_fds=[fd for fd in (ready, descriptors.mpi) if fd is not None],
-                process_group=0,
+                # A session of its own: Linux shares processors out by sessions (autogroups), and a rank would have to
+                # share one part with all that was started from the same terminal.
+                start_new_session=True,
                 preexec_fn=_DieWithLauncher(),
             )
         except (OSError, subprocess.SubprocessError, ValueError) as error:

@@ -30,6 +30,7 @@ from hocket.boot.readiness import say_ready
 from hocket.boot.report import make_report, write_report
 
 EXIT_INTERRUPTED = 130
+EXIT_EXCEPTION = 1
 
 
 def main(arguments: list[str]) -> None:
@@ -47,7 +48,9 @@ def main(arguments: list[str]) -> None:
         keep_from_children()
         watch_import()
         _run(arguments)
-    except SystemExit:
+    except SystemExit as end:
+        if os.getpid() == pid and (code := _exit_code(end)) and _is_in_mpi():
+            say_failed(code)
         raise
     except BaseException as error:
         trace = _without_own_frames(error.__traceback__)
@@ -57,10 +60,10 @@ def main(arguments: list[str]) -> None:
             if os.getpid() != pid or not _leave_report(error, trace):
                 sys.excepthook(type(error), error, trace)
             elif _is_in_mpi():
-                say_failed()
+                say_failed(EXIT_EXCEPTION)
         # As Python does where it prints it; exit handlers look here for how the program ended.
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
-        sys.exit(EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
+        sys.exit(EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_EXCEPTION)
 
 
 @contextlib.contextmanager
@@ -124,6 +127,11 @@ def _load(spec: ModuleSpec) -> tuple[CodeType, ModuleSpec]:
     if code is None:
         raise ImportError(f"{spec.name!r} holds no Python code that can be run", name=spec.name)
     return code, spec
+
+
+def _exit_code(end: SystemExit) -> int:
+    """The code that the interpreter will end with; 1 for a text, which it prints."""
+    return 0 if end.code is None else end.code & 0xFF if isinstance(end.code, int) else EXIT_EXCEPTION
 
 
 def _is_in_mpi() -> bool:

@@ -97,6 +97,7 @@ class Supervisor:
         self._interrupted_at = 0.0
         self._num_signals = 0
         self._hint_at: float | None = None
+        self._failed: dict[int, int] = {}  # ranks that said so and wait in MPI_Finalize: their exit codes
         self._patience = patience
         self._inbox = inbox
         self._to_start = deque(starts)
@@ -194,6 +195,8 @@ class Supervisor:
         if self._mpi is not None:
             self._mpi.note_end(rank.rank, return_code)
         terminated_s = self._terminated_s.get(rank.rank)
+        if terminated_s is not None and rank.rank in self._failed:  # before, and it waited for others
+            return_code, terminated_s = self._failed[rank.rank], None
         self._outcomes[rank.rank] = RankOutcome(rank.rank, return_code, rank.started_s, time.time(), terminated_s)
         if return_code != 0 and not self._due and not self._patience.keep_going:
             self._end_after_failure()
@@ -241,9 +244,11 @@ class Supervisor:
     def _look_at_mpi(self) -> None:
         if self._mpi is None or self._are_being_ended() or not self._running:
             return
-        if self._mpi.take_failed() and not self._patience.keep_going:
-            self._end_after_failure()
-            return
+        if failed := self._mpi.take_failed():
+            self._failed |= failed
+            if not self._patience.keep_going:
+                self._end_after_failure()
+                return
         end = self._mpi.look_at_clock(self._say)
         if end is None:
             return
