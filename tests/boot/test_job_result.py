@@ -26,6 +26,12 @@ def job(*outcomes: RankOutcome, reports: tuple[Report, ...] = (), **ended: objec
 
 CASES = {
     "all well": (job(outcome(0, 0, 1.0)), 0, ""),
+    "all well, on a full disk": (job(outcome(0, 0, 1.0), is_output_lost=True), 74, ""),
+    "a failure, on a full disk": (
+        job(outcome(0, 3, 1.0), is_output_lost=True),
+        3,
+        "rank 0 exited with code 3\n",
+    ),
     "the cause ends after its consequence": (
         job(
             outcome(0, 1, 1.0),

@@ -12,6 +12,7 @@ from hocket.boot.report import Report
 EXIT_TIMED_OUT = 124  # what timeout(1) returns
 EXIT_CANNOT_START = 1
 EXIT_EXCEPTION = 1
+EXIT_OUTPUT_LOST = 74  # EX_IOERR of sysexits.h
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class JobResult:
         keep_going: ranks were to go on without those that failed; one that ended well is then enough.
         num_not_started: ranks that were not started any more when one had failed, or a signal came.
         ended: why the launcher ended the job, where that follows from the ranks' MPI.
+        is_output_lost: some of what the ranks printed could not be written, as to a full disk.
     """
 
     outcomes: tuple[RankOutcome, ...]
@@ -102,6 +104,7 @@ class JobResult:
     keep_going: bool = False
     num_not_started: int = 0
     ended: JobEnd | None = None
+    is_output_lost: bool = False
 
     @property
     def failures(self) -> list[RankOutcome]:
@@ -109,18 +112,16 @@ class JobResult:
 
     @property
     def exit_code(self) -> int:
-        """0 when all ranks ended with 0, or one of a job that keeps going; else that of the first cause, 124 after a
-        timeout, 128 + signal after one."""
+        """0 when all ranks ended with 0, or one of a job that keeps going, and all that they printed was written (else
+        74); else that of the first cause, 124 after a timeout, 128 + signal after one."""
         if self.interrupted_by is not None and (self.failures or self.num_not_started):
             return 128 + self.interrupted_by
         if self.timed_out:
             return EXIT_TIMED_OUT
         if self.ended is not None:
             return self.ended.exit_code
-        if not self.failures:
-            return 0
-        if self.keep_going and len(self.failures) < len(self.outcomes):
-            return 0
+        if not self.failures or (self.keep_going and len(self.failures) < len(self.outcomes)):
+            return EXIT_OUTPUT_LOST if self.is_output_lost else 0
         cause = self.first_cause
         if cause is not None and cause.terminated_s is not None and self.report_of(cause) is not None:
             return EXIT_EXCEPTION  # it was ended while it waited for others, as in MPI_Finalize

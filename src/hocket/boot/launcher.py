@@ -154,6 +154,7 @@ def run_job(
             patience.keep_going,
             supervisor.num_not_started,
             supervisor.ended,
+            any(target.error is not None for target in outputs.targets),
         )
         if mpi is not None:
             mpi.note_result(result.exit_code)

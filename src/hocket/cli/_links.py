@@ -21,6 +21,14 @@ HostLatency = Annotated[float, typer.Option(metavar="US", help="Between hosts.")
 HostBandwidth = Annotated[float, typer.Option(metavar="GB/S", help="Of a host's uplink.")]
 
 
+def check_link(latency: float, bandwidth: float, of: str = "") -> None:
+    """Check what the options say of a link; `of`: what they begin with."""
+    if not 0 <= latency < float("inf"):
+        raise InvalidArgument(f"--{of}latency is a number of microseconds, 0 or more, not {latency}")
+    if not bandwidth > 0:
+        raise InvalidArgument(f"--{of}bandwidth is a number of GB/s above 0, not {bandwidth}")
+
+
 def read_fabric(
     latency: float,
     bandwidth: float,
@@ -32,6 +40,8 @@ def read_fabric(
     """Return what the options say."""
     from hocket.sim import Hosts, Link, Uniform
 
+    check_link(latency, bandwidth)
+    check_link(host_latency, host_bandwidth, of="host-")
     link = Link.of(latency, bandwidth, reduce)
     if ranks_per_host is None:
         return Uniform(link)

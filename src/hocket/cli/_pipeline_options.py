@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hocket.cli._completions import pipelines
+from hocket.cli._links import check_link
 from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ def read_costs(
     from hocket.pipeline.costs import UNIT_SECONDS
     from hocket.pipeline.kind import kinds
 
+    check_link(latency_us, bandwidth_gb_s)
     names = sorted({kind.cost for kind in kinds().values() if kind.cost})
     seconds: dict[str, float | list[float]] = {name: 1e-3 * value for name, value in UNIT_SECONDS.items()}
     for text in cost or ():
@@ -154,6 +156,8 @@ def read_costs(
             raise InvalidArgument(f"{text!r} is no cost; write it like B=2 or F=1,1,1.5,1, in milliseconds")
         if match[1] not in names:
             raise InvalidArgument(f"nothing costs {match[1]!r}; there are {', '.join(names)}")
+        if not all(value >= 0 for value in values):
+            raise InvalidArgument(f"{text!r}: a cost is 0 ms or more")
         seconds[match[1]] = values if len(values) > 1 else values[0]
     given = {text.partition("=")[0] for text in cost or ()}
     for kind in kinds().values():

@@ -137,6 +137,8 @@ def run(
         raise InvalidArgument(f"--sync is window or loop, not {sync!r}")
     size = number_of_ranks(num_ranks)
     first, last = _ends(least, most, message_size)
+    if sizes and (first, last) != (None, None):
+        raise InvalidArgument("--sizes names all sizes: leave out --min, --max and -m")
     points, targets = choose(
         wanted,
         library,
@@ -152,6 +154,8 @@ def run(
         symmetric=symmetric,
         places=["in"] if in_place else place.split(","),
     )
+    if as_json and form not in (None, "json"):
+        raise InvalidArgument(f"--json is --format json, and --format {form} is given, too: leave one of them out")
     name = "json" if as_json else form
     write = None if name is None else find_writer(name)
     if output is not None and is_first():
@@ -159,6 +163,8 @@ def run(
     if output is not None:
         write = write or find_writer("json")
     rule = StopRule(precision=precision, max_samples=_MOST_SAMPLES, time_limit_s=budget, seed=seed)
+    if iterations is not None and iterations < 1:
+        raise InvalidArgument(f"-i is 1 or more, not {iterations}")
     if iterations is not None:  # so many in all, as OMB has it
         of_sample = -(-iterations // rule.min_samples)
         rule = replace(rule, iterations=of_sample, max_samples=rule.min_samples)

@@ -133,7 +133,10 @@ def list_all(collective: Collective = None, as_json: AsJson = False) -> int:
 def verify(
     collective: Collective = None,
     name: Name = None,
-    ranks: Annotated[str, typer.Option(metavar="A..B", help="Numbers, such as 8, 1..64 or 3,5,100.")] = "1..64",
+    ranks: Annotated[
+        str | None,
+        typer.Option(metavar="A..B", show_default="1..64", help="Numbers, such as 8, 1..64 or 3,5,100."),
+    ] = None,
     param: Params = None,
     file: File = None,
     as_json: AsJson = False,
@@ -144,11 +147,13 @@ def verify(
     from hocket.measure.progress import progress
 
     if file is not None:
+        if ranks is not None or collective is not None or param:
+            raise InvalidArgument("a schedule of a file is one of so many ranks: leave out what else names schedules")
         schedule = load_schedule(file)
         prove(schedule)
         print(json.dumps({"verified": [repr(schedule)]}) if as_json else f"proven: {schedule!r}")
         return 0
-    numbers = _read_ranks(ranks)
+    numbers = _read_ranks("1..64" if ranks is None else ranks)
     found = list(_algorithms(collective, name))
     given = _read_params(param)
     proven: dict[str, int] = {}

@@ -130,7 +130,7 @@ def run(
         raise InvalidArgument(f"-n must be 2 or more, not {num_ranks}: one rank has nobody to talk to")
     chosen = [read_size(each) for each in sizes.split(",")] if sizes else list(SIZES)
     sweep = {"rounds": rounds, "schedules": schedules, "sizes": chosen}
-    if ops:
+    if ops is not None:
         sweep["ops"] = ops.split(",")
     Sweep(**sweep)  # type: ignore[arg-type]  # says what is wrong before anything starts
     path = output or default_path(num_nodes)
