@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
@@ -242,3 +243,24 @@ def test_code_keeps_its_file_where_cloudpickle_leaves_it_out(monkeypatch: pytest
 
 def _fail(number: int) -> None:
     raise RuntimeError(f"{number}")
+
+
+@pytest.mark.timeout(90)
+def test_a_caller_that_is_killed_leaves_no_folder(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, hocket as hk\n"
+        "def die(comm):\n"
+        "    os.kill(os.getppid(), signal.SIGKILL)\n"
+        "    signal.pause()\n"
+        "hk.spawn(die, 2, timeout=20)\n"
+    )
+    (tmp_path / "script.py").write_text(script)
+    temporary = tmp_path / "temporary"
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with start_fresh_program([sys.executable, "script.py"], folder=tmp_path, environment=environment) as program:
+        program.communicate(timeout=40)
+    assert program.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 20
+    while os.listdir(temporary) and time.monotonic() < deadline:  # another process removes it
+        time.sleep(0.01)
+    assert os.listdir(temporary) == []

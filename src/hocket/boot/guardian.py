@@ -40,7 +40,7 @@ class Guardian:
         self._send(f"{process_group}\n")
 
     def remove_too(self, pattern: str) -> None:
-        """Have files removed when the launcher dies: those that a pattern with an absolute path names."""
+        """Have files and folders removed when the launcher dies: those that a pattern with an absolute path names."""
         self._send(f"{pattern}\n")
 
     def dismiss(self) -> None:
@@ -77,6 +77,8 @@ def guard(folder: str) -> None:
     for path in (each for pattern in patterns for each in glob.glob(pattern)):
         try:
             os.unlink(path)
+        except IsADirectoryError:
+            shutil.rmtree(path, ignore_errors=True)
         except OSError:
             pass
     shutil.rmtree(folder, ignore_errors=True)

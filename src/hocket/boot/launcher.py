@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import secrets
 import shutil
@@ -54,11 +55,12 @@ def run_job(
     patience: Patience | None = None,
     record_dir: Path | None = None,
     nodes: Nodes | None = None,
+    folder_too: Path | None = None,
 ) -> JobResult:
     """Run `command` as `num_ranks` processes and wait for all of them, however they end.
 
-    Each rank has a process group of its own, stdin from /dev/null, and dies with this process. When this returns or
-    raises, no process of any of the groups is left, and neither is the folder for the ranks' reports. Called from the
+    Each rank has a session of its own, stdin from /dev/null, and dies with this process. When this returns or
+    raises, no process of any of their groups is left, and neither is the folder for the ranks' reports. Called from the
     main thread, SIGINT goes to the ranks (a second one kills them), SIGTERM and SIGHUP end them.
 
     Args:
@@ -72,6 +74,7 @@ def run_job(
             $HOCKET_RECORD_DIR, else `record_folder`, from where they are taken away again if the cause of the failure
             was an exception of the program itself.
         nodes: all hosts of the job, each with a launcher like this one; this one alone by default.
+        folder_too: is removed if this process is killed.
 
     Raises:
         InvalidArgument: `num_ranks` is less than 1.
@@ -87,6 +90,8 @@ def run_job(
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         guardian = Guardian(folder)
         cleanup.callback(guardian.dismiss)
+        if folder_too is not None:
+            guardian.remove_too(glob.escape(str(folder_too.absolute())))
         nodes = nodes or Nodes()
         port = nodes.master_port or cleanup.enter_context(ReservedPort()).number
         shared = job_environment(num_ranks, folder, nodes, port, env)

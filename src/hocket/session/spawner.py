@@ -61,7 +61,10 @@ def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0, ov
         path = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
         (folder / "settings").write_text(json.dumps({"path": path, "timeout_s": timeout}))
         result = run_job(
-            runner_command(["-m", "hocket.session.spawned", name]), n, patience=Patience(timeout_s=timeout)
+            runner_command(["-m", "hocket.session.spawned", name]),
+            n,
+            patience=Patience(timeout_s=timeout),
+            folder_too=folder,
         )
         if result.interrupted_by is None:
             return _collect(result, folder, timeout)
