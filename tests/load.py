@@ -44,12 +44,12 @@ def patient(run_job: Callable[..., JobResult]) -> Callable[..., JobResult]:
     """Return a `hocket.boot.launcher.run_job` of `hocket.spawn` that waits as long as it is to be in this run, and so
     do the operations of its ranks."""
 
-    def run(command: list[str], num_ranks: int, *, patience: Patience) -> JobResult:
+    def run(command: list[str], num_ranks: int, *, patience: Patience, **options: Any) -> JobResult:
         if patience.timeout_s is not None:
             patience = replace(patience, timeout_s=scaled(patience.timeout_s))
             settings = Path(command[-1], "settings")
             settings.write_text(json.dumps(json.loads(settings.read_text()) | {"timeout_s": patience.timeout_s}))
-        return run_job(command, num_ranks, patience=patience)
+        return run_job(command, num_ranks, patience=patience, **options)
 
     return run
 

@@ -24,7 +24,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         OSError: it could not be written; nothing is left of it.
     """
-    if path.exists() and not path.is_file():
+    if path.exists() and not path.is_file() and not path.is_dir():  # which nothing replaces
         raise FileExistsError(f"{path} is not a regular file, and is not replaced by one")
     part = _beside(path)
     os.close(os.open(part, _MAKES, 0o666))

@@ -62,11 +62,11 @@ class ForkServer:
         """Let the server start with the variables of this moment, not with those of the test that needs it first."""
         self._environment = dict(os.environ)
 
-    def run_job(self, command: list[str], num_ranks: int, *, patience: Patience) -> JobResult:
+    def run_job(self, command: list[str], num_ranks: int, *, patience: Patience, **options: Any) -> JobResult:
         """Run a job as `hocket.boot.launcher.run_job` does, of forked ranks where the variables allow it."""
         request = JobRequest(dict(os.environ), os.getcwd(), command, num_ranks, patience)
         if not self.may_fork(request.environment):
-            return run_fresh_job(command, num_ranks, patience=patience)
+            return run_fresh_job(command, num_ranks, patience=patience, **options)
         limit_s = None if patience.timeout_s is None else patience.timeout_s + _GRACE_S
         sys.stdout.flush()
         sys.stderr.flush()

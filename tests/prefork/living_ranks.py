@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any
 
 from hocket.boot.job_result import JobResult, RankOutcome
 from hocket.boot.rank_process import runner_command
@@ -54,10 +55,10 @@ class RankPool:
         self._given_up: Counter[str] = Counter()
         self.bad_ends: list[str] = []
 
-    def run_job(self, command: list[str], num_ranks: int, *, patience: Patience) -> JobResult:
+    def run_job(self, command: list[str], num_ranks: int, *, patience: Patience, **options: Any) -> JobResult:
         """Take the place of `hocket.boot.launcher.run_job`; what is no task of `hocket.spawn` goes to the server."""
         if command[:-1] != _SPAWNED or not self._server.may_fork(os.environ):
-            return self._server.run_job(command, num_ranks, patience=patience)
+            return self._server.run_job(command, num_ranks, patience=patience, **options)
         variables = {name: value for name, value in os.environ.items() if name not in _VOLATILE}
         file = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0]
         has_torch = self._imports_torch.get(file, False)

@@ -385,13 +385,11 @@ def _read_backends(backends: str | Sequence[str] | None) -> list[str] | None:
     names = [backends] if isinstance(backends, str) else list(backends)
     if isinstance(backends, str) and "," in backends:
         raise InvalidArgument(f"backends must be a list of several names, such as {backends.split(',')!r}")
-    if not names:
-        raise InvalidArgument("backends must be a name, several names or None, not an empty list")
     try:
         backends_among(names)
     except BackendUnavailable as error:
         raise BackendUnavailable(f"{origin}{error}") from None
-    return names
+    return names or None
 
 
 def _check_arguments(policy: object, timeout: float, progress: str, deterministic: bool) -> None:
