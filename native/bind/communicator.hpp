@@ -57,12 +57,12 @@ class PyCommunicator {
   // Why a backend that a call may name is not there; for messages.
   void set_left_out(std::map<std::string, std::string> reasons) { left_out_ = std::move(reasons); }
 
-  // Waits until what is in flight is over (at most so long), then leaves. Idempotent.
-  // The first failure that the program was not told of, if it gave operations time to end.
   struct Leftovers {
-    std::optional<Error> unseen;  // a failure that the program was not told of
+    std::optional<Error> unseen;  // the first failure that the program was not told of
     std::string unreceived;       // messages, as text
   };
+  // Waits until what is in flight is over (at most so long), then leaves. Idempotent. Nothing is left over where
+  // operations get no time to end.
   Leftovers close(double drain_timeout_s);
 
   // Gives the communicator up: what is in flight fails here and on the other members, who hear the reason.

@@ -66,7 +66,10 @@ void wait(nb::handle self, nb::handle given) {
   std::optional<double> timeout;
   if (!given.is_none()) {
     timeout = PyFloat_AsDouble(given.ptr());
-    if (PyErr_Occurred()) PyErr_Clear();
+    if (PyErr_Occurred()) {
+      if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw PythonError();
+      PyErr_Clear();
+    }
     if (!(*timeout >= 0))  // also of what is no number, for which the answer is -1
       throw Failure(ErrorCode::invalid_argument,
                     "timeout must be a number of seconds, zero or more, not " + repr_of(given.ptr()));
@@ -140,7 +143,7 @@ void bind_work(nb::module_& module) {
   nb::class_<PyWork>(module, "Work", "The handle of an operation in flight; dropping it does not cancel the operation.")
       .def(
           "wait", [](nb::handle self, nb::handle timeout) { wait(self, timeout); },
-          nb::arg("timeout").none() = nb::none())
+          nb::arg("timeout").none() = nb::none(), nb::sig("def wait(self, timeout: float | None = None) -> None"))
       .def("__await__",
            [](nb::handle self) {
              return nb::module_::import_("hocket.comm.awaiting").attr("wait_for")(self).attr("__await__")();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -46,22 +47,27 @@ def check_output(path: Path, *, is_replaced: bool = False) -> None:
         InvalidArgument: it cannot; says why.
     """
     folder = path.absolute().parent
-    if path.is_dir():
-        raise InvalidArgument(f"{path} is a folder; name a file")
-    if not folder.is_dir():
-        raise InvalidArgument(f"there is no folder {folder}")
-    if is_replaced and path.exists() and not path.is_file():
-        raise InvalidArgument(f"{path} is not a regular file, and would be replaced by one")
     try:
+        if path.is_dir():
+            raise InvalidArgument(f"{path} is a folder; name a file")
+        if not folder.is_dir():
+            raise InvalidArgument(f"there is no folder {folder}")
+        is_irregular = path.exists() and not path.is_file()
+        if is_replaced and is_irregular:
+            raise InvalidArgument(f"{path} is not a regular file, and would be replaced by one")
         if is_replaced or not path.exists():
             part = _beside(path)
             os.close(os.open(part, _MAKES, 0o666))
             part.unlink()
+        elif is_irregular:  # whoever reads a pipe would see its end
+            if not os.access(path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         else:
-            os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC))
+            os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name[:100]}.{os.urandom(8).hex()}.part")
+    name = os.fsdecode(os.fsencode(path.name)[:100])
+    return path.with_name(f".{name}.{os.urandom(8).hex()}.part")

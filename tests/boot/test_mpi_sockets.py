@@ -96,6 +96,20 @@ def test_a_wait_in_finalize_has_no_limit() -> None:
         launcher.close()
 
 
+def test_a_failure_is_heard_where_the_library_has_spoken_on() -> None:
+    launcher = Launcher(timeout_s=0.0, named_after_s=0.0)
+    try:
+        for rank in range(2):
+            launcher.tell(rank, INIT, b"cmd=barrier_in\n")
+        launcher.tell(1, b"cmd=hocket_failed code=3\ncmd=barrier_in\n")
+        assert launcher.mpi.take_failed() == {1: 3}
+        assert launcher.mpi.take_failed() == {}
+        end = launcher.mpi._end(launcher.mpi._server)
+        assert end is not None and list(end.inside) == [1]
+    finally:
+        launcher.close()
+
+
 def test_a_wait_in_init_is_named_once_and_ends() -> None:
     launcher = Launcher(timeout_s=0.2, named_after_s=0.0)
     try:

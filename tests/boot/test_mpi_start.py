@@ -86,9 +86,16 @@ def test_a_rank_that_ends_without_finalize_ends_the_job(start_job: Callable[...,
 
 
 @EACH_LIBRARY
-def test_a_rank_that_ends_at_once_while_others_wait_ends_the_job(start_job: Callable[..., Any], library: str) -> None:
+@pytest.mark.parametrize("initialise", ["", "import mpi4py; mpi4py.rc.initialize = False"])
+def test_a_rank_that_ends_at_once_while_others_wait_ends_the_job(
+    start_job: Callable[..., Any], library: str, initialise: str
+) -> None:
     """As launchers of MPI's own do: without MPI_Finalize its end with 0 is no good one."""
-    script = PLAIN + "if RANK == 1: os._exit(0)\nworld.Barrier(); world.Barrier()\n"
+    script = (
+        initialise
+        + PLAIN.replace("world =", "MPI.Is_initialized() or MPI.Init(); world =")
+        + "if RANK == 1: os._exit(0)\nworld.Barrier(); world.Barrier()\n"
+    )
     job = start_job(script, 2, env=with_library(library))
     assert job.finish() == 1
     assert_names(job.stderr.splitlines()[0], "rank 1", "MPI_Finalize")
@@ -415,6 +422,28 @@ def test_a_rank_that_ends_at_once_ends_the_other_host(tmp_path: Path) -> None:
     ends = run_on_two(tmp_path, PLAIN + "if RANK == 3: os._exit(0)\nworld.Barrier(); world.Barrier()\n")
     assert [end.returncode for end in ends] == [1, 1]
     assert_names(ends[1].stderr, "rank 3", "MPI_Finalize")
+
+
+def test_all_ranks_of_a_host_that_end_at_once_end_the_other(tmp_path: Path) -> None:
+    ends = run_on_two(tmp_path, PLAIN + "if RANK >= 2: os._exit(0)\nworld.Barrier(); world.Barrier()\n")
+    assert ends[0].returncode == 1
+    assert_names(ends[0].stderr, "MPI_Finalize")
+    ends = run_on_two(tmp_path, PLAIN + "if RANK < 2: os._exit(0)\nworld.Barrier(); world.Barrier()\n")
+    assert ends[1].returncode == 1
+    assert_names(ends[1].stderr, "MPI_Finalize")
+
+
+def test_asking_whether_mpi_is_installed_does_not_start_it(start_job: Callable[..., Any]) -> None:
+    script = """
+import importlib.util
+assert importlib.util.find_spec("mpi4py.MPI")
+if RANK == 0:
+    time.sleep(5)
+print("done", flush=True)
+"""
+    job = start_job(script, 2, env=with_library("openmpi"))
+    assert job.finish() == 0, job.stderr
+    assert job.stdout == "done\n" * 2 and job.stderr == ""
 
 
 def test_hosts_with_different_secrets_do_not_join(tmp_path: Path) -> None:

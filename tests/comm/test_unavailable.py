@@ -30,6 +30,12 @@ def test_one_that_was_left_out_has_its_reason() -> None:
     assert_names(why_unavailable("mpi", ["shm"], {"mpi": "mpi-reason"}), "'mpi'", "mpi-reason")
 
 
+def test_one_that_nobody_spoke_of_is_not_meant_otherwise() -> None:
+    told = why_unavailable("nccl", ["shm"], {})
+    assert_names(told, "'nccl'", "nccl")
+    assert "did you mean" not in told
+
+
 @pytest.mark.parametrize("wanted", [3, b"shm", ["shm"]])
 def test_what_is_no_name_is_shown(wanted: object) -> None:
     assert_names(why_unavailable(wanted, ["shm"], {}), repr(wanted), "'shm'")

@@ -49,14 +49,14 @@ REMEDIES = {
 
 _HEAD = """# Errors and what to do
 
-**What for.** What hocket's errors mean, what to do, and what is said of some 130 mistakes. Every error of hocket's
+**What for.** What hocket's errors mean, what to do, and what is said of some 190 mistakes. Every error of hocket's
 derives from `hocket.HocketError` and from the builtin that fits; the message says what was wrong and what would be
 right. Mistakes whose message depends on the machine are left out. The tables are made by `tools/errors_page.py`
 from `tests/mistakes`, which the tests make, too.
 
 Bad input is refused before anything is changed or sent, and the communicator stays usable. Bad arguments of a
 command are one line and exit code 2; a failed program has its own exit code, 128 + the signal's number if it was
-killed, and 124 if its time was over. Under `hocket run` the traceback of an error of hocket's ends in your own
+killed, 124 if its time was over, and 74 if it ended well but what it printed could not be written. Under `hocket run` the traceback of an error of hocket's ends in your own
 line; `HOCKET_TRACEBACK=1` shows the rest.
 
 | error | what it means | what to do |

@@ -55,6 +55,9 @@ ALONE = {
         Mistake("comm.shrink(exclude=(7,))", "InvalidArgument", ("exclude", "rank 7")),
         Mistake("comm.abort(3)", "InvalidType", ("reason", "str", "int")),
         Mistake("comm.shrink(exclude=3)", "InvalidType", ("exclude", "int")),
+        Mistake("comm.shrink(exclude=['a'])", "InvalidType", ("exclude", "'a'")),
+        Mistake("comm.group(np.array(0))", "InvalidType", ("ranks", "ndarray")),
+        Mistake("comm.probe(timeout=float('inf'))", "InvalidArgument", ("timeout", "inf")),
         Mistake("comm.barrier(async_op=True).wait('soon')", "InvalidArgument", ("timeout", "'soon'")),
         Mistake("comm.probe(timeout=-1)", "InvalidArgument", ("timeout", "-1")),
         Mistake("hk.wait_all(3)", "InvalidType", ("works", "int")),
@@ -126,6 +129,12 @@ BETWEEN = {
         Mistake("comm.all_reduce(np.ones(4, 'f4' if rank else 'f8'))", "CollectiveMismatch", ("float64", "float32")),
         Mistake("comm.all_reduce(np.ones(4), 'sum' if rank else 'max')", "CollectiveMismatch", ("max", "sum")),
         Mistake("comm.broadcast(np.ones(4), rank)", "CollectiveMismatch", ("root 0", "root 1")),
+        Mistake(
+            "comm.all_reduce_object(1) if rank else comm.all_gather_object(1)", "CollectiveMismatch", ("all_gather",)
+        ),
+        Mistake(
+            "comm.reduce_object(1, 0, max if rank else 'max')", "CollectiveMismatch", ("'max'", "rank 1", "function")
+        ),
         Mistake("comm.all_reduce_object(1, 'max' if rank else 'min')", "CollectiveMismatch", ("'min'", "'max'")),
         Mistake(
             "hk.register_reduction('nothing', lambda a, b: None); comm.all_reduce(np.ones(4), 'nothing')",

@@ -176,9 +176,12 @@ def _start(family: str, job: Job) -> Started:
     mpi, path = job.all_or_none(lambda: _load(family))
     library = ctypes.CDLL(path)  # its calls give up the GIL, which mpi4py's MPI.Init() does not
     provided = ctypes.c_int()
-    variables = {} if job.size == 1 or under_launcher or _is_served(job) else _connect_pmi(job)
-    if family == "mpich":
-        say_own()
+    variables: dict[str, str] = {}
+    if job.size > 1 and not under_launcher:
+        if _is_served(job):
+            say_own()
+        else:
+            variables = _connect_pmi(job)
     os.environ |= variables
     try:
         code = call_driving(

@@ -62,7 +62,7 @@ def choose_points(
             raise InvalidArgument(f"memory that ranks share is numpy arrays, not {kind.name} ones")
     if symmetric and not {"buffer", "dlpack"}.issuperset(apis):
         raise InvalidArgument("memory that ranks share is handed over by buffer or dlpack, not as objects")
-    wrong = [each for each in places if each not in ("", *PLACES)]
+    wrong = [each for each in places if each not in PLACES and list(places) != [""]]
     if wrong:
         raise InvalidArgument(unknown("place", wrong[0], PLACES))
     check_reduction(reduction)

@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any
 
-from hocket.bench.point import Point
+from hocket.bench.point import PLACES, Point
 from hocket.bench.registry import find_benchmark
 from hocket.errors import InvalidArgument
 from hocket.measure import Key, Series, median_interval
@@ -208,6 +208,8 @@ class Result:
                 tuple(map(int, given.get("launches", ()))),
             )
             find_benchmark(point.benchmark)
+            if point.place not in ("", *PLACES):
+                raise ValueError(f"place {point.place!r}")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidArgument(f"that is no result of hocket bench: {error!r}") from error
         if not found.samples or (found.launches and sum(found.launches) != len(found.samples)):

@@ -112,8 +112,13 @@ class JobResult:
 
     @property
     def exit_code(self) -> int:
-        """0 when all ranks ended with 0, or one of a job that keeps going, and all that they printed was written (else
-        74); else that of the first cause, 124 after a timeout, 128 + signal after one."""
+        """That of the ranks; 74 where they ended well, but not all that they printed could be written."""
+        return self.ranks_exit_code or (EXIT_OUTPUT_LOST if self.is_output_lost else 0)
+
+    @property
+    def ranks_exit_code(self) -> int:
+        """0 when all ranks ended with 0, or one of a job that keeps going; else that of the first cause, 124 after a
+        timeout, 128 + signal after one."""
         if self.interrupted_by is not None and (self.failures or self.num_not_started):
             return 128 + self.interrupted_by
         if self.timed_out:
@@ -121,7 +126,7 @@ class JobResult:
         if self.ended is not None:
             return self.ended.exit_code
         if not self.failures or (self.keep_going and len(self.failures) < len(self.outcomes)):
-            return EXIT_OUTPUT_LOST if self.is_output_lost else 0
+            return 0
         cause = self.first_cause
         if cause is not None and cause.terminated_s is not None and self.report_of(cause) is not None:
             return EXIT_EXCEPTION  # it was ended while it waited for others, as in MPI_Finalize

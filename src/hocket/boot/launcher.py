@@ -162,7 +162,7 @@ def run_job(
             any(target.error is not None for target in outputs.targets),
         )
         if mpi is not None:
-            mpi.note_result(result.exit_code)
+            mpi.note_result(result.ranks_exit_code)
         if is_own_folder:
             if result.is_of_program:
                 shutil.rmtree(result.record_dir, ignore_errors=True)

@@ -19,7 +19,7 @@ from hocket.boot.job_result import EXIT_CANNOT_START, EXIT_TIMED_OUT, JobEnd
 from hocket.boot.mpi_limits import Limits
 from hocket.boot.nodes import Nodes
 from hocket.boot.pmi import PmiServer
-from hocket.boot.pmi_relay import Passage
+from hocket.boot.pmi_relay import UNFINALIZED, Passage
 from hocket.boot.sealed import ProtocolError, Role
 from hocket.boot.summary import name_ranks
 from hocket.errors import CommTimeout, HocketError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hocket.boot.control_server import ControlServer
 
 _BYE_S = 1.0
+_LAST_WORDS_S = 1.0  # of the ranks' sockets, once the ranks have ended
 _ENDING_S = 5.0  # from the end of a rank's socket to the end of the rank
 
 
@@ -61,6 +62,8 @@ class MpiRelay:
         self._locals: list[socket.socket] = []
         self._passages: dict[int, Passage] = {}
         self._ends: list[JobEnd] = []
+        self._failed_told: set[int] = set()
+        self._threads: dict[int, threading.Thread] = {}
 
     @property
     def server(self) -> PmiServer | None:
@@ -77,15 +80,15 @@ class MpiRelay:
         self._searching.append(rank)
         self._locals.append(local)
         local.setblocking(True)
-        threading.Thread(target=self._carry, args=(rank, local), name=f"hocket MPI {rank}", daemon=True).start()
+        thread = threading.Thread(target=self._carry, args=(rank, local), name=f"hocket MPI {rank}", daemon=True)
+        self._threads[rank] = thread
+        thread.start()
 
     def take_failed(self) -> dict[int, int]:
         """Return the exit codes of ranks here whose program has failed; once for each."""
-        failed: dict[int, int] = {}
-        for rank, passage in list(self._passages.items()):
-            code, passage.failed_code = passage.failed_code, None
-            if code is not None:
-                failed[rank] = code
+        codes = {rank: passage.failed_code for rank, passage in list(self._passages.items())}
+        failed = {rank: code for rank, code in codes.items() if code is not None and rank not in self._failed_told}
+        self._failed_told.update(failed)
         return failed
 
     def look(self, say: Callable[[str], None]) -> JobEnd | None:
@@ -120,6 +123,9 @@ class MpiRelay:
         Args:
             exit_code: of the ranks of this launcher, for those of the others; None: it is not known.
         """
+        until_s = time.monotonic() + _LAST_WORDS_S
+        for rank in set(self._codes) & set(self._passages):  # how they have ended is on its way
+            self._threads[rank].join(max(0.0, until_s - time.monotonic()))
         if self._asker is not None:
             if exit_code is not None and self._server is not None:
                 os.write(self._asker, b"%d" % exit_code)
@@ -147,9 +153,11 @@ class MpiRelay:
                 passage.run()
                 with self._has_ended:
                     self._has_ended.wait_for(lambda: rank in self._codes, _ENDING_S)
-                if rank in self._codes:
+                if rank in self._codes and self._is_unfinalized(rank, passage):
+                    passage.say_end(UNFINALIZED)
+                    passage.lost = passage.lost or f"rank {rank} ended without MPI_Finalize, and others may wait"
+                elif rank in self._codes:
                     passage.say_end(self._codes[rank])
-                self._look_at_end(rank, passage)
             except (OSError, ProtocolError) as error:
                 reason = passage.lost or f"MPI's connection to the launcher of host 0 broke: {error}"
                 self._ends.append(JobEnd(reason, EXIT_CANNOT_START))
@@ -158,13 +166,10 @@ class MpiRelay:
         if passage.abort_code is not None:
             self._ends.append(JobEnd.of_abort(rank if passage.is_of_library else None, passage.abort_code))
 
-    def _look_at_end(self, rank: int, passage: Passage) -> None:
-        """End the job some time after a rank has ended as if all were well, though its MPI has not."""
-        is_well = self._codes.get(rank) == 0 and passage.abort_code is None
-        if is_well and not passage.has_finalized and not self._limits.keep_going:
-            time.sleep(self._limits.grace_s)
-            reason = f"rank {rank} ended without MPI_Finalize, and others may wait"
-            self._ends.append(JobEnd(reason, EXIT_CANNOT_START))
+    def _is_unfinalized(self, rank: int, passage: Passage) -> bool:
+        """Whether a rank has ended as if all were well, though its MPI has not."""
+        is_well = self._codes[rank] == 0 and passage.abort_code is None
+        return is_well and not passage.has_finalized and not self._limits.keep_going
 
     def _find_server(self, rank: int) -> Messages:
         # Here, since few jobs need it, and all wait for the launcher to start.

@@ -190,8 +190,8 @@ class MpiSockets:
         """Ranks that have ended as if all were well, though their MPI has not: others may wait for them for ever."""
         if self._limits.keep_going:
             return []
-        in_open_mpi = self._with_open_mpi - (set() if self._pmix is None else self._pmix.finalized)
-        return sorted(self._ended_well & (server.begun - server.finalized | in_open_mpi))
+        inside = server.begun if self._pmix is None else self._pmix.inside
+        return sorted(self._ended_well & inside - server.finalized)
 
     def _aborted(self, server: PmiServer) -> tuple[int, int] | None:
         return server.aborted or (None if self._pmix is None else self._pmix.aborted)
@@ -256,7 +256,7 @@ class MpiSockets:
                 return
             if (failed := FAILED.search(data)) is not None:
                 self._failed[rank] = int(failed[1])
-                data = data[: failed.start()]
+                data = FAILED.sub(b"", data)
             for receiver, answer in self._local_server.take_in(rank, data):
                 self._send(receiver, answer)
         except (OSError, PmiError):

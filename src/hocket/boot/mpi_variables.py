@@ -18,7 +18,7 @@ from typing import Any
 OWN_FD = "HOCKET_PMI_FD"
 """The descriptor once more, by which this launcher's variables are told from those of MPI's own."""
 
-FAILED = re.compile(rb"cmd=hocket_failed code=([0-9]{1,3})\n\Z")
+FAILED = re.compile(rb"^cmd=hocket_failed code=([0-9]{1,3})\n", re.MULTILINE)
 """What a rank says whose program has failed, and its exit code."""
 OWN = b"cmd=hocket_own"
 """What a rank says where hocket starts MPI, not the program: it may end without MPI_Finalize."""

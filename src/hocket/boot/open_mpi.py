@@ -122,8 +122,6 @@ class _Finder:
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name != _MODULE or self._is_searching or launchers_fd() is None:
             return None
-        if will_be_open_mpi():
-            ask_for_pmix(starts=bool(sys.modules["mpi4py"].rc.initialize))
         self._is_searching = True  # the next line asks this finder as well
         try:
             spec = importlib.util.find_spec(name)
@@ -146,6 +144,8 @@ class _Loader:
         return module
 
     def exec_module(self, module: Any) -> None:
+        if launchers_fd() is not None and will_be_open_mpi():
+            ask_for_pmix(starts=bool(sys.modules["mpi4py"].rc.initialize))
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         is_open_mpi = module.get_vendor()[0] == "Open MPI"

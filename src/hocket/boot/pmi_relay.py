@@ -26,6 +26,8 @@ _NAME = re.compile(rb"cmd=my_kvsname kvsname=(hocket_[0-9a-f]{16})\n")
 _LOST = re.compile(rb"cmd=hocket_lost rank=([0-9]{1,9}) code=(-?[0-9]{1,5})\n")
 _BYE = re.compile(rb"cmd=hocket_bye code=([0-9]{1,5})\n")
 _PIECE = 1 << 15
+UNFINALIZED = 256
+"""Said instead of exit code 0 of a rank whose MPI has not been finalized: others may wait for it."""
 _FINALIZE, _FINALIZED = b"cmd=finalize\n", b"cmd=finalize_ack rc=0\n"
 
 
@@ -103,7 +105,7 @@ class Passage:
         self.is_of_library = self.abort_code is not None
         if (failed := FAILED.search(data)) is not None:
             self.failed_code = int(failed[1])
-            data = data[: failed.start()]
+            data = FAILED.sub(b"", data)
             if not data:
                 return True
         self.has_finalized |= data.startswith(OWN) or data.endswith(_FINALIZE)
@@ -134,7 +136,7 @@ class Passage:
         return bool(data)
 
     def say_end(self, code: int) -> None:
-        """Tell the server how the rank has ended; the last that is said."""
+        """Tell the server how the rank has ended: its exit code, or `UNFINALIZED`; the last that is said."""
         if self._is_served:
             self._end.send(b"cmd=hocket_ended code=%d\n" % code)
             self._connection.sendall(self._end.outgoing)
@@ -144,7 +146,8 @@ class Passage:
         """Take in what the server says to the launcher and not to the library."""
         if (lost := _LOST.fullmatch(message)) is not None:
             code = int(lost[2])
-            how = "its launcher has gone" if code == -1 else f"exit code {code}" if code >= 0 else f"signal {-code}"
+            how = {-1: "its launcher has gone", UNFINALIZED: "without MPI_Finalize"}.get(code)
+            how = how or (f"exit code {code}" if code >= 0 else f"signal {-code}")
             self.lost = self.lost or f"rank {int(lost[1])} of another host has ended ({how})"
             return True
         if (bye := _BYE.fullmatch(message)) is not None:

@@ -32,8 +32,8 @@ class PmixHelper:
     def __init__(self, size: int, watcher: Watcher, send: Callable[[int, bytes], None]) -> None:
         self._send = send
         self._size = size
-        self.finalized: set[int] = set()
-        """Ranks that have called MPI_Finalize."""
+        self.inside: set[int] = set()
+        """Ranks that have called MPI_Init, and not MPI_Finalize."""
         self.aborted: tuple[int, int] | None = None
         """The rank that called MPI_Abort first, and its code."""
         self._watcher = watcher
@@ -105,8 +105,10 @@ class PmixHelper:
             said = None
         if self._answer is None:
             self._take_answer(said if isinstance(said, dict) else {"error": "its PMIx server gave no answer"})
+        elif isinstance(said, dict) and self._is_rank(said.get("connected")):
+            self.inside.add(said["connected"])
         elif isinstance(said, dict) and self._is_rank(said.get("finalized")):
-            self.finalized.add(said["finalized"])
+            self.inside.discard(said["finalized"])
         elif isinstance(said, dict) and self._is_rank(said.get("aborted")) and type(said.get("code")) is int:
             self.aborted = self.aborted or (said["aborted"], said["code"])
 

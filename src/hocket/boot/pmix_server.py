@@ -5,7 +5,7 @@ standard), with threads and a listener at the loopback that asks the kernel for 
 one host need nothing of the host but to be told of: the library does their fences by itself.
 
 It reads its task in one line of its standard input, answers with one line, says in a line each which ranks have called
-MPI_Finalize or MPI_Abort, and ends when the input does.
+MPI_Init, MPI_Finalize or MPI_Abort, and ends when the input does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Process(ctypes.Structure):
     _fields_ = (("namespace", ctypes.c_char * 256), ("rank", ctypes.c_uint32))
 
 
-_FINALIZED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Process), ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+_EVENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Process), ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _ABORTED = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.POINTER(_Process),
@@ -72,8 +72,8 @@ class PmixServer:
         told = self._attributes([("pmix.srvr.tmpdir", folder, _STRING), ("pmix.sys.tmpdir", folder, _STRING)])
         self._say = say
         # They live as long as this does.
-        self._callbacks = _FINALIZED(self._on_finalized), _ABORTED(self._on_aborted)
-        pointers = (None, *(ctypes.cast(each, ctypes.c_void_p) for each in self._callbacks))
+        self._callbacks = _EVENT(self._on_connected), _EVENT(self._on_finalized), _ABORTED(self._on_aborted)
+        pointers = [ctypes.cast(each, ctypes.c_void_p) for each in self._callbacks]
         self._module = (ctypes.c_void_p * _MOST_CALLBACKS)(*pointers)
         self._call("PMIx_server_init", ctypes.byref(self._module), *_parts(told))
         self._tell_of_job(size, folder)
@@ -82,6 +82,10 @@ class PmixServer:
 
     def finalize(self) -> None:
         self._library.PMIx_server_finalize()
+
+    def _on_connected(self, process: Any, *_: Any) -> int:
+        self._say({"connected": process.contents.rank})
+        return _DONE
 
     def _on_finalized(self, process: Any, *_: Any) -> int:
         self._say({"finalized": process.contents.rank})

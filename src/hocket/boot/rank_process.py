@@ -115,10 +115,26 @@ class _DieWithLauncher:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != self._launcher:
             os._exit(1)  # it died before the line above
+        _be_as_nice()
         # Signals that the caller has blocked would stay blocked through exec.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
+def _be_as_nice() -> None:
+    """Give the session the niceness of this process, which counts within a session alone (autogroups, see sched(7))."""
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    for _ in range(_NICE_TRIES if nice else 0):
+        try:
+            with open("/proc/self/autogroup", "w") as file:
+                file.write(str(nice))
+            return
+        except BlockingIOError:  # the kernel takes one from a user in a tenth of a second
+            time.sleep(_NICE_AGAIN_S)
+        except OSError:
+            return
+
+
+_NICE_TRIES, _NICE_AGAIN_S = 5, 0.12
 _RUNNER = [sys.executable, "-m", "hocket.boot.runner"]
 
 

@@ -53,6 +53,7 @@ def main(arguments: list[str]) -> None:
             say_failed(code)
         raise
     except BaseException as error:
+        code = EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_EXCEPTION
         trace = _without_own_frames(error.__traceback__)
         error.__traceback__ = trace  # Python's own hook prints this one, whatever it is given
         # A process forked by the script comes by here as well; its failure is not the rank's.
@@ -60,10 +61,10 @@ def main(arguments: list[str]) -> None:
             if os.getpid() != pid or not _leave_report(error, trace):
                 sys.excepthook(type(error), error, trace)
             elif _is_in_mpi():
-                say_failed(EXIT_EXCEPTION)
+                say_failed(code)
         # As Python does where it prints it; exit handlers look here for how the program ended.
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
-        sys.exit(EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_EXCEPTION)
+        sys.exit(code)
 
 
 @contextlib.contextmanager

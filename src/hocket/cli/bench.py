@@ -137,6 +137,8 @@ def run(
         raise InvalidArgument(f"--sync is window or loop, not {sync!r}")
     size = number_of_ranks(num_ranks)
     first, last = _ends(least, most, message_size)
+    if in_place and place not in ("", "in"):
+        raise InvalidArgument(f"-l is --place in, and --place {place} is given, too: leave one of them out")
     if sizes and (first, last) != (None, None):
         raise InvalidArgument("--sizes names all sizes: leave out --min, --max and -m")
     points, targets = choose(
@@ -152,7 +154,7 @@ def run(
         reduction=op,
         window=window,
         symmetric=symmetric,
-        places=["in"] if in_place else place.split(","),
+        places=["in"] if in_place else list(dict.fromkeys(place.split(","))),
     )
     if as_json and form not in (None, "json"):
         raise InvalidArgument(f"--json is --format json, and --format {form} is given, too: leave one of them out")

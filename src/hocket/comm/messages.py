@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -23,7 +23,7 @@ Reference: MPI 4.1, section 3.10.
 """
 
 
-_LOOK_S = 50e-6  # between looks for a message
+_LOOK_S, _SOON_S = 50e-6, 2e-3  # between looks for a message: at first, and after a while
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +67,10 @@ def listed(name: str, items: str, given: object) -> list[Any]:
     Raises:
         InvalidType: it is one thing.
     """
-    if not isinstance(given, Iterable):
-        raise InvalidType(f"{name} must be a sequence of {items}, not one {type(given).__name__}")
-    return list(given)
+    try:
+        return list(iter(given))  # type: ignore[call-overload]
+    except TypeError:
+        raise InvalidType(f"{name} must be a sequence of {items}, not one {type(given).__name__}") from None
 
 
 def wait_for_sender(find: Callable[[int], int | None], tag: int, timeout: float) -> int | None:
@@ -80,11 +81,12 @@ def wait_for_sender(find: Callable[[int], int | None], tag: int, timeout: float)
         tag: of the message.
         timeout: seconds, 0 or more.
     """
-    if not isinstance(timeout, Real) or not timeout >= 0:
+    if not isinstance(timeout, Real) or not 0 <= timeout < float("inf"):
         raise InvalidArgument(f"timeout must be a number of seconds, zero or more, not {timeout!r}")
     begin = time.monotonic()
     while (sender := find(tag)) is None:
-        if _native.is_virtual_rank() or time.monotonic() - begin >= timeout:
+        waited = time.monotonic() - begin
+        if waited >= timeout:
             return None
-        time.sleep(_LOOK_S)
+        time.sleep(_LOOK_S if waited < _SOON_S else _SOON_S)
     return sender

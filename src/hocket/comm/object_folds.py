@@ -27,39 +27,36 @@ _OPERATORS: Mapping[str, Fold] = {
 NAMES = (*_OPERATORS, "avg")
 
 
-def find_fold(op: str | Fold) -> Callable[[Sequence[tuple[str, Any]]], Any]:
-    """Return what folds the objects of all ranks, in rank order, each of which has the name of its rank's reduction.
+def find_fold(op: str | Fold) -> tuple[Callable[[Sequence[Any]], Any], int]:
+    """Return what folds the objects of all ranks, in rank order, and a number that tells it from others.
 
     Raises:
         InvalidArgument: `op` is neither a name of a reduction nor a function.
     """
-    fold: Callable[[Sequence[Any]], Any]
     if callable(op):
-        fold = functools.partial(functools.reduce, op)
-    elif op == "avg":
-        fold = _average
-    elif op in _OPERATORS:
-        fold = functools.partial(functools.reduce, _OPERATORS[op])
-    else:
+        return functools.partial(functools.reduce, op), len(NAMES)
+    if op not in NAMES:
         raise InvalidArgument(
             f"op must be one of {', '.join(map(repr, NAMES))}, or a function, not {op!r}{meant(op, NAMES)}"
         )
-    return functools.partial(_fold_alike, fold)
+    fold = _average if op == "avg" else functools.partial(functools.reduce, _OPERATORS[op])
+    return fold, NAMES.index(op)
 
 
-def name_of(op: str | Fold) -> str:
-    """Return what tells a reduction from others, as far as ranks can tell each other."""
-    if isinstance(op, str):
-        return repr(op)
-    return f"the function {getattr(op, '__qualname__', type(op).__qualname__)}"
+def check_alike(numbers: Sequence[int]) -> None:
+    """Check the numbers of all ranks' reductions, of `find_fold`; functions cannot be told from each other.
 
-
-def _fold_alike(fold: Callable[[Sequence[Any]], Any], named: Sequence[tuple[str, Any]]) -> Any:
-    names = [name for name, _ in named]
-    other = next((rank for rank, name in enumerate(names) if name != names[0]), None)
+    Raises:
+        CollectiveMismatch: they differ.
+    """
+    other = next((rank for rank, number in enumerate(numbers) if number != numbers[0]), None)
     if other is not None:
-        raise CollectiveMismatch(f"rank 0 reduces objects by {names[0]}, rank {other} by {names[other]}")
-    return fold([obj for _, obj in named])
+        first, second = (_name_of(numbers[rank]) for rank in (0, other))
+        raise CollectiveMismatch(f"rank 0 reduces objects by {first}, rank {other} by {second}")
+
+
+def _name_of(number: int) -> str:
+    return repr(NAMES[number]) if 0 <= number < len(NAMES) else "a function"
 
 
 def _average(objects: Sequence[Any]) -> Any:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from hocket import _native
 from hocket.comm.messages import PROC_NULL
-from hocket.comm.object_folds import Fold, find_fold, name_of
+from hocket.comm.object_folds import Fold, check_alike, find_fold
 from hocket.comm.object_seals import EVERYONE, ObjectSeals, Sealer
 from hocket.errors import InvalidArgument, InvalidState, InvalidType, ResourceExhausted
 
@@ -88,7 +88,6 @@ class ObjectOperations(_native.Communicator):
             backend = "shm"
         return {"async_op": True, "backend": backend, "timeout": timeout}, backend != "shm" and virtual is None
 
-    @_of_an_object
     def all_gather_object(self, obj: Any, *, backend: str | None = None, timeout: float | None = None) -> list[Any]:
         """Return the objects of all ranks, by rank.
 
@@ -96,12 +95,8 @@ class ObjectOperations(_native.Communicator):
             InvalidType: the object of some rank cannot be pickled; on all ranks.
             AuthenticationError: what came from a library is not what that rank sent; nothing was unpickled.
         """
-        how, is_sealed = self._carrier(backend, timeout)
-        sealer = self._object_seals.for_collective(is_sealed)
-        data, sizes = self._share_sizes(obj, sealer, how)
-        return self._gather_all(data, sizes, sealer, how)
+        return self._all_gather_objects(obj, None, backend, timeout)
 
-    @_of_an_object
     def gather_object(
         self, obj: Any, root: int, *, backend: str | None = None, timeout: float | None = None
     ) -> list[Any] | None:
@@ -111,9 +106,24 @@ class ObjectOperations(_native.Communicator):
             InvalidType: the object of some rank cannot be pickled; on all ranks.
             AuthenticationError: as of `all_gather_object`.
         """
+        return self._gather_objects(obj, None, root, backend, timeout)
+
+    @_of_an_object
+    def _all_gather_objects(
+        self, obj: Any, reduction: int | None, backend: str | None, timeout: float | None
+    ) -> list[Any]:
         how, is_sealed = self._carrier(backend, timeout)
         sealer = self._object_seals.for_collective(is_sealed)
-        data, sizes = self._share_sizes(obj, sealer, how)
+        data, sizes = self._share_sizes(obj, reduction, sealer, how)
+        return self._gather_all(data, sizes, sealer, how)
+
+    @_of_an_object
+    def _gather_objects(
+        self, obj: Any, reduction: int | None, root: int, backend: str | None, timeout: float | None
+    ) -> list[Any] | None:
+        how, is_sealed = self._carrier(backend, timeout)
+        sealer = self._object_seals.for_collective(is_sealed)
+        data, sizes = self._share_sizes(obj, reduction, sealer, how)
         if min(sizes) < 0:  # everyone learns why
             return self._gather_all(data, sizes, sealer, how)
         gathered = _room(sizes if self.rank == root else [])
@@ -142,8 +152,8 @@ class ObjectOperations(_native.Communicator):
             >>> comm.all_reduce_object(comm.rank + 0.5)  # on two ranks
             2.0
         """
-        fold = find_fold(op)
-        return fold(self.all_gather_object((name_of(op), obj), backend=backend, timeout=timeout))
+        fold, number = find_fold(op)
+        return fold(self._all_gather_objects(obj, number, backend, timeout))
 
     def reduce_object(
         self, obj: Any, root: int, op: str | Fold = "sum", *, backend: str | None = None, timeout: float | None = None
@@ -152,8 +162,8 @@ class ObjectOperations(_native.Communicator):
 
         The rest as of `all_reduce_object`; mpi4py's ``comm.reduce(obj, op, root)``.
         """
-        fold = find_fold(op)
-        gathered = self.gather_object((name_of(op), obj), root, backend=backend, timeout=timeout)
+        fold, number = find_fold(op)
+        gathered = self._gather_objects(obj, number, root, backend, timeout)
         return None if gathered is None else fold(gathered)
 
     @_of_an_object
@@ -238,12 +248,18 @@ class ObjectOperations(_native.Communicator):
         ).wait()
         return _unpickle(received, out_sizes, sealer, receiver=self.rank)
 
-    def _share_sizes(self, obj: Any, sealer: Sealer, how: Asynchronous) -> tuple[bytes, Any]:
-        """Return this rank's bytes, and the sizes of those of all ranks."""
+    def _share_sizes(
+        self, obj: Any, reduction: int | None, sealer: Sealer, how: Asynchronous
+    ) -> tuple[bytes, Sequence[int]]:
+        """Return this rank's bytes, and the sizes of those of all ranks, whose reductions have to be alike."""
         data, size = _pickle(obj, sealer, self.rank)
-        sizes = _int64s(self.size)
-        self.all_gather(sizes, _int64s(1, [size]), **how).wait()
-        return data, sizes
+        own = [size] if reduction is None else [size, reduction]
+        shared = _int64s(self.size * len(own))
+        self.all_gather(shared, _int64s(len(own), own), **how).wait()
+        if reduction is None:
+            return data, shared
+        check_alike(shared[1::2])
+        return data, shared[::2]
 
     def _gather_all(self, data: bytes, sizes: Sequence[int], sealer: Sealer, how: Asynchronous) -> list[Any]:
         gathered = _room(sizes)

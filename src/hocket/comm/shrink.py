@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from hocket import _native
 from hocket.comm.fabric import Fabric
 from hocket.comm.messages import listed
-from hocket.errors import BackendUnavailable, InvalidArgument, InvalidState, PeerFailure
+from hocket.errors import BackendUnavailable, InvalidArgument, InvalidState, InvalidType, PeerFailure
 from hocket.trace import logger
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ def shrink(comm: Communicator, exclude: Collection[int], timeout: float) -> Comm
         raise InvalidState("virtual ranks cannot go on without one of them; simulate fewer")
     exclude = listed("exclude", "ranks", exclude)
     for rank in exclude:
+        if not isinstance(rank, int):
+            raise InvalidType(f"exclude must be a sequence of ranks, which are ints, not {rank!r}")
         if not 0 <= rank < comm.size:
             raise InvalidArgument(f"exclude names rank {rank}; ranks lie between 0 and {comm.size - 1}")
     if comm.rank in exclude:

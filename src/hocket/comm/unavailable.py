@@ -26,12 +26,12 @@ def why_unavailable(wanted: object, available: Iterable[str], left_out: Mapping[
     if not isinstance(wanted, str):
         return text
     reason = left_out.get(wanted)
-    if reason is None:
+    if reason is None and wanted not in declarations():
         return text + did_you_mean(wanted, declarations())
-    if reason != NOT_ASKED_FOR:
+    if reason not in (None, NOT_ASKED_FOR):
         return f"{text}; left out: {reason}"
     library = find_backends().get(wanted)
     obstacle = library.find_obstacle() if library is not None else None
     if obstacle is not None:
-        return f"{text}; it was not asked for, and it cannot be had: {obstacle}"
+        return f"{text}; {wanted} was not asked for, and cannot be had: {obstacle}"
     return f"{text}; hk.init(backends=[..., {wanted!r}]) brings it up"

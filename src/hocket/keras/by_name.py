@@ -53,7 +53,8 @@ def _blaming(what: str, text: str) -> Iterator[None]:
         raise InvalidArgument(f"{what} {text!r}: {error}") from None
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        line = f" ({frame.filename}:{frame.lineno})"
+        of_syntax = isinstance(error, SyntaxError) and error.filename is not None
+        line = f" ({error.filename}:{error.lineno})" if of_syntax else f" ({frame.filename}:{frame.lineno})"  # type: ignore[attr-defined]
         raise InvalidArgument(f"{what} {text!r} fails: {type(error).__name__}: {error}{line}") from error
 
 

@@ -16,7 +16,7 @@ from hocket.bench.flows import FLOWS, Sizes
 from hocket.bench.patterns import REDUCTIONS, fold, pattern, to_reduce
 from hocket.bench.point import PLACES
 from hocket.bench.registry import Benchmark, Prepared, Setting
-from hocket.errors import WrongResult
+from hocket.errors import InvalidArgument, WrongResult
 
 OMB_NAMES = {
     "all_gather": "allgather", "all_reduce": "allreduce", "all_to_all": "alltoall", "barrier": "barrier",
@@ -70,6 +70,10 @@ class OnMemory(_Calls):
         if op in REDUCING:
             arguments.append(point.reduction)
         has_counts = with_counts or len(set(counts)) > 1
+        if has_counts and form != op:
+            raise InvalidArgument(
+                f"{form} has equal parts, and {sum(counts)} elements make none for {len(counts)} ranks"
+            )
         self.once = (bind or partial(driver.bind, point.api))(f"{form}v" if has_counts else form, *arguments)
 
     def _lay_out(self, op: str) -> list[Any]:
