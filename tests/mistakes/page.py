@@ -56,8 +56,8 @@ from `tests/mistakes`, which the tests make, too.
 
 Bad input is refused before anything is changed or sent, and the communicator stays usable. Bad arguments of a
 command are one line and exit code 2; a failed program has its own exit code, 128 + the signal's number if it was
-killed, 124 if its time was over, and 74 if it ended well but what it printed could not be written. Under `hocket run` the traceback of an error of hocket's ends in your own
-line; `HOCKET_TRACEBACK=1` shows the rest.
+killed, 124 if its time was over, and 74 if it ended well but what it printed could not be written. Under
+`hocket run` the traceback of an error of hocket's ends in your own line; `HOCKET_TRACEBACK=1` shows the rest.
 
 | error | what it means | what to do |
 |---|---|---|
