@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from hocket.boot.admission import MOST_RANKS_PER_CPU
+from hocket.boot.job_result import EXIT_OUTPUT_LOST
 from hocket.boot.launcher import run_job
 from hocket.boot.rank_output import MOST_LINE_BYTES
 from hocket.errors import InvalidArgument, LaunchError
@@ -418,7 +419,7 @@ def test_what_a_full_disk_takes_away_is_told(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "hocket.cli", "run", "-n", "2", "script.py"]
         job = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=40)
-    assert job.returncode == 0
+    assert job.returncode == EXIT_OUTPUT_LOST
     assert_names(job.stderr, NO_SPACE_LEFT)
 
 

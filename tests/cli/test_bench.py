@@ -133,7 +133,7 @@ def test_applications() -> None:
         (("run", "latency", "--library", "shm!broken"), ("'broken'", "corrupt")),
         (("run", "latency", "--ci", "2"), ("precision", "0", "1", "2.0")),
         (("run", "latency", "-W", "0"), ("message", "1", "0")),
-        (("run", "latency", "-i", "0"), ("iteration", "1", "0")),
+        (("run", "latency", "-i", "0"), ("-i", "1", "0")),
         (("run", "latency", "-x", "-1"), ("--skip", "0", "-1")),
         (("run", "latency", "-z", "101"), ("percentile", "0", "100", "101")),
         (("run", "latency", "-o", "nowhere/there.json"), ("nowhere",)),

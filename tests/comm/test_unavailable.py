@@ -33,7 +33,7 @@ def test_one_that_was_left_out_has_its_reason() -> None:
 def test_one_that_nobody_spoke_of_is_not_meant_otherwise() -> None:
     told = why_unavailable("nccl", ["shm"], {})
     assert_names(told, "'nccl'", "nccl")
-    assert "did you mean" not in told
+    assert "?" not in told
 
 
 @pytest.mark.parametrize("wanted", [3, b"shm", ["shm"]])
