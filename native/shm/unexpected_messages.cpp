@@ -31,7 +31,7 @@ std::string PointToPointLane::hint(const Operation& op) {
   return text + ", not " + std::to_string(op.tag);
 }
 
-// Only looks: a message that is taken out of the ring would tell its sender that there is room.
+// The messages stay in the ring: taking one out would make room, and a send that is blocked would go through.
 std::string PointToPointLane::unreceived() {
   constexpr int kMostNamed = 3;
   std::string text;

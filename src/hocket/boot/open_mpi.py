@@ -93,14 +93,15 @@ def _ask(fd: int, request: bytes = REQUEST) -> dict[str, Any]:
             launcher.setblocking(True)  # the library has the same description
     try:
         answer = json.loads(came)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return {"error": f"the launcher's answer is not JSON: {error}"}
-    if isinstance(answer, dict) and ("error" in answer or _are_variables(answer.get("variables"))):
+    if isinstance(answer, dict) and ("error" in answer or are_variables(answer.get("variables"))):
         return answer
     return {"error": "the launcher's answer holds neither variables nor an error"}
 
 
-def _are_variables(found: object) -> bool:
+def are_variables(found: object) -> bool:
+    """Whether a value of JSON can be environment variables."""
     return isinstance(found, dict) and all(isinstance(each, str) for pair in found.items() for each in pair)
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from hocket.boot.helper import helper_command
 from hocket.boot.mpi_variables import OPEN_MPI_FOLDER
-from hocket.boot.open_mpi import LIBRARY
+from hocket.boot.open_mpi import LIBRARY, are_variables
 from hocket.boot.watcher import Watcher
 
 _END_S = 3.0
+_FOLDER = "PMIX_SERVER_TMPDIR"  # the variable that names the server's folder
 _MOST_ANSWER = 64 << 20  # a few hundred bytes a rank
 
 
@@ -83,7 +84,7 @@ class PmixHelper:
             self._process.kill()
             self._process.wait()
         variables = (self._answer or {}).get("variables")
-        folder = Path(variables[0]["PMIX_SERVER_TMPDIR"]) if variables else None  # type: ignore[index]
+        folder = Path(variables[0][_FOLDER]) if variables else None  # type: ignore[index]
         if folder is not None and folder.name.startswith(OPEN_MPI_FOLDER):  # it is there where somebody has killed it
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -101,10 +102,10 @@ class PmixHelper:
     def _take_line(self, line: bytes) -> None:
         try:
             said = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             said = None
         if self._answer is None:
-            self._take_answer(said if isinstance(said, dict) else {"error": "its PMIx server gave no answer"})
+            self._take_answer(said if self._is_answer(said) else {"error": "its PMIx server gave no answer"})
         elif isinstance(said, dict) and self._is_rank(said.get("connected")):
             self.inside.add(said["connected"])
         elif isinstance(said, dict) and self._is_rank(said.get("finalized")):
@@ -116,6 +117,18 @@ class PmixHelper:
         self._answer = answer
         for rank in self._asking:
             self.tell(rank)
+
+    def _is_answer(self, said: object) -> bool:
+        if not isinstance(said, dict):
+            return False
+        variables = said.get("variables")
+        if variables is None:
+            return isinstance(said.get("error"), str)
+        return (
+            isinstance(variables, list)
+            and len(variables) == self._size
+            and all(are_variables(each) and _FOLDER in each for each in variables)
+        )
 
     def _is_rank(self, value: object) -> bool:
         return type(value) is int and 0 <= value < self._size

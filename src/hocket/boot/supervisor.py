@@ -97,7 +97,7 @@ class Supervisor:
         self._interrupted_at = 0.0
         self._num_signals = 0
         self._hint_at: float | None = None
-        self._failed: dict[int, int] = {}  # ranks that said so and wait in MPI_Finalize: their exit codes
+        self._failed: dict[int, int] = {}  # exit codes of ranks that have reported a failure
         self._patience = patience
         self._inbox = inbox
         self._to_start = deque(starts)
