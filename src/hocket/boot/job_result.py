@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hocket import errors
-from hocket.boot.report import Report
+from hocket.boot.report import EXIT_EXCEPTION, Report
 
 EXIT_TIMED_OUT = 124  # what timeout(1) returns
 EXIT_CANNOT_START = 1
-EXIT_EXCEPTION = 1
 EXIT_OUTPUT_LOST = 74  # EX_IOERR of sysexits.h
 
 

@@ -25,6 +25,9 @@ _OF_OTHERS = (
     str(Path(__file__).parents[1]), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<frozen "
 )  # fmt: skip
 
+EXIT_EXCEPTION = 1
+"""With which a rank ends that has left a report."""
+
 
 @dataclass(frozen=True)
 class Report:

@@ -27,10 +27,9 @@ from types import CodeType, ModuleType, TracebackType
 from hocket.boot.mpi_variables import keep_from_children, say_failed
 from hocket.boot.open_mpi import watch_import
 from hocket.boot.readiness import say_ready
-from hocket.boot.report import make_report, write_report
+from hocket.boot.report import EXIT_EXCEPTION, make_report, write_report
 
 EXIT_INTERRUPTED = 130
-EXIT_EXCEPTION = 1
 
 
 def main(arguments: list[str]) -> None:
