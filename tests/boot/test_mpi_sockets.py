@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -80,8 +81,7 @@ def test_nothing_is_due_before_a_library_speaks(launcher: Launcher) -> None:
 
 
 def test_a_wait_in_finalize_has_no_limit() -> None:
-    launcher = Launcher(timeout_s=0.0, named_after_s=0.0)
-    try:
+    with closing(Launcher(timeout_s=0.0, named_after_s=0.0)) as launcher:
         for rank in range(2):
             launcher.tell(rank, INIT, b"cmd=barrier_in\n")
         launcher.tell(0, b"cmd=barrier_in\n")
@@ -92,13 +92,10 @@ def test_a_wait_in_finalize_has_no_limit() -> None:
         end = launcher.mpi.look_at_clock(launcher.said.append)
         assert end is not None and end.exit_code == EXIT_CANNOT_START
         assert_names(end.reason, "rank 1", "MPI_Finalize", "rank 0")
-    finally:
-        launcher.close()
 
 
 def test_a_failure_is_heard_where_the_library_has_spoken_on() -> None:
-    launcher = Launcher(timeout_s=0.0, named_after_s=0.0)
-    try:
+    with closing(Launcher(timeout_s=0.0, named_after_s=0.0)) as launcher:
         for rank in range(2):
             launcher.tell(rank, INIT, b"cmd=barrier_in\n")
         launcher.tell(1, b"cmd=hocket_failed code=3\ncmd=barrier_in\n")
@@ -106,13 +103,10 @@ def test_a_failure_is_heard_where_the_library_has_spoken_on() -> None:
         assert launcher.mpi.take_failed() == {}
         end = launcher.mpi._end(launcher.mpi._server)
         assert end is not None and list(end.inside) == [1]
-    finally:
-        launcher.close()
 
 
 def test_a_wait_in_init_is_named_once_and_ends() -> None:
-    launcher = Launcher(timeout_s=0.2, named_after_s=0.0)
-    try:
+    with closing(Launcher(timeout_s=0.2, named_after_s=0.0)) as launcher:
         launcher.tell(1, INIT)
         assert launcher.mpi.look_at_clock(launcher.said.append) is None
         assert launcher.mpi.look_at_clock(launcher.said.append) is None
@@ -123,34 +117,26 @@ def test_a_wait_in_init_is_named_once_and_ends() -> None:
         time.sleep(due_s)
         end = launcher.mpi.look_at_clock(launcher.said.append)
         assert end is not None and end.exit_code == EXIT_TIMED_OUT
-    finally:
-        launcher.close()
 
 
 def test_a_rank_that_stops_within_init_is_named() -> None:
-    launcher = Launcher(timeout_s=0.0)
-    try:
+    with closing(Launcher(timeout_s=0.0)) as launcher:
         for rank in range(2):
             launcher.tell(rank, INIT)
         launcher.tell(0, b"cmd=barrier_in\n")
         end = launcher.mpi.look_at_clock(launcher.said.append)
         assert end is not None and end.exit_code == EXIT_TIMED_OUT
         assert_names(end.reason, "rank 0", "MPI_Init", "rank 1")
-    finally:
-        launcher.close()
 
 
 def test_open_mpi_that_does_not_start_yet_waits_for_nobody() -> None:
-    launcher = Launcher(timeout_s=0.0)
-    try:
+    with closing(Launcher(timeout_s=0.0)) as launcher:
         launcher.tell(0, REQUEST)
         assert launcher.mpi.look_at_clock(launcher.said.append) is None
         launcher.tell(1, REQUEST_AND_START)
         end = launcher.mpi.look_at_clock(launcher.said.append)
         assert end is not None
         assert_names(end.reason, "rank 1", "MPI_Init", "rank 0")
-    finally:
-        launcher.close()
 
 
 def test_a_rank_that_closes_its_socket_does_not_end_that_of_another(launcher: Launcher) -> None:
