@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -97,3 +98,12 @@ def test_virtual_clock() -> None:
         return round(hk.wtime() - begin, 1), first
 
     assert [seconds for seconds, _ in hk.simulate(program, 2, fabric=Link.of(2.0, 10.0)).results] == [2.5, 2.5]
+
+
+def test_an_error_of_the_callers_own_generator_is_told_as_it_is() -> None:
+    def works() -> Iterator[Any]:
+        raise TypeError("of the generator")
+        yield
+
+    with pytest.raises(TypeError, match="generator"):
+        hk.wait_all(works())

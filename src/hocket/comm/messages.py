@@ -68,9 +68,10 @@ def listed(name: str, items: str, given: object) -> list[Any]:
         InvalidType: it is one thing.
     """
     try:
-        return list(iter(given))  # type: ignore[call-overload]
+        each = iter(given)  # type: ignore[call-overload]
     except TypeError:
         raise InvalidType(f"{name} must be a sequence of {items}, not one {type(given).__name__}") from None
+    return list(each)  # whose own errors are the caller's
 
 
 def wait_for_sender(find: Callable[[int], int | None], tag: int, timeout: float) -> int | None:
