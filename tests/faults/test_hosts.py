@@ -108,7 +108,7 @@ if RANK == 2:
     error = caught(comm.all_reduce, x, **how) or caught(comm.all_reduce, x, **how)
     assert isinstance(error, (hk.Aborted, hk.PeerFailure)), error
 else:
-    error = caught(comm.all_reduce, x, timeout=2.0, **how)
+    error = caught(comm.all_reduce, x, timeout=1.0, **how)
     # Whose time is over first tells the others, who wait for the same.
     assert isinstance(error, hk.CommTimeout) and error.ranks == (2,), (error, error.ranks)
     tell(f"over-{RANK}")

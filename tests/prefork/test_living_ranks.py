@@ -100,7 +100,7 @@ def test_ranks_of_a_test_that_is_interrupted_end(pool: RankPool, monkeypatch: py
 def test_what_killed_ranks_took_is_counted(pool: RankPool) -> None:
     before_s = FORK_SERVER.cpu_s
     with pytest.raises(hk.CommTimeout):
-        hk.spawn(lambda comm: _burn(), 2, timeout=2)
+        hk.spawn(lambda comm: _burn(), 2, timeout=1)
     assert FORK_SERVER.cpu_s - before_s > 0.2
 
 
