@@ -22,7 +22,7 @@ SCHEDULES = ("chain", "circulant", "binomial", "scatter_ring")
 def ways(comm: hk.Communicator, backend: str, nbytes: int) -> list[str]:
     """The library's own way, and schedules with the number of blocks that the model thinks best."""
     source = LazySchedules()
-    named = [source.complete("broadcast", name, comm._group, nbytes) for name in SCHEDULES]
+    named = [source.complete("broadcast", name, comm._chooser.group, nbytes) for name in SCHEDULES]
     return ["native", *map(str, named)]
 
 

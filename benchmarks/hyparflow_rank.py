@@ -32,13 +32,13 @@ from hocket.pipeline import add_gradient_sync, simulate
 from hocket.sim import Hosts, Link
 from hocket.train import (
     PipelineExecutor,
-    Plan,
+    SetupRequest,
     Trainer,
-    Wanted,
+    TrainingSetup,
+    choose_setup,
     costs_of_stages,
     measure_link,
     profile_stages,
-    settle,
     source_of,
 )
 
@@ -105,29 +105,29 @@ def step_of_torch(size: Size, group: Any) -> Step:
     return step
 
 
-def step_of_hocket(comm: hk.Communicator, size: Size, options: dict[str, Any]) -> tuple[Step, Plan]:
-    """The step that `hocket.keras.fit` takes, and its plan."""
+def step_of_hocket(comm: hk.Communicator, size: Size, options: dict[str, Any]) -> tuple[Step, TrainingSetup]:
+    """The step that `hocket.keras.fit` takes, and its set-up."""
     model = compiled(size.depth, size.pixels)
     x, y = images(size.batch, size.pixels)
     source = source_of((x, (y, None)), comm, batch_size=size.batch, shuffle=False, seed=0, drop_last=False)
-    plan = settle(Wanted(size.batch, balance="profile", **options), graph_of_keras(model), source, comm)
+    setup = choose_setup(SetupRequest(size.batch, balance="profile", **options), graph_of_keras(model), source, comm)
 
     def loss(output: Any, target: Any) -> Any:
         return model._compile_loss(target[0], output, None)
 
-    executor = PipelineExecutor(plan.schedule, plan.split, comm, loss)
+    executor = PipelineExecutor(setup.schedule, setup.split, comm, loss)
     trainer = Trainer(executor, KerasUpdate(model.optimizer, model.trainable_variables, executor))
     (given,) = source.batches(0)
-    return lambda: trainer.train_step(given), plan
+    return lambda: trainer.train_step(given), setup
 
 
-def modelled(plan: Plan, size: Size, link: Link) -> dict[int, float]:
-    """Seconds of a step on so many nodes, each of two ranks that do what is planned, sums of gradients over all nodes
+def modelled(setup: TrainingSetup, size: Size, link: Link) -> dict[int, float]:
+    """Seconds of a step on so many nodes, each of two ranks laid out so, sums of gradients over all nodes
     included: simulated."""
-    table = plan.schedule
+    table = setup.schedule
     parts = (2 // table.num_ranks) * table.num_micro_batches
-    inputs = {plan.split.batch_inputs[0]: torch.from_numpy(images(size.batch // parts, size.pixels)[0])}
-    stages = profile_stages(plan.split, inputs, repeats=2)
+    inputs = {setup.split.batch_inputs[0]: torch.from_numpy(images(size.batch // parts, size.pixels)[0])}
+    stages = profile_stages(setup.split, inputs, repeats=2)
     found = {}
     for nodes in NODES:
         costs = costs_of_stages(stages, fabric=Hosts(link, OUTER, 2), num_replicas=nodes * 2 // table.num_ranks)
@@ -155,11 +155,11 @@ def main() -> None:
     dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
     two = dist.new_group([0, 1])
     case = f"ResNet-{size.depth}-v2, {size.pixels} x {size.pixels} pixels, {size.batch} images"
-    contenders, plans = [], {}
+    contenders, setups = [], {}
     for name, (num_ranks, options) in WAYS.items():
         call = nothing
         if comm.rank < num_ranks:
-            step, plans[name] = step_of_hocket(comm.group(list(range(num_ranks))), size, options)
+            step, setups[name] = step_of_hocket(comm.group(list(range(num_ranks))), size, options)
             step()
             call = looped(step)
         contenders.append(Contender(case, name, call))
@@ -170,7 +170,7 @@ def main() -> None:
         contenders.append(Contender(case, name, looped(make()) if comm.rank < num_ranks else nothing))
     link = measure_link(comm)
     if comm.rank == 0:
-        seconds = {name: modelled(plans[name], size, link) for name in MODELLED}
+        seconds = {name: modelled(setups[name], size, link) for name in MODELLED}
         (folder / "modelled.json").write_text(json.dumps(seconds))
     comm.barrier()
     pin(comm.rank % (os.cpu_count() or 1))

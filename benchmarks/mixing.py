@@ -39,7 +39,7 @@ from hocket.measure import (
     script_parser,
     settings_of,
 )
-from hocket.trace.published import dlrm_criteo, gpt_345m, moe_350m
+from hocket.session.published_steps import dlrm_criteo, gpt_345m, moe_350m
 from hocket.trace.traffic import Traffic
 from hocket.tune.mix import COARSE, FINE, predicted_seconds
 from hocket.tune.table import Table, load_table

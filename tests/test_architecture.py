@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -19,46 +20,15 @@ from .naming import raises
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "hocket"
 
-FLOORS = {
-    "errors": -1,
-    "lazy_names": 0,
-    "suggestions": 0,
-    "whole_file": 0,
-    "reserved_port": 0,
-    "versioned_json": 0,
-    "_native": 0,
-    "discovery": 1,
-    "trace": 1,
-    "boot": 1,
-    "measure": 1,
-    "sim": 1,
-    "backends": 2,
-    "memory": 2,
-    "comm": 3,
-    "collectives": 4,
-    "pipeline": 4,
-    "tune": 5,
-    "session": 6,
-    "torch": 6,
-    "bench": 7,
-    "observe": 7,
-    "checkpoint": 7,
-    "kernels": 7,
-    "network": 7,
-    "movement": 7,
-    "train": 8,
-    "plan": 8,
-    "keras": 9,
-    "dask": 9,
-    "cli": 10,
-    "__main__": 11,
-}
-SAME_FLOOR = {("torch", "session")}
+GRAPH = runpy.run_path(str(ROOT / "tools" / "import_graph.py"))
+FLOORS = GRAPH["read_floors"]((ROOT / "docs" / "architecture.md").read_text())
+TOP = {"__init__", "__main__"}  # hand names on, or start the command
 
 # Third-party packages and the rooms (or files) that may import them.
 ALLOWED = {
-    "torch": {"torch", "train", "keras", "movement",
-              "collectives/sparse", "collectives/compress", "bench/buffers/torch.py", "bench/drivers/torch.py"},
+    "torch": {"torch", "train", "keras", "kernels", "movement", "optim",
+              "collectives/sparse", "collectives/compress", "plan/capture", "plan/apply", "checkpoint/adapters",
+              "observe/sources", "bench/buffers/torch.py", "bench/drivers/torch.py", "cli/_train_inputs.py"},
     "numpy": {""},
     "cloudpickle": {"session"},
     "typer": {"cli"},
@@ -68,7 +38,7 @@ ALLOWED = {
     "numba": {"bench/buffers/numba.py"},
     "pycuda": {"bench/buffers/pycuda.py"},
     "keras": {"keras"},
-    "mlxtend": {"keras/by_name.py"},
+    "mlxtend": {"cli/_train_inputs.py"},
     "dask": {"dask"},
     "distributed": {"dask"},
     "duckdb": {"observe"},
@@ -115,15 +85,50 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 @pytest.mark.parametrize("path", python_files(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_go_to_lower_floors(path: Path) -> None:
     room = room_of(path)
-    if room == "__init__":
+    if room in TOP:
         return
-    floor = FLOORS[room]
+    floor = FLOORS.rooms[room]
     for name in imports_of(path):
         if not name.startswith("hocket"):
             continue
         assert name != "hocket", "hocket/__init__.py is never imported from inside"
         target = name.split(".")[1]
-        assert target == room or FLOORS[target] < floor or (room, target) in SAME_FLOOR, f"{room} imports {name}"
+        is_lower = target == room or FLOORS.rooms[target] < floor or (room, target) in FLOORS.neighbours
+        assert is_lower, f"{room} imports {name}"
+
+
+def test_every_room_has_a_floor() -> None:
+    there = {room_of(path) for path in python_files()} - TOP | {"_native"}
+    assert there | FLOORS.to_come == set(FLOORS.rooms)
+    assert not there & FLOORS.to_come, "a room that is there is not to come"
+    for room, folders in FLOORS.within.items():
+        assert set(folders) == {path.parent.name for path in (PACKAGE / room).glob("*/__init__.py")}
+
+
+@pytest.mark.parametrize("room", sorted(FLOORS.rooms.keys() - FLOORS.to_come - {"_native"}))
+def test_no_files_import_each_other_in_a_circle(room: str) -> None:
+    sources = GRAPH["sources_of"](room, None)
+    if not sources:
+        return  # a room of one file
+    graph = GRAPH["graph_of"](sources)
+    assert graph.circles() == []
+    paths = {GRAPH["module_of"](path): path for path in sources}
+    assert graph.upwards(GRAPH["floors_within"](room, FLOORS.within.get(room, ()), paths)) == []
+
+
+def test_circles_and_edges_upwards_are_found() -> None:
+    """Among them those that only a type checker or a function follows."""
+    sources = {
+        "src/hocket/toy/__init__.py": "",
+        "src/hocket/toy/low/one.py": "if TYPE_CHECKING:\n    from hocket.toy.high.two import f",
+        "src/hocket/toy/low/three.py": "",
+        "src/hocket/toy/high/two.py": "def f():\n    import hocket.toy.low.one\n    from hocket.toy.low import three",
+    }
+    graph = GRAPH["graph_of"](sources)
+    assert graph.circles() == [["hocket.toy.high.two", "hocket.toy.low.one"]]
+    paths = {GRAPH["module_of"](path): path for path in sources}
+    upwards = graph.upwards(GRAPH["floors_within"]("toy", ("low", "high"), paths))
+    assert upwards == [("hocket.toy.low.one", "hocket.toy.high.two")]
 
 
 @pytest.mark.parametrize("path", python_files(), ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -72,9 +72,9 @@ REGISTRIES = {
         "'TOY' in hocket.pipeline.kind.kinds()",
     ),
     "handler": (
-        "hocket.train.actions",
-        "from hocket.train.actions.registry import executes\nexecutes('TOY')(lambda step, action: None)",
-        "hocket.train.actions.registry.find_handlers(['TOY'])",
+        "hocket.train.run.actions",
+        "from hocket.train.run.actions.registry import executes\nexecutes('TOY')(lambda step, action: None)",
+        "hocket.train.run.actions.registry.find_handlers(['TOY'])",
     ),
     "verb": (
         "hocket.cli",
@@ -178,7 +178,7 @@ MISTAKES = [
     ("recipe", _RECIPE + "recipe(7, bubble='', reference='')(min)", "7", "str"),
     ("algorithm", "from hocket.collectives.registry import algorithm\n@algorithm\ndef toy(): pass", "2"),
     ("exporter", "from hocket.tune.export import exporter\nexporter('toy', '')(7)", "'toy'", "7"),
-    ("handler", "from hocket.train.actions.registry import executes\nexecutes('TOY')(7)", "TOY", "7"),
+    ("handler", "from hocket.train.run.actions.registry import executes\nexecutes('TOY')(7)", "TOY", "7"),
     ("backend", "ADAPTER = 3", "ADAPTER", "3", "Backend"),
     ("backend", "class ADAPTER:\n    name = 'toy'", "ADAPTER", "Backend"),
     (

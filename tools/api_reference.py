@@ -53,9 +53,19 @@ MODULES = {
             "MicroBatch",
         ),
         *("StepResult", "Trainer", "TorchUpdate", "run_epochs", "History", "Callback", "Checkpoint", "EarlyStopping"),
-        *("LearningRate", "source_of", "Batch", "Wanted", "settle", "Plan", "Arrangement", "arrange", "executes"),
+        *(
+            "LearningRate",
+            "source_of",
+            "Batch",
+            "SetupRequest",
+            "choose_setup",
+            "TrainingSetup",
+            "Arrangement",
+            "arrange",
+            "executes",
+        ),
         *("profile_layers", "profile_stages", "StageCosts", "costs_of_stages", "balance_by_time", "measure_link"),
-        *("compare_with_simulation", "random_key"),
+        *("compare_with_simulation", "random_key", "TrainerView", "train_graph", "TrainingRequest", "TrainingData"),
     ],
     "hocket.keras": ["fit", "graph_of_keras"],
     "hocket.tune": ["Learner", "TablePolicy", "ModelPolicy", "load_table", "save_table", "Table", "Row"],
@@ -144,7 +154,7 @@ def signature(name: str, each: Any) -> str:
         return ""
     parameters = []
     for parameter in found.parameters.values():
-        if parameter.name == "self":
+        if parameter.name == "self" or (parameter.name == "comm" and name.startswith("Communicator.")):
             continue
         if parameter.default is not parameter.empty and callable(parameter.default):
             parameter = parameter.replace(default=Plain("..."))

@@ -10,8 +10,8 @@ import pytest
 
 import hocket as hk
 from hocket.comm.replay import Replay
+from hocket.session import published_steps
 from hocket.sim import Hosts, Link, Uniform
-from hocket.trace import published
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -225,7 +225,7 @@ def test_hosts() -> None:
 
 
 def test_traffic_of_a_model() -> None:
-    traffic = published.dlrm_criteo(16, flops_per_s=1e14)
+    traffic = published_steps.dlrm_criteo(16, flops_per_s=1e14)
     made: list[Replay] = []
 
     def fn(comm: hk.Communicator) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hocket.errors import InvalidArgument
-from hocket.trace.published import dlrm_criteo, gpt_345m, moe_350m
+from hocket.session.published_steps import dlrm_criteo, gpt_345m, moe_350m
 from hocket.trace.record import Record
 from hocket.trace.traffic import Traffic, TrafficStep
 

@@ -96,7 +96,7 @@ CASES: dict[str, tuple[Callable[[], dict[str, Any]], str, str | tuple[str, ...]]
     "callback": (
         lambda: {"callbacks": [EarlyStopping]},
         "InvalidType",
-        ("hocket.train.callbacks.Callback", "EarlyStopping"),
+        ("hocket.train.Callback", "EarlyStopping"),
     ),
     "metrics of one name": (
         lambda: {"metrics": [lambda *_: 0, lambda *_: 1]},

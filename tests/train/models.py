@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from hocket.pipeline import PipelineSchedule
 from hocket.train import LayerGraph, SplitModel, graph_of, graph_of_exported
-from hocket.train.randomness import random_key
+from hocket.train.data.randomness import random_key
 
 WIDTH, SAMPLES = 6, 3  # of a layer, and of a micro-batch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hocket.train.messages import message_nbytes, pack, unpack, with_strides
+from hocket.train.run.messages import message_nbytes, pack, unpack, with_strides
 
 BASE = torch.arange(120.0).reshape(4, 5, 6)
 LAYOUTS = {

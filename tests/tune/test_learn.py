@@ -75,7 +75,9 @@ def _climb(comm: hk.Communicator) -> tuple[list[str], list[tuple[str, str, bool]
     comm.barrier()
     explanation = str(comm.explain("all_reduce", NBYTES))
     elsewhere = comm.explain("all_reduce", 2 * NBYTES).chosen
-    assert comm.policy.choices(comm._group)["all_reduce", "full"] == learner.table.ranges["all_reduce", "full", 2]
+    assert (
+        comm.policy.choices(comm._chooser.group)["all_reduce", "full"] == learner.table.ranges["all_reduce", "full", 2]
+    )
     assert comm.dup().explain("all_reduce", NBYTES).chosen == "gloo"  # the policy as it was set
     used = [record.backend for record in comm.records() if record.op == "all_reduce" and record.nbytes == NBYTES]
     lessons = [(each.incumbent, each.challenger, each.changed) for each in learner.lessons]
@@ -179,7 +181,7 @@ def _another_policy(comm: hk.Communicator) -> tuple[bool, bool]:
     again = Learner(comm, window=16)
     _all_reduce(comm, 600)
     again.stop()
-    choices, before = comm.policy.choices(comm._group), policy.choices(comm._group)
+    choices, before = comm.policy.choices(comm._chooser.group), policy.choices(comm._chooser.group)
     kept = all(choices[key] == before[key] for key in before if not key[0].startswith("all_reduce"))
     comm.policy = ModelPolicy()
     again = Learner(comm, window=16)

@@ -69,8 +69,8 @@ class SplitBackend(Backend):
         for library in self._libraries:
             library.close_lanes(self._key_of_part(key, library))
 
-    def find_reason_not_to_go_on(self, members: Collection[int]) -> str | None:
-        reasons = (library.find_reason_not_to_go_on(members) for library in self._libraries)
+    def why_cannot_shrink(self, members: Collection[int]) -> str | None:
+        reasons = (library.why_cannot_shrink(members) for library in self._libraries)
         return next((reason for reason in reasons if reason is not None), None)
 
 

@@ -151,7 +151,7 @@ class Backend(Declaration, ABC):
     def close_lanes(self, key: int) -> None:
         """Give back what a communicator held; its operations are over, or it is broken."""
 
-    def find_reason_not_to_go_on(self, members: Collection[int]) -> str | None:
+    def why_cannot_shrink(self, members: Collection[int]) -> str | None:
         """Return why the library cannot open lanes any more after other ranks than these have failed, or None.
 
         Args:

@@ -85,7 +85,7 @@ class GlooBackend(Backend):
     def close_lanes(self, key: int) -> None:
         """The native lanes hold the groups, and let them go."""
 
-    def find_reason_not_to_go_on(self, members: Collection[int]) -> str | None:
+    def why_cannot_shrink(self, members: Collection[int]) -> str | None:
         return None  # a group has connections of its own, and no server
 
     def _connect(self, members: Sequence[int], name: str, timeout: float) -> Any:

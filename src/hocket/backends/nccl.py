@@ -109,7 +109,7 @@ class NcclBackend(Backend):
         if key in self._lanes:
             self._lanes.pop(key).close()
 
-    def find_reason_not_to_go_on(self, members: Collection[int]) -> str | None:
+    def why_cannot_shrink(self, members: Collection[int]) -> str | None:
         return None if 0 in members else "NCCL's store was at rank 0, which is gone"
 
 

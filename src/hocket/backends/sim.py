@@ -50,7 +50,7 @@ class Sim(Backend):
     def close_lanes(self, key: int) -> None:
         pass  # they tell the others that they are gone
 
-    def find_reason_not_to_go_on(self, members: Collection[int]) -> str | None:
+    def why_cannot_shrink(self, members: Collection[int]) -> str | None:
         return "virtual ranks cannot go on without one"
 
 

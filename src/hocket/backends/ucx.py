@@ -142,7 +142,7 @@ class UcxBackend(Backend):
         self._first_channels.pop(key, None)
         self._hellos.pop(key, None)
 
-    def find_reason_not_to_go_on(self, members: Collection[int]) -> str | None:
+    def why_cannot_shrink(self, members: Collection[int]) -> str | None:
         return None  # endpoints fail one by one
 
     def close(self, *, is_broken: bool) -> None:

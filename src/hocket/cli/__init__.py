@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
+from typing import TYPE_CHECKING
 
+from hocket.lazy_names import lazy
 
-def main() -> None:
-    """Run the command line of this process and exit with its code."""
-    from hocket.boot.standard_streams import keep_standard_streams
+if TYPE_CHECKING:
+    from hocket.cli._command import main
 
-    keep_standard_streams()
-    from hocket.cli._application import run_command_line
+__all__ = ["main"]
 
-    sys.exit(run_command_line(sys.argv[1:]))
+__getattr__ = lazy(__name__, {"main": "_command"})

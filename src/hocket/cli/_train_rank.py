@@ -7,17 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hocket.cli.train import wanted_of
-from hocket.keras.by_name import (
-    begin,
-    compile_keras,
-    is_keras,
-    load_data,
-    load_loss,
-    load_model,
-    load_optimizer,
-    save_model,
-)
+from hocket.cli._train_inputs import begin, is_keras, load_data, load_loss, load_model, save_model
+from hocket.cli.train import setup_options_of
 from hocket.session import init
 
 
@@ -27,7 +18,7 @@ def main(options: dict[str, Any]) -> None:
     model = load_model(options["model"])
     data, validation = load_data(options["data"])
     common = {
-        **wanted_of(options),
+        **setup_options_of(options),
         "epochs": options["epochs"],
         "max_steps": options["steps"],
         "validation_data": validation,
@@ -38,17 +29,19 @@ def main(options: dict[str, Any]) -> None:
     with init(timeout=options["timeout"]) as comm:
         if is_keras(model):
             from hocket.keras import fit as fit_keras
+            from hocket.keras.compiled import compile_by_name
 
-            compile_keras(model, options["loss"], options["optimizer"], options["learning_rate"])
+            compile_by_name(model, options["loss"], options["optimizer"], options["learning_rate"])
             history: Any = fit_keras(model, data, comm=comm, **common)
         else:
             from hocket.train import fit
+            from hocket.train.loop.by_name import optimizer_by_name
 
             history = fit(
                 model,
                 data,
                 loss=load_loss(options["loss"]),
-                optimizer=load_optimizer(options["optimizer"], options["learning_rate"]),
+                optimizer=optimizer_by_name(options["optimizer"], options["learning_rate"]),
                 comm=comm,
                 **common,
             )

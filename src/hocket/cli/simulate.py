@@ -83,9 +83,9 @@ def _read_step(step: str, num_ranks: int | None, tflops: float) -> Traffic:
     if not tflops > 0:
         raise InvalidArgument(f"--tflops must be above zero, not {tflops}")
     if step in _MODELS:
-        from hocket.trace import published
+        from hocket.session import published_steps
 
-        makers = (published.gpt_345m, published.moe_350m, published.dlrm_criteo)
+        makers = (published_steps.gpt_345m, published_steps.moe_350m, published_steps.dlrm_criteo)
         return makers[_MODELS.index(step)](num_ranks or 8, flops_per_s=tflops * 1e12)
     if not Path(step).exists():
         raise InvalidArgument(f"{step!r} is neither a file nor one of {', '.join(_MODELS)}")

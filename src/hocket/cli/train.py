@@ -116,19 +116,12 @@ def train(
 
 
 def _check(options: dict[str, Any], num_ranks: int) -> None:
-    """Load model and data and settle what each rank does, so that bad input is found before a rank is started."""
-    from hocket.keras.by_name import (
-        check_save_path,
-        compile_keras,
-        is_keras,
-        load_data,
-        load_loss,
-        load_model,
-        load_optimizer,
-    )
-    from hocket.train import Wanted, graph_of, settle_without_measuring
-    from hocket.train.batches import samples_of
+    """Load model and data and check the set-up, so that bad input is found before a rank is started."""
+    from hocket.cli._train_inputs import check_save_path, is_keras, load_data, load_loss, load_model
+    from hocket.train import SetupRequest, check_request, graph_of
     from hocket.train.checks import check_seed
+    from hocket.train.data.batches import samples_of
+    from hocket.train.loop.by_name import optimizer_by_name
 
     check_seed(options["seed"])
     made = load_model(options["model"])
@@ -137,6 +130,7 @@ def _check(options: dict[str, Any], num_ranks: int) -> None:
     found: tuple[Any, ...] = load_data(options["data"])
     if is_keras(made):
         from hocket.keras import graph_of_keras
+        from hocket.keras.compiled import compile_by_name
         from hocket.keras.feeding import data_of
 
         found = tuple(data if data is None else data_of(data) for data in found)
@@ -144,20 +138,20 @@ def _check(options: dict[str, Any], num_ranks: int) -> None:
             raise InvalidArgument(
                 f"{options['model']} is compiled with a loss and an optimizer: leave out --loss, --optimizer and --lr"
             )
-        compile_keras(made, options["loss"], options["optimizer"], options["learning_rate"])
+        compile_by_name(made, options["loss"], options["optimizer"], options["learning_rate"])
         graph = graph_of_keras(made)
     else:
         load_loss(options["loss"])
-        load_optimizer(options["optimizer"], options["learning_rate"])
+        optimizer_by_name(options["optimizer"], options["learning_rate"])
         graph = graph_of(made)
     for data in found:
         if data is not None:
             samples_of(data, batch_size=options["batch_size"], shuffle=False, seed=0, drop_last=False)
-    settle_without_measuring(Wanted(**wanted_of(options)), graph, num_ranks)
+    check_request(SetupRequest(**setup_options_of(options)), graph, num_ranks)
 
 
-def wanted_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of `hocket.train.Wanted`."""
+def setup_options_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `hocket.train.SetupRequest`."""
     return {
         "batch_size": options["batch_size"],
         "strategy": options["strategy"],

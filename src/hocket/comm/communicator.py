@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
-import operator
-import time
 import weakref
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, SupportsIndex, cast
+from typing import Any
 
 from hocket import _native
+from hocket.comm import objects, sharing
+from hocket.comm.chooser import Chooser
 from hocket.comm.fabric import Backends, Fabric
 from hocket.comm.foreign_names import ForeignNames
 from hocket.comm.fusion import Bucket, Fused
-from hocket.comm.leaving import leave, tell
-from hocket.comm.messages import Recv, Send, listed, wait_for_sender
+from hocket.comm.identity import LARGEST_INT64, derive_key, read_int64, read_members
+from hocket.comm.issuing import coalesced, prepare
+from hocket.comm.messages import batch, wait_for_sender
 from hocket.comm.object_seals import ObjectSeals
-from hocket.comm.policy import CHOOSABLE
+from hocket.comm.objects import ObjectWay
+from hocket.comm.policy import Explanation, Group, Policy
+from hocket.comm.rank_clock import compute, wtime
 from hocket.comm.reductions import reduce_by_function
-from hocket.comm.sharing import SharingOperations
-from hocket.comm.shrink import Lineage, shrink
-from hocket.errors import CommTimeout, HocketError, InvalidArgument, InvalidState, InvalidType
-from hocket.suggestions import unknown
+from hocket.comm.shrink import Lineage, Membership, Opening, check_excluded, open_survivors
+from hocket.comm.unseen import raise_or_note, warn_at_the_users_line
+from hocket.errors import CommTimeout, HocketError, InvalidState, InvalidType
 from hocket.trace import GroupRecords, Record, decode_events, logger, write_flight_record
 
 _NO_COLOR = -1
-_LARGEST_INT64 = 2**63 - 1
 
 
-class Communicator(SharingOperations, ForeignNames):
+class Communicator(_native.Communicator, ForeignNames):
     """A group of ranks with an issue order of its own.
 
     Operations work in place or write into `out`, on NumPy arrays, torch tensors on the CPU and anything else with the
@@ -93,7 +90,6 @@ class Communicator(SharingOperations, ForeignNames):
             super().__init__(
                 fabric.control, fabric.host, members, local, rank, key, label, self._names, timeout, open_timeout
             )
-        self._levels = layout.ranks_per_host(members), layout.ranks_per_domain(members)
         self._fabric, self._host = fabric, fabric.host
         self._members = members
         self._key = key
@@ -103,11 +99,27 @@ class Communicator(SharingOperations, ForeignNames):
             self._add_backend(lanes.collective, lanes.point_to_point, lanes.schedules)
         self._set_allowed(list(self._backends))
         self._set_left_out(self._backends.left_out)
-        self._schedules = fabric.schedules
-        self._programs, self._programs_found = {}, {}
+        self._chooser = Chooser(
+            Group(
+                len(members),
+                list(self._backends),
+                self.num_hosts,
+                layout.ranks_per_host(members),
+                layout.ranks_per_domain(members),
+            ),
+            self._names,
+            fabric.libraries,
+            key,
+            fabric.schedules,
+        )
         self.policy = fabric.policy
+        self._object_way = ObjectWay(
+            ObjectSeals(fabric.object_key, key),
+            shares_memory="shm" in self._backends,
+            moves_data=fabric.virtual is None or fabric.virtual.moves_data,
+            leaves_process=fabric.virtual is None,
+        )
         self._num_splits = 0
-        self._object_seals = ObjectSeals(fabric.object_key, key)
         self._groups_made: Counter[tuple[int, ...]] = Counter()
         self._children: weakref.WeakSet[Communicator] = weakref.WeakSet()
         self._on_finalize: Callable[[], object] | None = None
@@ -141,31 +153,35 @@ class Communicator(SharingOperations, ForeignNames):
         return decode_events(self._records(), self._names, self._program_names(), in_ns=self.is_virtual)
 
     @property
+    def policy(self) -> Policy:
+        """How a backend is chosen for an operation that names none; to be set alike on all members, between the same
+        operations. As it was set it is taken over by communicators that are made from this one afterwards; what is
+        learned while running belongs to this one alone."""
+        return self._chooser.policy
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        self._chooser.set_policy(self, policy)
+
+    def explain(self, op: str, nbytes: int = 0, dtype: str = "float32", reduction: str = "sum") -> Explanation:
+        """Say what carries an operation that names no backend and no algorithm, why, and what was second.
+
+        Args:
+            op: name of the operation, e.g. "all_reduce".
+            nbytes: as in `Record.nbytes`.
+            dtype: name of the type of its elements.
+            reduction: for operations that reduce.
+
+        Raises:
+            InvalidArgument: there is no such operation, type or size.
+            UnsupportedDtype: no backend can carry it.
+        """
+        return self._chooser.explain(self, op, nbytes, dtype, reduction)
+
+    @property
     def is_virtual(self) -> bool:
         """Whether its ranks are those of `hocket.simulate`, and all its times simulated."""
         return self._fabric.virtual is not None
-
-    def wtime(self) -> float:
-        """Return the seconds of this rank's clock, to tell how long something took; a virtual rank's start at zero."""
-        return _native.virtual_now_s() if self.is_virtual else time.perf_counter()
-
-    def compute(self, seconds: float) -> None:
-        """Spend time as a computation would: a processor is kept busy; a virtual rank's clock goes on.
-
-        Args:
-            seconds: 0 or more.
-
-        Raises:
-            InvalidArgument: it is not.
-        """
-        if not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
-            raise InvalidArgument(f"seconds must be a number of 0 or more, not {seconds!r}")
-        if self.is_virtual:
-            _native.pass_virtual_time(float(seconds))
-            return
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            pass
 
     def dump_flight_record(self, folder: str | Path) -> Path:
         """Write the latest operations of this communicator and of those made from it; called by any rank at any time.
@@ -186,32 +202,6 @@ class Communicator(SharingOperations, ForeignNames):
         ]
         return write_flight_record(Path(folder), rank=self._members[self.rank], groups=groups)
 
-    def batch(
-        self, messages: Iterable[Send | Recv], *, backend: str | None = None, timeout: float | None = None
-    ) -> list[_native.Work]:
-        """Issue several messages, or none of them if an argument of one is wrong.
-
-        Args:
-            messages: to send and to receive, in the order in which they are to be matched.
-            backend, timeout: as of `isend`.
-
-        Returns:
-            Their works, in the same order; no order of waiting for them can hang.
-
-        Raises:
-            InvalidType: one is neither `Send` nor `Recv`, or holds no array.
-            InvalidArgument: a rank or tag is out of range.
-        """
-        given = []
-        for message in listed("messages", "hocket.Send and hocket.Recv", messages):
-            if isinstance(message, Send):
-                given.append(("send", message.x, message.dst, message.tag))
-            elif isinstance(message, Recv):
-                given.append(("recv", message.x, message.src, message.tag))
-            else:
-                raise InvalidType(f"messages must be hocket.Send and hocket.Recv, not {message!r}")
-        return self._batch(given, backend=backend, timeout=timeout)
-
     def probe(self, tag: int = 0, timeout: float = 0.0) -> int | None:
         """Return a rank of which a message with this tag has come that nothing receives yet; None if there is none.
 
@@ -224,48 +214,40 @@ class Communicator(SharingOperations, ForeignNames):
             raise InvalidState(f"probe() looks into shared memory, but the ranks are on {self.num_hosts} hosts")
         return wait_for_sender(self._find_sender, tag, timeout)
 
+    batch = batch
+    prepare = prepare
+    coalesced = coalesced
+    wtime = wtime
+    compute = compute
+
+    all_gather_object = objects.all_gather_object
+    gather_object = objects.gather_object
+    all_reduce_object = objects.all_reduce_object
+    reduce_object = objects.reduce_object
+    broadcast_object = objects.broadcast_object
+    scatter_object = objects.scatter_object
+    all_to_all_object = objects.all_to_all_object
+    send_object = objects.send_object
+    isend_object = objects.isend_object
+    recv_object = objects.recv_object
+
+    empty = sharing.empty
+    zeros = sharing.zeros
+    symmetric_like = sharing.symmetric_like
+    symmetric_storage = sharing.symmetric_storage
+
+    def _find_program(self, kind: str, algorithm: object, nbytes: int) -> int:
+        """Called by the native methods with what `algorithm=` was given."""
+        return self._chooser.find_program(self, kind, algorithm, nbytes)
+
+    def _take_turn(self) -> None:
+        """Called by the native methods before a collective, where `_set_turn` has asked for it."""
+        if self._chooser.on_turn is not None:
+            self._chooser.on_turn()
+
     def _reduce_by_function(self, kind: str, *arguments: Any, **options: Any) -> object:
         """Called by the native methods where ``op`` is none of theirs."""
         return reduce_by_function(self, kind, *arguments, **options)
-
-    def prepare(self, op: str, *arguments: Any, **options: Any) -> _native.Prepared:
-        """Read the arguments of an operation once, to issue it again and again; nothing is sent yet.
-
-        The backend is the one that carries it now, whatever policy is set later.
-
-        Args:
-            op: name of a method: a collective, "send" or "recv".
-            arguments, options: as of that method, without async_op and deps.
-
-        Raises:
-            InvalidArgument: there is no such operation, or what its method raises.
-            InvalidState: by `Prepared.start`, if it is in flight.
-        """
-        if op not in CHOOSABLE:
-            raise InvalidArgument(unknown("operation", op, CHOOSABLE))
-        self._set_preparing(True)
-        try:
-            prepared = cast(_native.Prepared, getattr(self, op)(*arguments, **options))
-        finally:
-            self._set_preparing(False)
-        prepared._set_again(partial(self.prepare, op, *arguments, **options))
-        return prepared
-
-    @contextmanager
-    def coalesced(self) -> Iterator[None]:
-        """Issue the operations of a ``with`` block side by side, and wait for all of them at its end.
-
-        Those that touch the same bytes keep their order; operations on objects wait by themselves. Where the block
-        raises, nothing is waited for: what was issued goes on.
-        """
-        self._begin_coalescing()
-        try:
-            yield
-        except BaseException:
-            self._end_coalescing()
-            raise
-        for work in self._end_coalescing():
-            work.wait()
 
     def fused(self, *, max_nbytes: int = 4 << 20, backend: str | None = None) -> Fused:
         """Make all_reduces of a ``with`` block travel together: ``with comm.fused() as fused: fused.all_reduce(x)``.
@@ -289,7 +271,7 @@ class Communicator(SharingOperations, ForeignNames):
         """
         if self.is_virtual:
             raise InvalidState("a bucket needs a thread of its own, which virtual ranks have not; use fused()")
-        return Bucket(self, max_nbytes, max_seconds, backend)
+        return Bucket(self.dup, max_nbytes, max_seconds, backend)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Divide the communicator; called by all members.
@@ -305,8 +287,8 @@ class Communicator(SharingOperations, ForeignNames):
             CommTimeout: some member did not come in time.
         """
         rule = "color must be an int of 0 or more, or None"
-        own_color = _NO_COLOR if color is None else _read_int64(color, 0, rule)
-        own_key = _read_int64(key, -_LARGEST_INT64, "key must be an int of 64 bits")
+        own_color = _NO_COLOR if color is None else read_int64(color, 0, rule)
+        own_key = read_int64(key, -LARGEST_INT64, "key must be an int of 64 bits")
         wanted = self._gather_ints("split", (own_color, own_key))
         self._num_splits += 1  # not before: after a mismatch the members still count alike
         if color is None:
@@ -331,17 +313,7 @@ class Communicator(SharingOperations, ForeignNames):
             InvalidArgument: a rank is out of range or twice there, or this rank is not among them.
             CommTimeout: one of them did not come in time.
         """
-        given = listed("ranks", "ints", ranks)
-        try:
-            members = [operator.index(rank) for rank in given]
-        except TypeError:
-            raise InvalidType(f"ranks must be ints, not {ranks!r}") from None
-        if any(not 0 <= rank < self.size for rank in members):
-            raise InvalidArgument(f"ranks {members} must lie between 0 and {self.size - 1}")
-        if len(set(members)) != len(members):
-            raise InvalidArgument(f"ranks {members} name a rank twice")
-        if self.rank not in members:
-            raise InvalidArgument(f"rank {self.rank} is not among {members}; only members call group()")
+        members = read_members(ranks, self.rank, self.size)
         self._groups_made[tuple(members)] += 1
         count = self._groups_made[tuple(members)]
         return self._child(members, f"group {members} of {self._label}", "group", count, *members)
@@ -401,7 +373,10 @@ class Communicator(SharingOperations, ForeignNames):
             CommTimeout: naming ranks that are alive but did not call this.
             BackendUnavailable: nothing connects those that are left.
         """
-        return shrink(self, exclude, self.timeout if timeout is None else timeout)
+        self._check_usable()
+        own = Membership(self._label, self.rank, self._members, self._fabric, self._lineage)
+        excluded = check_excluded(own, exclude)
+        return open_survivors(own, excluded, self.timeout if timeout is None else timeout, self._open_survivors)
 
     def finalize(self) -> None:
         """Wait for operations in flight and leave this communicator and those made from it. Idempotent.
@@ -416,10 +391,42 @@ class Communicator(SharingOperations, ForeignNames):
         """
         unseen = self._leave(self.timeout)
         if unseen is not None:
-            tell(unseen)
+            raise_or_note(unseen)
 
-    def _leave(self, drain_timeout_s: float) -> BaseException | None:
-        return leave(self, drain_timeout_s)
+    def _leave(self, drain_timeout_s: float, is_child: bool = False) -> BaseException | None:
+        """Leave this communicator and those made from it.
+
+        Args:
+            drain_timeout_s: how long operations in flight have to come to their end; 0: the program fails anyway.
+            is_child: whether one that it was made from is being left.
+
+        Returns:
+            What the first asynchronous operation failed with, if the program was told of no failure.
+        """
+        unseen = [child._leave(drain_timeout_s, True) for child in list(self._children)]
+        was_open = not self._closed
+        failure, unreceived = self._close(drain_timeout_s)
+        unseen.append(failure)
+        self._chooser.on_turn = None
+        if was_open:
+            logger.debug("left %s", self._label)
+            for library in self._fabric.libraries:
+                library.close_lanes(self._key)
+        if self._on_finalize is not None:
+            unseen.append(_native.take_unseen())  # of communicators that the program dropped
+        # Another thread may finalize at the same time.
+        on_finalize, self._on_finalize = self._on_finalize, None
+        first = next((error for error in unseen if error is not None), None)
+        if first is not None and not is_child:
+            if self._fabric.has_raised():
+                first = None
+            elif self._on_failure is not None:
+                self._on_failure(self, first)
+        if on_finalize is not None:
+            on_finalize()
+        if unreceived:  # at last, as a warning may be turned into an error
+            warn_at_the_users_line(f"hocket: rank {self.rank} of {self._label} never received what {unreceived}")
+        return first
 
     def __enter__(self) -> Communicator:
         return self
@@ -453,8 +460,7 @@ class Communicator(SharingOperations, ForeignNames):
         return list(zip(gathered[::2], gathered[1::2], strict=True))
 
     def _child(self, ranks: list[int], label: str, *identity: object) -> Communicator:
-        if _native.is_forked_child() or self._closed:
-            raise InvalidState(f"{self._label} cannot be used any more: it was finalized, or this is a forked child")
+        self._check_usable()
         members = [self._members[rank] for rank in ranks]
         try:
             return self._open(self._fabric, members, label, (self._key, *identity), self.timeout)
@@ -463,11 +469,21 @@ class Communicator(SharingOperations, ForeignNames):
                 self._on_failure(self, error)  # an operation does that by itself
             raise
 
+    def _check_usable(self) -> None:
+        if _native.is_forked_child() or self._closed:
+            raise InvalidState(f"{self._label} cannot be used any more: it was finalized, or this is a forked child")
+
+    def _open_survivors(self, opening: Opening) -> Communicator:
+        survivors = self._open(opening.fabric, opening.members, opening.label, opening.identity, opening.timeout_s)
+        survivors._lineage = opening.lineage
+        survivors._on_finalize = lambda: self._leave(0.0)
+        return survivors
+
     def _open(
         self, fabric: Fabric, members: list[int], label: str, identity: tuple[object, ...], open_timeout: float
     ) -> Communicator:
         child = type(self)(
-            replace(fabric, policy=self._given_policy),
+            replace(fabric, policy=self._chooser.given_policy),
             members,
             members.index(self._members[self.rank]),
             derive_key(*identity),
@@ -479,20 +495,3 @@ class Communicator(SharingOperations, ForeignNames):
         self._children.add(child)
         logger.debug("made %s: rank %d of %d", label, child.rank, child.size)
         return child
-
-
-def _read_int64(value: SupportsIndex, least: int, rule: str) -> int:
-    """Return an integer of any kind, NumPy's too, as an int; what is none or out of range breaks the rule."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise InvalidArgument(f"{rule}, not {value!r}") from None
-    if not least <= number <= _LARGEST_INT64:
-        raise InvalidArgument(f"{rule}, not {value!r}")
-    return number
-
-
-def derive_key(*parts: object) -> int:
-    """Make the 64-bit name under which the members of a new communicator find their memory; never 0 or 1."""
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") | 2

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import Any
 
 from hocket import _native
 from hocket.backends.base import Backend
 from hocket.comm.policy import DefaultPolicy, Policy
-
-if TYPE_CHECKING:
-    from hocket.comm.choosing import ScheduleSource
-    from hocket.comm.communicator import Communicator
+from hocket.comm.schedule_source import ScheduleSource
 
 
 class Backends(dict[str, str]):
@@ -98,7 +95,7 @@ class Fabric:
     left_out: Mapping[str, str] = field(default_factory=dict)
     policy: Policy = field(default_factory=DefaultPolicy)
     schedules: ScheduleSource | None = None
-    on_failure: Callable[[Communicator, BaseException], object] | None = None
+    on_failure: Callable[[Any, BaseException], object] | None = None
     has_raised: Callable[[], bool] = lambda: False
     object_key: bytes = field(default=b"", repr=False)
     virtual: _native.VirtualRanks | None = None

@@ -10,17 +10,26 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from hocket import _native
 from hocket.errors import CommTimeout, InvalidArgument, InvalidState, InvalidType
 
-if TYPE_CHECKING:
-    from hocket.comm.communicator import Communicator
+
+class BucketCommunicator(Protocol):
+    """What a bucket needs of its own communicator."""
+
+    @property
+    def timeout(self) -> float: ...
+    @property
+    def all_reduce(self) -> Callable[..., Any]: ...
+    @property
+    def all_reduce_coalesced(self) -> Callable[..., Any]: ...
+    def _leave(self, drain_timeout_s: float) -> BaseException | None: ...
 
 
 class Fused:
@@ -30,7 +39,7 @@ class Fused:
     All ranks call the same in the same order, so all of them send at the same places.
     """
 
-    def __init__(self, comm: Communicator, max_nbytes: int, backend: str | None) -> None:
+    def __init__(self, comm: _native.Communicator, max_nbytes: int, backend: str | None) -> None:
         self._comm = comm
         self._max_nbytes = _checked_limit(max_nbytes)
         self._backend = backend
@@ -121,13 +130,15 @@ class Bucket:
     A bucket has an issue order of its own. Leave it by `close` or a ``with`` block.
     """
 
-    def __init__(self, comm: Communicator, max_nbytes: int, max_seconds: float, backend: str | None) -> None:
+    def __init__(
+        self, dup: Callable[[], BucketCommunicator], max_nbytes: int, max_seconds: float, backend: str | None
+    ) -> None:
         self._max_nbytes = _checked_limit(max_nbytes)
         if not isinstance(max_seconds, (int, float)) or not max_seconds > 0:
             raise InvalidArgument(f"max_seconds must be a number of seconds above zero, not {max_seconds!r}")
         self._max_seconds = max_seconds
         self._backend = backend
-        self._comm = comm.dup()
+        self._comm = dup()
         self._queue: deque[Reduction] = deque()
         self._last: Reduction | None = None
         self._nbytes = 0
@@ -257,10 +268,15 @@ def _finish(reductions: Sequence[Reduction], error: BaseException | None) -> Non
         each._over.set()
 
 
-def _reduce_together(comm: Communicator, xs: list[Any], op: Any, backend: str | None) -> _native.Work:
-    if len(xs) == 1:
-        return comm.all_reduce(xs[0], op, backend=backend, async_op=True)
-    return comm.all_reduce_coalesced(xs, op, backend=backend, async_op=True)
+def _reduce_together(
+    comm: _native.Communicator | BucketCommunicator, xs: list[Any], op: Any, backend: str | None
+) -> _native.Work:
+    work: _native.Work = (
+        comm.all_reduce(xs[0], op, backend=backend, async_op=True)
+        if len(xs) == 1
+        else comm.all_reduce_coalesced(xs, op, backend=backend, async_op=True)
+    )
+    return work
 
 
 def _checked_limit(max_nbytes: int) -> int:

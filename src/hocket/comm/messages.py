@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -91,3 +91,34 @@ def wait_for_sender(find: Callable[[int], int | None], tag: int, timeout: float)
             return None
         time.sleep(_LOOK_S if waited < _SOON_S else _SOON_S)
     return sender
+
+
+def batch(
+    comm: _native.Communicator,
+    messages: Iterable[Send | Recv],
+    *,
+    backend: str | None = None,
+    timeout: float | None = None,
+) -> list[_native.Work]:
+    """Issue several messages, or none of them if an argument of one is wrong.
+
+    Args:
+        messages: to send and to receive, in the order in which they are to be matched.
+        backend, timeout: as of `isend`.
+
+    Returns:
+        Their works, in the same order; no order of waiting for them can hang.
+
+    Raises:
+        InvalidType: one is neither `Send` nor `Recv`, or holds no array.
+        InvalidArgument: a rank or tag is out of range.
+    """
+    given = []
+    for message in listed("messages", "hocket.Send and hocket.Recv", messages):
+        if isinstance(message, Send):
+            given.append(("send", message.x, message.dst, message.tag))
+        elif isinstance(message, Recv):
+            given.append(("recv", message.x, message.src, message.tag))
+        else:
+            raise InvalidType(f"messages must be hocket.Send and hocket.Recv, not {message!r}")
+    return comm._batch(given, backend=backend, timeout=timeout)

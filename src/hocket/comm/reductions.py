@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hocket import _native
 from hocket.errors import InvalidArgument, InvalidType
 from hocket.suggestions import did_you_mean
-
-if TYPE_CHECKING:
-    from hocket.comm.communicator import Communicator
 
 Function = Callable[[Any, Any], Any]
 
@@ -108,7 +105,7 @@ class FoldedWork:
             fold()
 
 
-def reduce_by_function(comm: Communicator, kind: str, *arguments: Any, **options: Any) -> FoldedWork | None:
+def reduce_by_function(comm: _native.Communicator, kind: str, *arguments: Any, **options: Any) -> FoldedWork | None:
     """Do what the method of that name does, with the arguments that it was called with; ``op`` is a registered name."""
     names = {
         "all_reduce": ("x", "op"),

@@ -9,18 +9,16 @@ the key is made of the communicator that was the first to fail, and not of those
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
-from hocket import _native
 from hocket.comm.fabric import Fabric
 from hocket.comm.messages import listed
 from hocket.errors import BackendUnavailable, InvalidArgument, InvalidState, InvalidType, PeerFailure
 from hocket.trace import logger
 
-if TYPE_CHECKING:
-    from hocket.comm.communicator import Communicator
+Survivors = TypeVar("Survivors")
 
 
 @dataclass(frozen=True)
@@ -36,53 +34,109 @@ class Lineage:
     times: int = 0
 
 
-def shrink(comm: Communicator, exclude: Collection[int], timeout: float) -> Communicator:
-    """See `Communicator.shrink`."""
-    if comm._closed or _native.is_forked_child():
-        raise InvalidState(f"{comm._label} cannot be used any more: it was finalized, or this is a forked child")
-    if comm.is_virtual:
+@dataclass(frozen=True)
+class Membership:
+    """A communicator as far as those that go on after it have to know it.
+
+    Args:
+        label: of it.
+        rank: this one, in it.
+        members: ranks of the job.
+        fabric: that connects them.
+        lineage: where it comes from.
+    """
+
+    label: str
+    rank: int
+    members: Sequence[int]
+    fabric: Fabric
+    lineage: Lineage
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A communicator that survivors try to open.
+
+    Args:
+        fabric: what still connects them.
+        members: ranks of the job.
+        label: of it.
+        identity: what its key is made of.
+        lineage: where it comes from.
+        timeout_s: for all of them to come.
+    """
+
+    fabric: Fabric
+    members: list[int]
+    label: str
+    identity: tuple[object, ...]
+    lineage: Lineage
+    timeout_s: float
+
+
+def check_excluded(own: Membership, exclude: Collection[int]) -> list[int]:
+    """Return ranks that are to be left out.
+
+    Raises:
+        InvalidType, InvalidArgument: they are no ranks of the communicator, or this one is among them.
+        InvalidState: the ranks are virtual.
+    """
+    if own.fabric.virtual is not None:
         raise InvalidState("virtual ranks cannot go on without one of them; simulate fewer")
     exclude = listed("exclude", "ranks", exclude)
     for rank in exclude:
         if not isinstance(rank, int):
             raise InvalidType(f"exclude must be a sequence of ranks, which are ints, not {rank!r}")
-        if not 0 <= rank < comm.size:
-            raise InvalidArgument(f"exclude names rank {rank}; ranks lie between 0 and {comm.size - 1}")
-    if comm.rank in exclude:
-        raise InvalidArgument(f"rank {comm.rank} is excluded; only those that go on call shrink()")
-    fabric = comm._fabric
-    before = [member for rank, member in enumerate(comm._members) if rank not in set(exclude)]
+        if not 0 <= rank < len(own.members):
+            raise InvalidArgument(f"exclude names rank {rank}; ranks lie between 0 and {len(own.members) - 1}")
+    if own.rank in exclude:
+        raise InvalidArgument(f"rank {own.rank} is excluded; only those that go on call shrink()")
+    return exclude
+
+
+def open_survivors(
+    own: Membership, exclude: Collection[int], timeout: float, open_: Callable[[Opening], Survivors]
+) -> Survivors:
+    """Open a communicator of the ranks that are left; see `Communicator.shrink`.
+
+    Args:
+        own: the communicator that has failed.
+        exclude: ranks of it that do not call this, checked.
+        timeout: seconds.
+        open_: opens a communicator, or raises PeerFailure where a member died meanwhile.
+    """
+    before = [member for rank, member in enumerate(own.members) if rank not in set(exclude)]
     deadline = time.monotonic() + timeout
     while True:
-        gone = _find_gone(comm)
+        gone = _find_gone(own)
         members = [member for member in before if member not in gone]
-        again = len(members) == len(comm._members)
-        lineage = Lineage(comm._lineage.key, comm._lineage.times + 1 if again else 0)
+        again = len(members) == len(own.members)
+        lineage = Lineage(own.lineage.key, own.lineage.times + 1 if again else 0)
+        opening = Opening(
+            _without_broken(own.fabric, members),
+            members,
+            f"survivors of {own.label.removeprefix('survivors of ')}",
+            (lineage.key, "survivors", lineage.times, *members),
+            lineage,
+            max(0.0, deadline - time.monotonic()),
+        )
         try:
-            survivors = comm._open(
-                _without_broken(fabric, members),
-                members,
-                f"survivors of {comm._label.removeprefix('survivors of ')}",
-                (lineage.key, "survivors", lineage.times, *members),
-                max(0.0, deadline - time.monotonic()),
-            )
+            survivors = open_(opening)
         except PeerFailure:
             if time.monotonic() > deadline:
                 raise
             continue
-        logger.info("%s: rank %d of %d; gone: %s", survivors._label, survivors.rank, survivors.size, sorted(gone))
-        survivors._lineage = lineage
-        survivors._on_finalize = lambda: comm._leave(0.0)
+        logger.info("%s: %d of %d ranks; gone: %s", opening.label, len(members), len(own.members), sorted(gone))
         return survivors
 
 
-def _find_gone(comm: Communicator) -> set[int]:
+def _find_gone(own: Membership) -> set[int]:
     """Return the ranks of the job that have died or left it, as far as this one knows."""
-    fabric, own = comm._fabric, comm._members[comm.rank]
+    fabric, host_here = own.fabric, own.fabric.layout.hosts[own.members[own.rank]]
     gone = set(fabric.control.dead()) if fabric.control is not None else set()
     gone_here = set(fabric.host.gone())
     for rank, (host, local_rank) in enumerate(zip(fabric.layout.hosts, fabric.layout.local_ranks, strict=True)):
-        if host == fabric.layout.hosts[own] and local_rank in gone_here:
+        if host == host_here and local_rank in gone_here:
             gone.add(rank)
     return gone
 
@@ -92,7 +146,7 @@ def _without_broken(fabric: Fabric, members: Collection[int]) -> Fabric:
     left_out = dict(fabric.left_out)
     libraries = []
     for library in fabric.libraries:
-        reason = library.find_reason_not_to_go_on(members)
+        reason = library.why_cannot_shrink(members)
         if reason is None:
             libraries.append(library)
         else:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from hocket.lazy_names import lazy
 
 if TYPE_CHECKING:
-    from hocket.keras.fitting import fit
     from hocket.keras.graph import graph_of_keras
+    from hocket.keras.training import fit
 
 __all__ = ["fit", "graph_of_keras"]
 
-__getattr__ = lazy(__name__, {"fit": "fitting", "graph_of_keras": "graph"})
+__getattr__ = lazy(__name__, {"fit": "training", "graph_of_keras": "graph"})

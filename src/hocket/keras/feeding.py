@@ -17,7 +17,7 @@ from keras.src.trainers.data_adapters.array_data_adapter import can_convert_arra
 from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, InvalidType
 from hocket.train import Batch, source_of
-from hocket.train.batches import Samples, Source, Stream
+from hocket.train.data.batches import Samples, Source, Stream
 from hocket.train.on_rank_0 import on_rank_0
 
 

@@ -14,7 +14,7 @@ from hocket.keras.losses import loss_of, losses_of
 from hocket.keras.parts import is_of_keras
 from hocket.keras.whole_batch import Piece, gathered, joined, pieces_of
 from hocket.train import Batch, Trainer
-from hocket.train.on_rank_0 import on_rank_0, that_travels
+from hocket.train.on_rank_0 import as_picklable, on_rank_0
 
 _TIGHT, _LOOSE = 1e-4, 0.02  # how far two sums may be apart by rounding; of few bits
 
@@ -107,7 +107,7 @@ def _check_loss(model: keras.Model, trainer: Trainer, batch: Batch) -> None:
                 for each in model._compile_loss.metrics:
                     each.reset_state()
         except Exception as error:  # whatever the loss of a user raises
-            problem = that_travels(error)
+            problem = as_picklable(error)
     problem = trainer.comm.broadcast_object(problem, root)
     if problem is not None:
         raise problem

@@ -14,8 +14,8 @@ import torch
 from hocket.keras.parts import is_of_keras
 from hocket.keras.whole_batch import Piece, gathered, joined, pieces_of
 from hocket.train import PipelineExecutor
-from hocket.train.cutting import Parts
-from hocket.train.on_rank_0 import that_travels
+from hocket.train.data.micro_batches import Parts
+from hocket.train.on_rank_0 import as_picklable
 
 _OF_BATCHES = ("dice", "tversky", "circle")  # functions of Keras that give one number for a batch
 _SEVERAL = {"accuracy", "acc"}  # names for one of several, by what a target looks like
@@ -90,7 +90,7 @@ class KerasMeter:
             try:
                 found = self._computed(*zip(*(of_ranks or ()), strict=True))
             except Exception as error:  # whatever a metric raises; the other ranks are not to wait for this one
-                problem = that_travels(error)
+                problem = as_picklable(error)
         found, problem = comm.broadcast_object((found, problem), self._root)
         if problem is not None:
             raise problem

@@ -24,7 +24,7 @@ from hocket.keras.parts import Parts
 from hocket.keras.penalties import Penalties
 from hocket.keras.replay import Replays
 from hocket.train import Stage
-from hocket.train.specs import Inferred, LeafSpec, ValueSpec, spec_of
+from hocket.train.model.specs import Inferred, LeafSpec, ValueSpec, spec_of
 
 COUNTER = 1  # place in the state of a seed generator
 

@@ -10,8 +10,8 @@ from keras.src import backend
 from torch.utils import _pytree as pytree
 
 from hocket.train import PipelineExecutor
-from hocket.train.cutting import Parts
-from hocket.train.trainer import joined_outputs
+from hocket.train.data.micro_batches import Parts
+from hocket.train.run.outputs import joined_outputs
 
 
 class Piece(NamedTuple):

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hocket.errors import MissingAction
+from hocket.pipeline.columns import Columns
 from hocket.pipeline.kind import SAME, Field, Need, kinds
-
-if TYPE_CHECKING:
-    from hocket.pipeline.columns import Columns
-    from hocket.pipeline.schedule import PipelineSchedule
+from hocket.pipeline.table import Table
 
 Rows: TypeAlias = NDArray[np.int64]
 
 CARRIES = (None, "activation", "gradient", "message", "sum")
+
+
+class TableInColumns(Table, Protocol):
+    """A table of actions whose columns are at hand, such as a `PipelineSchedule`."""
+
+    @property
+    def columns(self) -> Columns: ...
+    def place(self, row: int) -> tuple[int, int]:
+        """Return the rank of an action, and its place in the rank's order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +68,7 @@ def units_of(columns: Columns, rows: Rows) -> Units:
 class Keys:
     """Numbers for fields of actions: equal where all fields are that are asked for."""
 
-    def __init__(self, schedule: PipelineSchedule, match: tuple[Field, ...]) -> None:
+    def __init__(self, schedule: TableInColumns, match: tuple[Field, ...]) -> None:
         sizes = {
             "step": schedule.num_steps,
             "pipe": schedule.num_pipes,
@@ -96,7 +103,7 @@ class KeyedUnits(NamedTuple):
     key: NDArray[np.int64]
 
 
-def keyed_units(schedule: PipelineSchedule, rows: Rows, match: tuple[Field, ...] = SAME) -> KeyedUnits:
+def keyed_units(schedule: TableInColumns, rows: Rows, match: tuple[Field, ...] = SAME) -> KeyedUnits:
     """Return actions once for each of their micro-batches, keyed by some of their fields."""
     columns = schedule.columns
     row, micro_batch = units_of(columns, rows)
@@ -117,7 +124,7 @@ def first_repeated(key: NDArray[np.int64]) -> tuple[int, int] | None:
     return (int(order[again[0]]), int(order[again[0] + 1])) if again.size else None
 
 
-def find_dependencies(schedule: PipelineSchedule) -> Dependencies:
+def find_dependencies(schedule: TableInColumns) -> Dependencies:
     """Find what every action waits for.
 
     Raises:
@@ -149,7 +156,7 @@ def _is_wide(columns: Columns) -> bool:
 
 
 class _Finder:
-    def __init__(self, schedule: PipelineSchedule) -> None:
+    def __init__(self, schedule: TableInColumns) -> None:
         self._schedule = schedule
         edges = np.array(schedule.edges, np.int64).reshape(-1, 2)
         self._neighbours = {

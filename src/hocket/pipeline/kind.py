@@ -81,7 +81,7 @@ class Kind:
         counts_as: the kind that it takes the place of: wherever others wait for that one, or a check asks for it, this
             one does as well. Another backward pass counts as "B".
         is_of_forward: whether it is executed also where there are no backward passes: for predictions.
-        execute: how a training step executes it, where no function of `hocket.train.actions` does.
+        execute: how a training step executes it, where no function of `hocket.train.run.actions` does.
         color, terminal_color: in pictures; in a terminal, the number of a background colour.
     """
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hocket import _native
 from hocket.backends.sim import Sim
 from hocket.comm import Communicator, Fabric, Layout
-from hocket.comm.communicator import derive_key
+from hocket.comm.identity import derive_key
 from hocket.errors import Aborted, CommTimeout, InvalidArgument, InvalidState, InvalidType, PeerFailure
 from hocket.session.schedules import LazySchedules
 from hocket.suggestions import names_wrong_keywords

@@ -22,7 +22,7 @@ from hocket.boot.joining import connect, connect_to
 from hocket.boot.record_folder import record_folder
 from hocket.boot.topology import find_domain
 from hocket.comm import Communicator, Fabric, Layout, Policy
-from hocket.comm.communicator import derive_key
+from hocket.comm.identity import derive_key
 from hocket.comm.policy import DefaultPolicy
 from hocket.comm.unavailable import NOT_ASKED_FOR
 from hocket.errors import (

@@ -8,18 +8,37 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
 from hocket.torch.untraced import untraced
 
-if TYPE_CHECKING:
-    from hocket.torch.work import HocketWork
-
 _PATIENCE_S = 0.05
 _ROUNDS_WITHOUT = 20  # of that length
 _LONGEST_END_S = 5.0
+
+
+class IssuedWork(Protocol):
+    """What the end of a backward pass has to know of an operation that was issued in it.
+
+    Attributes:
+        is_drained: whether the end of the pass raises the error of the operation.
+    """
+
+    is_drained: bool
+
+    def wait(self) -> bool:
+        """Block until the result is in place; raises what the operation raised."""
+
+    def is_completed(self) -> bool:
+        """Return whether the operation is over."""
+
+    def _settle(self) -> None:
+        """Bring work and future to their end without raising; the operation is over."""
+
+    def _hand_over(self) -> None:
+        """Have the progress thread complete the operation."""
 
 
 def in_backward() -> bool:
@@ -46,9 +65,9 @@ class BackwardDrain:
 
     def __init__(self) -> None:
         # by the id of the pass; the reference tells that torch has dropped the callback of a pass that raised
-        self._passes: dict[int, tuple[list[HocketWork], weakref.ref[_EndOfPass]]] = {}
+        self._passes: dict[int, tuple[list[IssuedWork], weakref.ref[_EndOfPass]]] = {}
 
-    def add(self, work: HocketWork) -> None:
+    def add(self, work: IssuedWork) -> None:
         """Take in a work that was issued during backward."""
         task = torch._C._current_graph_task_id()
         if task not in self._passes:
@@ -88,7 +107,7 @@ class _EndOfPass:
         self._drain()
 
 
-def _let_go(works: Sequence[HocketWork]) -> None:
+def _let_go(works: Sequence[IssuedWork]) -> None:
     for work in works:
         if work.is_completed():
             work._settle()
@@ -105,12 +124,12 @@ class LastResort:
     """
 
     def __init__(self) -> None:
-        self._watched: collections.deque[tuple[float, weakref.ref[HocketWork]]] = collections.deque()
+        self._watched: collections.deque[tuple[float, weakref.ref[IssuedWork]]] = collections.deque()
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def watch(self, work: HocketWork) -> None:
+    def watch(self, work: IssuedWork) -> None:
         """Look at a work after `_PATIENCE_S` or little more."""
         with self._lock:
             self._watched.append((time.monotonic() + _PATIENCE_S, weakref.ref(work)))
@@ -127,7 +146,7 @@ class LastResort:
     def _look(self) -> None:
         rounds_without = 0
         while not self._ended.wait(_PATIENCE_S):
-            due: list[weakref.ref[HocketWork]] = []
+            due: list[weakref.ref[IssuedWork]] = []
             with self._lock:
                 while self._watched and self._watched[0][0] <= time.monotonic():
                     due.append(self._watched.popleft()[1])

@@ -3,33 +3,61 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import Protocol, TypeVar
 
 import torch
-from torch._C._distributed_c10d import Backend, PrefixStore, Store
+from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroup, Store
 from torch.distributed.distributed_c10d import GroupName
 
+from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, UnsupportedCall
 from hocket.torch.opening import open_communicator
-
-if TYPE_CHECKING:
-    from hocket.torch.process_group import HocketProcessGroup
 
 _MERGE_TIMEOUT = timedelta(minutes=30)  # torch's own
 _COUNTER = "mergeGroupRank"  # torch's key: ranks of a merged group are numbered as they come
 
 
+class Regroupable(Protocol):
+    """What groups are made of here."""
+
+    communicator: Communicator
+    _elsewhere: dict[str, ProcessGroup]
+    _timeout_s: float | None
+    _store: Store | None
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        elsewhere: Mapping[str, ProcessGroup] | None,
+        timeout_s: float | None,
+        store: Store | None,
+        /,
+    ) -> None: ...
+
+    @property
+    def group_name(self) -> str: ...
+    @property
+    def group_desc(self) -> str: ...
+    def rank(self) -> int: ...
+    def size(self) -> int: ...
+    def _set_group_name(self, name: GroupName) -> None: ...
+    def _set_group_desc(self, description: str) -> None: ...
+
+
+Group = TypeVar("Group", bound=Regroupable)
+
+
 def split_group(
-    group: HocketProcessGroup,
+    group: Group,
     ranks: Sequence[int],
     timeout: timedelta | None = None,
     opts: Backend.Options | None = None,
     group_name: str | None = None,
     group_desc: str | None = None,
     device_types: Sequence[torch.device] | None = None,
-) -> HocketProcessGroup | None:
+) -> Group | None:
     """Make a group of some members, in the order of their ranks; called by all members of the group.
 
     Args:
@@ -79,13 +107,13 @@ def split_group(
 
 
 def merge_remote_group(
-    group: HocketProcessGroup,
+    group: Group,
     store: Store,
     size: int,
     timeout: timedelta = _MERGE_TIMEOUT,
     group_name: str | None = None,
     group_desc: str | None = None,
-) -> HocketProcessGroup:
+) -> Group:
     """Make a group of the members of this one and of others that know the same store.
 
     Args:
@@ -118,7 +146,7 @@ def merge_remote_group(
     return _named(made, group_name or f"{group.group_name}:merge", group_desc or f"{group.group_desc}:merge")
 
 
-def _named(made: HocketProcessGroup, name: str, description: str) -> HocketProcessGroup:
+def _named(made: Group, name: str, description: str) -> Group:
     made._set_group_name(GroupName(name))
     made._set_group_desc(description)
     return made

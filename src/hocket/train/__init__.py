@@ -10,30 +10,35 @@ from typing import TYPE_CHECKING
 from hocket.lazy_names import lazy
 
 if TYPE_CHECKING:
-    from hocket.train.actions.registry import executes
-    from hocket.train.arrangement import Arrangement, arrange
-    from hocket.train.averaging import AverageWeights
-    from hocket.train.balance import balance_by_time
-    from hocket.train.batches import Batch, source_of, sources_of
-    from hocket.train.callbacks import Callback, Checkpoint, EarlyStopping, LearningRate
-    from hocket.train.comparing import compare_with_simulation
-    from hocket.train.epochs import run_epochs
-    from hocket.train.executor import MicroBatch, PipelineExecutor, StepResult
-    from hocket.train.exported import graph_of_exported
-    from hocket.train.fitting import fit
-    from hocket.train.history import History
-    from hocket.train.layer_costs import StageCosts, costs_of_stages, profile_layers, profile_stages
-    from hocket.train.layer_graph import Layer, LayerGraph
-    from hocket.train.link import measure_link
-    from hocket.train.models import graph_of
-    from hocket.train.module_stage import ModuleStage
-    from hocket.train.plan import Plan, plan_ranks, plan_schedule, plan_training
-    from hocket.train.randomness import random_key
-    from hocket.train.settling import Wanted, first_inputs, settle, settle_without_measuring
-    from hocket.train.split_model import SplitModel
-    from hocket.train.stage import Stage
-    from hocket.train.trainer import Trainer
-    from hocket.train.update import SeveralUpdates, TorchUpdate, read_optimizers
+    from hocket.train.data.batches import Batch, source_of, sources_of
+    from hocket.train.data.micro_batches import MicroBatch, first_inputs
+    from hocket.train.data.randomness import random_key
+    from hocket.train.loop.average_weights import AverageWeights
+    from hocket.train.loop.callback import Callback, TrainerView
+    from hocket.train.loop.callbacks import Checkpoint, EarlyStopping, LearningRate
+    from hocket.train.loop.epochs import run_epochs
+    from hocket.train.loop.fit import fit
+    from hocket.train.loop.history import History
+    from hocket.train.loop.train_graph import TrainingData, TrainingRequest, train_graph
+    from hocket.train.loop.trainer import Trainer
+    from hocket.train.loop.update import SeveralUpdates, TorchUpdate, read_optimizers
+    from hocket.train.model.graphs import graph_of, graph_of_exported
+    from hocket.train.model.layer_graph import Layer, LayerGraph
+    from hocket.train.model.module_stage import ModuleStage
+    from hocket.train.model.split_model import SplitModel
+    from hocket.train.model.stage import Stage
+    from hocket.train.run.actions.registry import executes
+    from hocket.train.run.executor import PipelineExecutor, StepResult
+    from hocket.train.setup.arrangement import Arrangement, arrange
+    from hocket.train.setup.balance import balance_by_time
+    from hocket.train.setup.choose_setup import check_request, choose_setup
+    from hocket.train.setup.comparison import compare_with_simulation
+    from hocket.train.setup.cuts import cut_layers
+    from hocket.train.setup.layer_costs import StageCosts, costs_of_stages, profile_layers, profile_stages
+    from hocket.train.setup.link import measure_link
+    from hocket.train.setup.schedule import make_schedule
+    from hocket.train.setup.setup_request import SetupRequest
+    from hocket.train.setup.training_setup import TrainingSetup
 
 __all__ = [
     "Arrangement",
@@ -49,7 +54,7 @@ __all__ = [
     "MicroBatch",
     "ModuleStage",
     "PipelineExecutor",
-    "Plan",
+    "SetupRequest",
     "SeveralUpdates",
     "SplitModel",
     "Stage",
@@ -57,77 +62,83 @@ __all__ = [
     "StepResult",
     "TorchUpdate",
     "Trainer",
-    "Wanted",
+    "TrainerView",
+    "TrainingData",
+    "TrainingRequest",
+    "TrainingSetup",
     "arrange",
     "balance_by_time",
+    "check_request",
+    "choose_setup",
     "compare_with_simulation",
     "costs_of_stages",
+    "cut_layers",
     "executes",
     "first_inputs",
     "fit",
     "graph_of",
     "graph_of_exported",
+    "make_schedule",
     "measure_link",
-    "plan_ranks",
-    "plan_schedule",
-    "plan_training",
     "profile_layers",
     "profile_stages",
     "random_key",
     "read_optimizers",
     "run_epochs",
-    "settle",
-    "settle_without_measuring",
     "source_of",
     "sources_of",
+    "train_graph",
 ]
 
 __getattr__ = lazy(
     __name__,
     {
-        "Arrangement": "arrangement",
-        "AverageWeights": "averaging",
-        "Batch": "batches",
-        "Callback": "callbacks",
-        "Checkpoint": "callbacks",
-        "EarlyStopping": "callbacks",
-        "History": "history",
-        "Layer": "layer_graph",
-        "LayerGraph": "layer_graph",
-        "LearningRate": "callbacks",
-        "MicroBatch": "executor",
-        "ModuleStage": "module_stage",
-        "PipelineExecutor": "executor",
-        "Plan": "plan",
-        "SeveralUpdates": "update",
-        "SplitModel": "split_model",
-        "Stage": "stage",
-        "StageCosts": "layer_costs",
-        "StepResult": "executor",
-        "TorchUpdate": "update",
-        "Trainer": "trainer",
-        "Wanted": "settling",
-        "arrange": "arrangement",
-        "balance_by_time": "balance",
-        "compare_with_simulation": "comparing",
-        "costs_of_stages": "layer_costs",
-        "executes": "actions.registry",
-        "first_inputs": "settling",
-        "fit": "fitting",
-        "graph_of": "models",
-        "graph_of_exported": "exported",
-        "measure_link": "link",
-        "plan_ranks": "plan",
-        "plan_schedule": "plan",
-        "plan_training": "plan",
-        "profile_layers": "layer_costs",
-        "profile_stages": "layer_costs",
-        "random_key": "randomness",
-        "read_optimizers": "update",
-        "run_epochs": "epochs",
-        "settle": "settling",
-        "settle_without_measuring": "settling",
-        "source_of": "batches",
-        "sources_of": "batches",
+        "Arrangement": "setup.arrangement",
+        "AverageWeights": "loop.average_weights",
+        "Batch": "data.batches",
+        "Callback": "loop.callback",
+        "Checkpoint": "loop.callbacks",
+        "EarlyStopping": "loop.callbacks",
+        "History": "loop.history",
+        "Layer": "model.layer_graph",
+        "LayerGraph": "model.layer_graph",
+        "LearningRate": "loop.callbacks",
+        "MicroBatch": "data.micro_batches",
+        "ModuleStage": "model.module_stage",
+        "PipelineExecutor": "run.executor",
+        "SetupRequest": "setup.setup_request",
+        "SeveralUpdates": "loop.update",
+        "SplitModel": "model.split_model",
+        "Stage": "model.stage",
+        "StageCosts": "setup.layer_costs",
+        "StepResult": "run.executor",
+        "TorchUpdate": "loop.update",
+        "Trainer": "loop.trainer",
+        "TrainerView": "loop.callback",
+        "TrainingData": "loop.train_graph",
+        "TrainingRequest": "loop.train_graph",
+        "TrainingSetup": "setup.training_setup",
+        "arrange": "setup.arrangement",
+        "balance_by_time": "setup.balance",
+        "check_request": "setup.choose_setup",
+        "choose_setup": "setup.choose_setup",
+        "compare_with_simulation": "setup.comparison",
+        "costs_of_stages": "setup.layer_costs",
+        "cut_layers": "setup.cuts",
+        "executes": "run.actions.registry",
+        "first_inputs": "data.micro_batches",
+        "fit": "loop.fit",
+        "graph_of": "model.graphs",
+        "graph_of_exported": "model.graphs",
+        "make_schedule": "setup.schedule",
+        "measure_link": "setup.link",
+        "profile_layers": "setup.layer_costs",
+        "profile_stages": "setup.layer_costs",
+        "random_key": "data.randomness",
+        "read_optimizers": "loop.update",
+        "run_epochs": "loop.epochs",
+        "source_of": "data.batches",
+        "sources_of": "data.batches",
+        "train_graph": "loop.train_graph",
     },
 )

@@ -50,7 +50,7 @@ def on_rank_0_asking(comm: Communicator, work: Callable[[Ask], T], serve: Callab
         try:
             found = work(ask)
         except Exception as error:  # whatever it is, the others are not to wait for it
-            problem = that_travels(error)
+            problem = as_picklable(error)
     while (message := comm.broadcast_object((found, problem), 0)) == _ASKS:
         serve()
     found, problem = message
@@ -59,7 +59,7 @@ def on_rank_0_asking(comm: Communicator, work: Callable[[Ask], T], serve: Callab
     return cast(T, found)
 
 
-def that_travels(error: Exception) -> Exception:
+def as_picklable(error: Exception) -> Exception:
     """Return an error, or one that says the same where the other ranks could not be given it."""
     try:
         pickle.loads(pickle.dumps(error))

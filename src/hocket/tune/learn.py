@@ -177,10 +177,10 @@ class Learner:
         self._round: _Round | None = None
         self._tried: dict[Cell, set[str]] = {}
         self._repeats: Counter[tuple[Cell, str]] = Counter()
-        self._group = comm._group
+        self._group = comm._chooser.group
         self._take_over(comm.policy)
         if comm.size > 1:
-            comm._on_turn = self._take_turn
+            comm._chooser.on_turn = self._take_turn
             self._wait_for(window, observes=True)
 
     def stop(self) -> None:
@@ -189,7 +189,7 @@ class Learner:
         Raises:
             HocketError: the communicator is broken.
         """
-        self._comm._on_turn = None
+        self._comm._chooser.on_turn = None
         self._comm._set_turn(0)
         posted, self._posted = self._posted, None
         if self._round is not None and self._comm.policy is self._policy:  # in the middle of a turn
@@ -242,7 +242,7 @@ class Learner:
                 self._take_over(self._comm.policy)
             except InvalidArgument as error:
                 warnings.warn(f"hocket: nothing more is learned: {error}", stacklevel=2)
-                self._comm._on_turn = None
+                self._comm._chooser.on_turn = None
                 return
         if self._posted is not None and not self._has_read:
             self._posted.work.wait()
@@ -347,7 +347,7 @@ class Learner:
             found += candidates((cell.op, cell.dtypes, kind.nbytes), self._group, fits)
         for name in dict.fromkeys(found):
             backend, algorithm = split_carrier(name)
-            carrier = name if algorithm else self._comm._carrier_over(backend, cell.op, kind.nbytes)
+            carrier = name if algorithm else self._comm._chooser.carrier_over(backend, cell.op, kind.nbytes)
             if carrier == incumbent or carrier in tried or len(tried) >= _MOST_CHALLENGERS:
                 continue
             if backend not in self._group.backends:
@@ -375,12 +375,12 @@ class Learner:
             self._learned = self._learned.with_ranges((op, dtypes, self._group.size), each)
         rules = tuple(rule for rule in self.table.rules if rule.key not in self._learned.ranges)
         self.table = replace(self._learned, rules=(*rules, *self._learned.rules))
-        self._policy = self._comm._policy = _Corrected(self._base, self._learned)
+        self._policy = self._comm._chooser.policy = _Corrected(self._base, self._learned)
         choices = self._policy.choices(self._group)
         for op, dtypes in ranges:
             for kind in CHOOSABLE:  # those with counts, too
                 if timed_as(kind) == op:
-                    self._comm._set_ranges(kind, dtypes, choices[kind, dtypes])
+                    self._comm._chooser.set_ranges(self._comm, kind, dtypes, choices[kind, dtypes])
 
     def _choose(self, of_round: _Round, phase: int | None = None) -> None:
         """Have those carry the operations whose turn it is; without a phase those that do otherwise."""
@@ -389,7 +389,7 @@ class Learner:
                 if phase is not None and (trial.cell.op, trial.cell.dtypes) == about:
                     first, second = trial.carrier(phase), trial.incumbent
                     ranges = cut(ranges, trial.cell, ranking_for(self._group, (first, second)))
-            self._comm._set_ranges(*about, ranges)
+            self._comm._chooser.set_ranges(self._comm, *about, ranges)
 
 
 def _find_problem(comm: Communicator, window: int, num_pairs: int) -> str | None:
@@ -397,7 +397,7 @@ def _find_problem(comm: Communicator, window: int, num_pairs: int) -> str | None
         return f"window must be a number of collectives from 16 to 1024, not {window!r}"
     if not isinstance(num_pairs, int) or num_pairs < MIN_VALUES:
         return f"num_pairs must be {MIN_VALUES} or more, not {num_pairs!r}"
-    if comm._on_turn is not None:
+    if comm._chooser.on_turn is not None:
         return f"{comm._label} has a learner already; stop() it first"
     try:
         table_of(comm.policy, comm.num_hosts)

@@ -61,7 +61,7 @@ def recheck(comm: Communicator, table: Table, num_points: int, seed: int, sweep:
         sweep: how long and how often.
     """
     points = draw_points(table, comm.size, num_points, seed)
-    group = comm._group
+    group = comm._chooser.group
     stage = Stage(comm, sweep)
     try:
         contenders = {point: _ways(table, group, point) for point in points}

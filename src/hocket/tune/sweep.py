@@ -14,7 +14,7 @@ import numpy as np
 from hocket import _native
 from hocket.backends import declarations, quickest
 from hocket.comm import Communicator
-from hocket.comm.choosing import OWN
+from hocket.comm.chooser import OWN
 from hocket.comm.policy import Policy, format_nbytes, split_carrier
 from hocket.errors import InvalidArgument, UnsupportedDtype
 from hocket.measure import Contender, Settings, Team, measure
@@ -99,7 +99,7 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
     fits: list[Fit] = []
     if sweep.schedules and comm.size > 1:
         contest = Contest(
-            replace(comm._group, backends=alone),
+            replace(comm._chooser.group, backends=alone),
             sweep.rounds,
             stage.measure_carriers,
             max(stage.gather([measure_gamma_s()])[rank][0] for rank in range(comm.size)),
@@ -303,7 +303,7 @@ def _cells(comm: Communicator, arrays: _Arrays, sweep: Sweep, backends: Sequence
         for dtypes in _CLASSES[:2] if op in REDUCTIONS else _CLASSES[2:]:
             for busy in (False, True) if nbytes in sweep.busy_sizes and dtypes != "half" else (False,):
                 for backend in backends:
-                    carrier = comm._carrier_over(backend, op, nbytes)
+                    carrier = comm._chooser.carrier_over(backend, op, nbytes)
                     if carrier != backend and dtypes == "half":  # schedules round to 16 bits at every step
                         continue
                     cell = _cell(comm, arrays, op, dtypes, nbytes, carrier, busy)

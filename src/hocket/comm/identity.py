@@ -1,0 +1,55 @@
+"""Numbers and names that members of a new communicator have to agree about."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Sequence
+from typing import SupportsIndex
+
+from hocket.comm.messages import listed
+from hocket.errors import InvalidArgument, InvalidType
+
+LARGEST_INT64 = 2**63 - 1
+
+
+def read_int64(value: SupportsIndex, least: int, rule: str) -> int:
+    """Return an integer of any kind, NumPy's too, as an int; what is none or out of range breaks the rule."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"{rule}, not {value!r}") from None
+    if not least <= number <= LARGEST_INT64:
+        raise InvalidArgument(f"{rule}, not {value!r}")
+    return number
+
+
+def derive_key(*parts: object) -> int:
+    """Make the 64-bit name under which the members of a new communicator find their memory; never 0 or 1."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") | 2
+
+
+def read_members(ranks: Sequence[int], own: int, size: int) -> list[int]:
+    """Return the ranks of a group as ints.
+
+    Args:
+        ranks: of the communicator that it is made from.
+        own: this rank.
+        size: of that communicator.
+
+    Raises:
+        InvalidType, InvalidArgument: a rank is no int, out of range or twice there, or this rank is not among them.
+    """
+    given = listed("ranks", "ints", ranks)
+    try:
+        members = [operator.index(rank) for rank in given]
+    except TypeError:
+        raise InvalidType(f"ranks must be ints, not {ranks!r}") from None
+    if any(not 0 <= rank < size for rank in members):
+        raise InvalidArgument(f"ranks {members} must lie between 0 and {size - 1}")
+    if len(set(members)) != len(members):
+        raise InvalidArgument(f"ranks {members} name a rank twice")
+    if own not in members:
+        raise InvalidArgument(f"rank {own} is not among {members}; only members call group()")
+    return members

@@ -1,0 +1,272 @@
+"""Train an unchanged Keras model on all ranks of a job."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from hocket.comm import Communicator
+from hocket.errors import InvalidArgument, InvalidType
+from hocket.keras.callbacks import KerasCallbacks
+from hocket.keras.compiled import check_compiled, check_what_is_written
+from hocket.keras.counters import Counters
+from hocket.keras.feeding import Reading, batch_size_of, data_of, feed, portions_of, split_off, with_class_weight
+from hocket.keras.first_batch import checker_of
+from hocket.keras.graph import graph_of_keras
+from hocket.keras.losses import loss_of, weighing_of
+from hocket.keras.meter import KerasMeter
+from hocket.keras.stage import KerasStage
+from hocket.keras.update import KerasUpdate
+from hocket.pipeline.schedule import PipelineSchedule
+from hocket.session import init
+from hocket.train import (
+    History,
+    PipelineExecutor,
+    SetupRequest,
+    Trainer,
+    TrainingData,
+    TrainingRequest,
+    TrainingSetup,
+    train_graph,
+)
+from hocket.train.checks import check_count, check_seed
+from hocket.train.loop.callback import check_callbacks
+
+
+def fit(
+    model: keras.Model,
+    x: Any = None,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    class_weight: Mapping[int, float] | None = None,
+    strategy: str = "model",
+    num_partitions: int | None = None,
+    num_replicas: int | None = None,
+    schedule: str | PipelineSchedule | None = None,
+    schedule_options: Mapping[str, Any] | None = None,
+    num_micro_batches: int | None = None,
+    layers_per_partition: Sequence[int] | None = None,
+    balance: str | Sequence[float] = "params",
+    limit_nbytes: float | None = None,
+    batch_size: int | None = None,
+    epochs: int = 1,
+    max_steps: int | None = None,
+    initial_epoch: int = 0,
+    steps_per_epoch: int | None = None,
+    validation_data: Any = None,
+    validation_split: float = 0.0,
+    validation_batch_size: int | None = None,
+    validation_steps: int | None = None,
+    validation_freq: int | Sequence[int] = 1,
+    callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] | None = (),
+    weigh: Callable[[Any, Any], float] | None = None,
+    shuffle: bool = True,
+    drop_last: bool = False,
+    exact: bool = False,
+    recompute: bool = False,
+    seed: int = 0,
+    comm: Communicator | None = None,
+    timeout: float | None = None,
+    picture: str | Path | None = None,
+    verbose: bool | int | str = "auto",
+) -> keras.callbacks.History:
+    """Train a compiled model as `model.fit` does, split over ranks; called by all ranks of a job alike. Every rank has
+    the whole trained model at the end.
+
+    What Keras calls of torch for an operation is captured, compared on other samples bit for bit, and from then on
+    called without Keras, which takes longer than a small kernel does; unless the model was compiled with
+    ``run_eagerly=True``.
+
+    Args:
+        model: Functional or Sequential, on the torch backend, compiled; the same on every rank, which all begin with
+            the weights of rank 0.
+        x: what the model takes: an array, a list of them, or a dictionary by name; with `y`, or as (x, y) or
+            (x, y, sample_weight). Or a `keras.utils.PyDataset`, a generator, a `torch.utils.data.DataLoader`, a tf.data
+            or grain dataset, which rank 0 reads by Keras' own iterator; or what else `hocket.train.source_of` takes.
+        y, sample_weight, class_weight: as of `model.fit`.
+        strategy: "data", "model", "hybrid" or "auto", as of `hocket.train.fit`.
+        num_partitions, num_replicas: how the ranks are used; what is not given follows from the strategy.
+        schedule, schedule_options, num_micro_batches: of a pipeline, as of `hocket.train.fit`.
+        layers_per_partition: how many operations each stage has; otherwise they are alike in `balance`.
+        balance, limit_nbytes: as of `hocket.train.fit`.
+        batch_size: samples of a step, over all replicas; None: 32, or of arrays so many that they make the steps.
+        epochs, initial_epoch, steps_per_epoch: as of `model.fit`.
+        max_steps: of this call, after which it ends, whatever the epoch.
+        validation_data: (x, y) or (x, y, sample_weight), or what else `x` may be; evaluated after every epoch.
+        validation_split, validation_batch_size, validation_steps, validation_freq: as of `model.fit`.
+        callbacks: Keras callbacks; run on rank 0, with the whole model: see `KerasCallbacks`.
+        weigh: of y and sample_weight (or None), how many items the mean in the loss is over, where that is not samples
+            or their weights: where outputs are masked.
+        shuffle, drop_last: of the samples of an epoch.
+        exact, recompute, seed, timeout, picture: as of `hocket.train.fit`.
+        comm: of all ranks; None: the job's, which is joined and left.
+        verbose: show progress, on rank 0; 0 or False: not.
+
+    Returns:
+        What `model.fit` returns, the same on every rank; also `plan`, what the ranks did, in words, `samples_per_s` of
+        every epoch, and `left_to_keras`, which operations Keras ran every time, and why.
+
+    Raises:
+        InvalidModel: the model has no graph, is not compiled, or has a training step of its own, or a loss that does
+            not follow from those of micro-batches, which is tried on the first batch.
+        InvalidArgument: something else cannot work; both are raised on every rank, before anything is changed.
+        CommTimeout, PeerFailure: a rank hangs, or has died; names it and what was waited for.
+    """
+    check_compiled(model)
+    if weigh is not None and not callable(weigh):
+        raise InvalidType(f"weigh is a function of y and sample_weight, not {weigh!r}")
+    callbacks = keras.tree.flatten(() if callbacks is None else callbacks)
+    check_callbacks(callbacks, keras.callbacks.Callback, "keras.callbacks.Callback")
+    for name, value in (("epochs", epochs), ("initial_epoch", initial_epoch), ("max_steps", max_steps)):
+        if value is not None:
+            check_count(name, value, 0)
+    for name, value in (
+        ("steps_per_epoch", steps_per_epoch),
+        ("validation_steps", validation_steps),
+        ("validation_batch_size", validation_batch_size),
+        ("batch_size", batch_size),
+    ):
+        if value is not None:
+            check_count(name, value)
+    check_seed(seed)
+    validates = _when(validation_freq)
+    data = data_of(x, y, sample_weight)
+    validation = None if validation_data is None else data_of(validation_data)
+    if validation_split and validation is None:
+        data, validation = split_off(data, validation_split)
+    data = with_class_weight(data, class_weight)
+    validation_batch_size = batch_size_of(validation, validation_batch_size or batch_size, validation_steps)
+    batch_size = batch_size_of(data, batch_size, steps_per_epoch)
+    _build_for(model, x)
+    graph = graph_of_keras(model)
+    if not model.trainable_variables:  # which is no error in Keras either
+        warnings.warn(f"model {model.name!r} has no trainable weights: nothing is trained", stacklevel=2)
+    reading = Reading(batch_size, shuffle, seed, drop_last, steps_per_epoch, class_weight)
+    validation_reading = Reading(validation_batch_size, steps=validation_steps, begins_anew=True)
+    counters, left_to_keras = Counters(model), dict[str, str]()
+    with ExitStack() as stack:
+        if comm is None:
+            comm = stack.enter_context(init())
+
+        def make_trainer(setup: TrainingSetup) -> Callable[[PipelineExecutor], Trainer]:
+            check_what_is_written(model, setup.schedule.num_micro_batches)
+            num_micro_batches = setup.arrangement.num_replicas * setup.schedule.num_micro_batches
+            weighing = weighing_of(model, weigh, num_micro_batches)
+
+            def make(executor: PipelineExecutor) -> Trainer:
+                update = KerasUpdate(model.optimizer, model.trainable_variables, executor)
+                meter = KerasMeter(model, executor)
+                parameters = {"epochs": epochs, "verbose": 0, "steps": steps_per_epoch or source.num_batches}
+                trainer = Trainer(
+                    executor,
+                    update,
+                    **weighing._asdict(),
+                    meter=meter,
+                    counts_samples=True,
+                    callbacks=[KerasCallbacks(callbacks, model, update, meter, parameters)],
+                    check_first=checker_of(model, weigh),
+                )
+                trainer.epoch = initial_epoch
+                executor.num_steps = update.num_steps
+                return trainer
+
+            return make
+
+        def finish(trainer: Trainer, history: History) -> None:
+            counters.set_after(trainer.executor, len(history.batch_losses))
+            left_to_keras.update(_left_to_keras(trainer.executor))
+
+        request = TrainingRequest(
+            SetupRequest(
+                batch_size,
+                strategy,
+                num_partitions,
+                num_replicas,
+                schedule,
+                schedule_options,
+                num_micro_batches,
+                recompute,
+                layers_per_partition,
+                balance,
+                limit_nbytes,
+            ),
+            loss_of(model),
+            make_trainer,
+            finish,
+            epochs=epochs,
+            max_steps=max_steps,
+            counts_from_here=True,
+            validates=validates,
+            logs_speed=False,
+            exact=exact,
+            seed=seed,
+            timeout_s=timeout,
+            picture=None if picture is None else Path(picture),
+            shows=verbose not in (0, False),
+        )
+        request.check(
+            comm,
+            initial_epoch=initial_epoch,
+            optimizer=type(model.optimizer).__name__,
+            callbacks=[type(each).__name__ for each in callbacks],
+            shuffle=shuffle,
+            drop_last=drop_last,
+            steps_per_epoch=steps_per_epoch,
+            validates=(validation is not None, validation_steps, validation_batch_size, repr(validation_freq)),
+        )
+        source = feed(data, comm, reading)
+        validation_source = None
+        if validation is not None:
+            validation_source = portions_of(feed(validation, comm, validation_reading), validation_reading)
+        found = train_graph(graph, TrainingData(portions_of(source, reading), validation_source, source), request, comm)
+    history = keras.callbacks.History()
+    history.set_model(model)
+    history.history, history.epoch, history.plan = found.history, found.epoch, found.plan
+    history.samples_per_s, history.left_to_keras = found.samples_per_s, left_to_keras
+    model.history = history
+    return history
+
+
+def _build_for(model: keras.Model, x: Any) -> None:
+    """Give a Sequential model the shape of its inputs, as Keras does by the first batch, where they are an array.
+
+    Raises:
+        InvalidArgument: a layer does not take that shape.
+    """
+    first = x[0] if isinstance(x, (tuple, list)) and x else x
+    shape = getattr(first, "shape", None)
+    if isinstance(model, keras.Sequential) and not model.built and model.layers and shape is not None and len(shape):
+        try:
+            model.build((None, *shape[1:]))
+        except ValueError as error:
+            raise InvalidArgument(
+                f"model {model.name!r} cannot be built for x of shape {tuple(shape)}: {error}"
+            ) from None
+
+
+def _left_to_keras(executor: PipelineExecutor) -> dict[str, str]:
+    """Which operations of all ranks Keras ran every time, and why."""
+    stages = [executor.split.stages[number] for number in executor.trained_stages()]
+    here = {name: why for each in stages if isinstance(each, KerasStage) for name, why in each.left_to_keras().items()}
+    found: dict[str, str] = {}
+    for of_rank in executor.comm.all_gather_object(here):
+        found |= of_rank
+    return found
+
+
+def _when(validation_freq: int | Sequence[int]) -> Callable[[int], bool]:
+    """Whether a validation comes after an epoch, counted from 0."""
+    if isinstance(validation_freq, int) and validation_freq >= 1:
+        return lambda epoch: (epoch + 1) % validation_freq == 0
+    if isinstance(validation_freq, (list, tuple, set, frozenset)):
+        chosen = set(validation_freq)
+        return lambda epoch: epoch + 1 in chosen
+    raise InvalidArgument(
+        f"validation_freq is a number of epochs, or a list of their numbers, counted from 1, not {validation_freq!r}"
+    )

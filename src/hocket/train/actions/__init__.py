@@ -1,1 +1,0 @@
-"""One file a family of actions that are executed; all of them are found by `hocket.train.actions.registry`."""

@@ -1,0 +1,1 @@
+"""Epochs, steps, callbacks and checkpoints of a training."""

@@ -1,0 +1,100 @@
+"""The file of a whole training, whatever the split of its model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from hocket.errors import InvalidArgument, first_line
+from hocket.whole_file import write_whole
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """What a training needs in order to continue.
+
+    Args:
+        model: the state dict of the unsplit model.
+        optimizer: that of its optimizer, as `Update.merge` returned it.
+        callbacks: states by class and number.
+        epoch, num_batches, totals, num_steps: as of `Trainer`.
+    """
+
+    model: Mapping[str, torch.Tensor]
+    optimizer: Mapping[str, Any]
+    callbacks: Mapping[str, Mapping[str, Any]]
+    epoch: int
+    num_batches: int
+    totals: Mapping[str, tuple[float, float]]
+    num_steps: int
+
+
+def write_checkpoint(state: TrainingState, path: Path) -> None:
+    """Write a state to a file, which appears when it is complete.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    content = {each.name: getattr(state, each.name) for each in fields(state)}
+    plain = pytree.tree_map_only(np.generic, np.generic.item, content)  # which torch.load refuses
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        write_whole(path, lambda part: torch.save(plain, part))
+    except RuntimeError as error:  # what torch says where a folder is missing or a disk full
+        raise OSError(str(error)) from error
+
+
+def read_checkpoint(path: Path, own: Mapping[str, torch.Tensor], callbacks: Iterable[str]) -> TrainingState:
+    """Read a state from a file.
+
+    Args:
+        path: of the file.
+        own: the state dict of the model that is to continue.
+        callbacks: by class and number, those that need a state.
+
+    Raises:
+        OSError: it cannot be read.
+        InvalidArgument: it is not a hocket checkpoint, or of another model or other callbacks.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # whatever torch makes of other files
+        raise InvalidArgument(
+            f"{path} is not a hocket checkpoint: {type(error).__name__}: {first_line(error)}"
+        ) from error
+    for name, kind in _KINDS.items():
+        if not isinstance(content, dict) or name not in content:
+            raise InvalidArgument(f"{path} is not a hocket checkpoint: it has no {name!r}")
+        if not isinstance(content[name], kind):
+            found = type(content[name]).__name__
+            raise InvalidArgument(f"{path} is not a hocket checkpoint: {name!r} is a {found}, not {kind.__name__}")
+    problem = _find_difference(content["model"], own)
+    if problem is not None:
+        raise InvalidArgument(f"{path} is of another model: {problem}")
+    absent = [name for name in callbacks if name not in content["callbacks"]]
+    if absent:
+        raise InvalidArgument(f"{path} is of a training without a callback {absent[0]}, which would begin anew here")
+    return TrainingState(**{name: content[name] for name in _KINDS})
+
+
+_KINDS = {"model": dict, "optimizer": dict, "callbacks": dict, "epoch": int, "num_batches": int, "totals": dict,
+          "num_steps": int}  # fmt: skip
+
+
+def _find_difference(saved: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> str | None:
+    for name in (*own, *saved):
+        if name not in saved:
+            return f"it has no {name!r}"
+        if name not in own:
+            return f"it has {name!r}, which this one has not"
+        if saved[name].shape != own[name].shape:
+            return f"{name!r} is {list(saved[name].shape)} there and {list(own[name].shape)} here"
+    return None

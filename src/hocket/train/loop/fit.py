@@ -1,0 +1,192 @@
+"""Train a torch module on all ranks of a job, by a strategy and a pipeline schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hocket.comm import Communicator
+from hocket.errors import InvalidArgument, InvalidType
+from hocket.pipeline.schedule import PipelineSchedule
+from hocket.session import init
+from hocket.train.checks import check_count
+from hocket.train.data.batches import first_example, sources_of
+from hocket.train.data.micro_batches import Weigh
+from hocket.train.loop.callback import Callback, check_callbacks
+from hocket.train.loop.history import History
+from hocket.train.loop.loss_scaling import LossScaling
+from hocket.train.loop.metrics import Metric, read_metrics
+from hocket.train.loop.train_graph import MakeTrainer, TrainingData, TrainingRequest, train_graph
+from hocket.train.loop.trainer import Trainer
+from hocket.train.loop.update import GivenOptimizer, read_optimizers, update_of
+from hocket.train.model.checks import check_content, check_model
+from hocket.train.model.graphs import graph_of_example
+from hocket.train.run.executor import PipelineExecutor
+from hocket.train.run.loss import Loss, check_loss
+from hocket.train.setup.setup_request import SetupRequest
+from hocket.train.setup.training_setup import TrainingSetup
+
+
+def fit(
+    model: nn.Module,
+    data: Any,
+    *,
+    loss: Loss,
+    optimizer: GivenOptimizer,
+    epochs: int = 1,
+    max_steps: int | None = None,
+    batch_size: int = 32,
+    strategy: str = "model",
+    num_partitions: int | None = None,
+    num_replicas: int | None = None,
+    schedule: str | PipelineSchedule | None = None,
+    schedule_options: Mapping[str, Any] | None = None,
+    num_micro_batches: int | None = None,
+    layers_per_partition: Sequence[int] | None = None,
+    balance: str | Sequence[float] = "params",
+    limit_nbytes: float | None = None,
+    validation_data: Any = None,
+    metrics: Mapping[str, Metric] | Iterable[str | Metric] = (),
+    callbacks: Iterable[Callback] = (),
+    shuffle: bool = True,
+    drop_last: bool = False,
+    max_gradient_norm: float | None = None,
+    scaler: torch.amp.GradScaler | None = None,
+    weigh: Weigh | None = None,
+    loss_is_mean: bool = True,
+    exact: bool = False,
+    recompute: bool = False,
+    seed: int = 0,
+    resume: str | Path | None = None,
+    comm: Communicator | None = None,
+    timeout: float | None = None,
+    picture: str | Path | None = None,
+    show_progress: bool = True,
+) -> History:
+    """Train; called by all ranks of a job alike (``hocket run -n 4 train.py``). Every rank has the whole trained model
+    at the end.
+
+    Args:
+        model: a `torch.nn.Sequential`, or any module that torch.fx or torch.export can trace; the same on every rank,
+            which all begin with the parameters of rank 0.
+        data: (x, y) of arrays or tensors, a dataset of such pairs, or an iterable of batches: see `source_of`.
+        loss: (output, target) -> scalar, of a micro-batch.
+        optimizer: of the model's parameters; several, each of some of them; or what makes one of parameters.
+        epochs: to train.
+        max_steps: after which it ends, whatever the epoch.
+        batch_size: samples of a step, over all replicas.
+        strategy: "data", "model", "hybrid", or "auto": the model is measured, and what a simulation finds fastest done.
+        num_partitions, num_replicas: how the ranks are used; what is not given follows from the strategy.
+        schedule: name of a pipeline schedule, or a table; None: "1f1b", or chosen where the strategy is.
+        schedule_options: of the schedule, such as {"num_pairs": 2}.
+        num_micro_batches: of a replica and step; None: four times the ranks of a pipeline, as far as there are samples.
+        layers_per_partition: how many layers each stage has; otherwise they are alike in `balance`: "params", "flops",
+            "profile" (measured, and a simulated step made short), or a number for every layer.
+        limit_nbytes: that a rank may hold, where the strategy is chosen.
+        validation_data: as `data`; evaluated after every epoch.
+        metrics: "accuracy", or functions (output, target) -> number that are means over samples.
+        callbacks: see `Callback`.
+        shuffle, drop_last: as of `Samples`.
+        max_gradient_norm: gradients are scaled down to it.
+        scaler: scales losses up for gradients in half precision, and leaves out steps in which they overflow.
+        weigh, loss_is_mean: see `Trainer`.
+        exact: gradients are bit for bit those of one process: see `PipelineExecutor`.
+        recompute: keep the inputs of stages alone, and compute the rest again in the backward pass.
+        seed: of the order of samples, and of random numbers in the model.
+        resume: a file that `Trainer.save` wrote, to go on from.
+        comm: of all ranks; None: the job's, which is joined and left.
+        timeout: seconds that a rank waits for another.
+        picture: a file for a picture of the last step, as it was simulated and as it was.
+        show_progress: on rank 0.
+
+    Raises:
+        InvalidArgument, InvalidType, InvalidModel: something cannot work: raised on every rank before anything is sent.
+        Aborted: another rank could not go on; says which, and what it raised.
+        CommTimeout, PeerFailure: a rank hangs, or has died; names it and what was waited for.
+    """
+    check_loss(loss)
+    metrics, callbacks = read_metrics(metrics), list(callbacks)
+    check_callbacks(callbacks, Callback, "hocket.train.Callback")
+    check_count("epochs", epochs, 0)
+    if max_steps is not None:
+        check_count("max_steps", max_steps, 0)
+    if weigh is not None and not callable(weigh):
+        raise InvalidType(f"weigh is a function of a target, not {weigh!r}")
+    if max_gradient_norm is not None and not max_gradient_norm > 0:
+        raise InvalidArgument(f"max_gradient_norm is more than 0, or None, not {max_gradient_norm!r}")
+    check_model(model)
+    check_content({**dict(model.named_parameters()), **dict(model.named_buffers())})
+    optimizers = read_optimizers(optimizer, model)
+    scaling = None if scaler is None else LossScaling(scaler)
+    if scaling is not None:
+        callbacks.append(scaling)
+        loss = scaling.scaled(loss)
+
+    def make_trainer(setup: TrainingSetup) -> MakeTrainer:
+        def make(executor: PipelineExecutor) -> Trainer:
+            stages = [setup.split.stages[number] for number in executor.trained_stages()]
+            own = [each for stage in stages for each in stage.parameters().values()]
+            trainer = Trainer(
+                executor,
+                update_of(optimizers, own),
+                metrics=metrics,
+                weigh=weigh,
+                loss_is_mean=loss_is_mean,
+                max_gradient_norm=max_gradient_norm,
+                scaling=scaling,
+                callbacks=callbacks,
+            )
+            if resume is not None:
+                trainer.load(resume)
+            return trainer
+
+        return make
+
+    request = TrainingRequest(
+        SetupRequest(
+            batch_size,
+            strategy,
+            num_partitions,
+            num_replicas,
+            schedule,
+            schedule_options,
+            num_micro_batches,
+            recompute,
+            layers_per_partition,
+            balance,
+            limit_nbytes,
+        ),
+        loss,
+        make_trainer,
+        finish=lambda trainer, history: trainer.collect(),
+        epochs=epochs,
+        max_steps=max_steps,
+        exact=exact,
+        seed=seed,
+        timeout_s=timeout,
+        picture=None if picture is None else Path(picture),
+        shows=show_progress,
+    )
+    with ExitStack() as stack:
+        if comm is None:
+            comm = stack.enter_context(init())
+        request.check(
+            comm,
+            metrics=sorted(metrics),
+            callbacks=[type(each).__name__ for each in callbacks],
+            optimizer=[type(each).__name__ for each in optimizers],
+            learning_rates=[float(group.get("lr", 0)) for each in optimizers for group in each.param_groups],
+            max_gradient_norm=max_gradient_norm,
+            loss_is_mean=loss_is_mean,
+            resumes=resume is not None,
+        )
+        source, validation = sources_of(
+            data, validation_data, comm, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last
+        )
+        graph = graph_of_example(model, lambda: first_example(source))
+        return train_graph(graph, TrainingData(source, validation, source), request, comm)

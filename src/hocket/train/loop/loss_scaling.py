@@ -1,0 +1,87 @@
+"""Scaling of losses, so that gradients in half precision do not vanish: torch's GradScaler, told alike on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from hocket.errors import InvalidType
+from hocket.train.loop.callback import Callback
+from hocket.train.run.executor import PipelineExecutor
+
+
+class LossScaling(Callback):
+    """Scales gradients up while they are computed, and down before they are used; leaves out a step in which one of any
+    rank is infinite or not a number. The scale grows and shrinks as the scaler says, and is the same on every rank.
+
+    Args:
+        scaler: a `torch.amp.GradScaler`; one that is not enabled scales nothing.
+
+    Raises:
+        InvalidType: `scaler` is not a GradScaler.
+
+    Reference: Micikevicius et al., Mixed Precision Training (2018), section 3.2.
+    """
+
+    def __init__(self, scaler: torch.amp.GradScaler) -> None:
+        if not isinstance(scaler, torch.amp.GradScaler):
+            raise InvalidType(f"scaler is a torch.amp.GradScaler, not a {type(scaler).__name__}")
+        self._scaler = scaler
+        # The scaler is told through a parameter of its own, whatever parameters this rank has.
+        self._told = nn.Parameter(torch.zeros(1))
+        self._teller = torch.optim.SGD([self._told], lr=0.0)
+        self.overflows = False
+
+    def scaled(self, loss: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a loss of the same value, whose gradients are scaled."""
+
+        def scaled_loss(*arguments: Any) -> Any:
+            value = loss(*arguments)
+            if not isinstance(value, torch.Tensor):
+                return value
+            return _ScaledGradient.apply(value, self._scale())  # type: ignore[no-untyped-call]
+
+        return scaled_loss
+
+    def unscale(self, executor: PipelineExecutor) -> None:
+        """Scale this rank's gradients down, and find out whether any rank's overflow; called by all ranks."""
+        own = [each.grad for each in executor.split.model.parameters() if each.grad is not None]
+        overflows = torch.zeros(1)
+        if not all(bool(torch.isfinite(each).all()) for each in own):
+            overflows.fill_(1)
+        executor.comm.all_reduce(overflows, "max", timeout=executor.timeout_s)
+        self.overflows = bool(overflows)
+        if not self._scaler.is_enabled():
+            self.overflows = False
+            return
+        for each in own:
+            each.mul_(1 / self._scale())
+        self._told.grad = torch.full((1,), torch.inf if self.overflows else 0.0)
+        self._scaler.scale(torch.zeros(1))  # makes what it keeps, the first time
+        self._scaler.step(self._teller)
+        self._scaler.update()
+
+    def state(self) -> Mapping[str, Any]:
+        return self._scaler.state_dict()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._scaler.load_state_dict(dict(state))
+
+    def _scale(self) -> float:
+        return float(self._scaler.get_scale())
+
+
+class _ScaledGradient(torch.autograd.Function):
+    """A value as it is, with a gradient that is so many times as large."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, scale: float) -> torch.Tensor:
+        ctx.scale = scale
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient * ctx.scale, None

@@ -1,0 +1,272 @@
+"""A training: steps, evaluation, and the whole of it saved and loaded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from hocket.errors import InvalidArgument
+from hocket.train.data.batches import Batch, Source
+from hocket.train.data.micro_batches import Parts, Weigh, micro_batches_of
+from hocket.train.loop.callback import Callback, named_states
+from hocket.train.loop.checkpoint_file import TrainingState, read_checkpoint, write_checkpoint
+from hocket.train.loop.loss_scaling import LossScaling
+from hocket.train.loop.metrics import Meter, Metric
+from hocket.train.loop.update import Update, clip_gradients
+from hocket.train.on_rank_0 import as_picklable, on_rank_0
+from hocket.train.run.executor import PipelineExecutor, StepResult
+from hocket.train.run.outputs import joined_outputs
+from hocket.train.run.whole_model import collect, merge_buffers
+
+
+class Trainer:
+    """Trains a split model on all ranks of a communicator; every method is called by all ranks alike.
+
+    Args:
+        executor: of its schedule.
+        update: of its parameters.
+        metrics: functions (output, target) -> number, a mean over samples, by name.
+        weigh: how many items the mean in the loss is over, of a target; None: samples.
+        loss_is_mean: whether the loss is a mean over items, and that of a batch the mean over its micro-batches,
+            weighted by their items; otherwise it is their sum.
+        max_gradient_norm: gradients are scaled down to it; None: never.
+        scaling: of the executor's loss, which is to be its `LossScaling.scaled`.
+        meter: of what is to be known of all outputs of an epoch, beside metrics.
+        callbacks: see `Callback`.
+        counts_samples: whether the loss of several batches is their mean by samples, as Keras has it, also where that
+            of one is a mean over something else.
+        check_first: called by all ranks with the first batch that is trained on, before that; what it raises, it raises
+            on every rank.
+
+    Attributes:
+        epoch: how many were trained, those before a resumption included.
+        num_batches: of the epoch after these, that were trained.
+        totals: of their numbers: the sum, and over how much it is.
+        stop_training: set on any rank, ends the training after the epoch.
+        is_stopping: set on all ranks, ends it after the step.
+        stop_evaluating: set on all ranks, ends an evaluation after the batch.
+    """
+
+    def __init__(
+        self,
+        executor: PipelineExecutor,
+        update: Update,
+        *,
+        metrics: Mapping[str, Metric] | None = None,
+        weigh: Weigh | None = None,
+        loss_is_mean: bool = True,
+        max_gradient_norm: float | None = None,
+        scaling: LossScaling | None = None,
+        meter: Meter | None = None,
+        callbacks: Iterable[Callback] = (),
+        counts_samples: bool = False,
+        check_first: Callable[[Trainer, Batch], None] | None = None,
+    ) -> None:
+        self.executor = executor
+        self.update = update
+        self.comm = executor.comm
+        self.callbacks = list(callbacks)
+        self.stop_training = self.is_stopping = self.stop_evaluating = False
+        self.epoch = self.num_batches = 0
+        self.totals: dict[str, tuple[float, float]] = {}
+        self._counts_items = loss_is_mean and not counts_samples
+        self._metrics = dict(metrics or {})
+        self._weigh = weigh
+        self._loss_is_mean = loss_is_mean
+        self._max_gradient_norm = max_gradient_norm
+        self._scaling = scaling
+        self.meter = meter
+        self._check_first = check_first
+        self._needs_outputs = bool(self._metrics) or meter is not None
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that were taken."""
+        return self.executor.num_steps
+
+    def train_step(self, batch: Batch) -> dict[str, float]:
+        """Train on a batch; return its loss and metrics, the same on every rank.
+
+        Raises:
+            Exception: what a metric raised, on every rank; otherwise as `PipelineExecutor.step`.
+        """
+        if self._check_first is not None:
+            self._check_first(self, batch)
+            self._check_first = None
+        parts = self.cut(batch)
+        result = self.executor.step(parts.micro_batches, keeps_outputs=self._needs_outputs)
+        if self._scaling is not None:
+            self._scaling.unscale(self.executor)
+        if self._scaling is None or not self._scaling.overflows:
+            if self._max_gradient_norm is not None:
+                clip_gradients(self.executor, self._max_gradient_norm)
+            self.update.step(has_weight=any(parts.weights))
+        logs = self._logs(result, parts)
+        self._add(self.totals, logs, batch, parts)
+        return logs
+
+    def evaluate(self, source: Source, callbacks: Sequence[Callback] = ()) -> dict[str, float]:
+        """Return loss and metrics over the batches of a source, without training on them.
+
+        Args:
+            source: of batches.
+            callbacks: that are told when it begins and ends, and of every batch.
+
+        Raises:
+            InvalidArgument: there are no samples, or no items for a mean to be over.
+        """
+        for each in callbacks:
+            each.on_test_begin(self)
+        merge_buffers(self.executor)
+        if self.meter is not None:
+            self.meter.begin()
+        self.stop_evaluating = False
+        totals: dict[str, tuple[float, float]] = {}
+        for number, batch in enumerate(source.batches(0)):
+            for each in callbacks:
+                each.on_test_batch_begin(self, number)
+            parts = self.cut(batch)
+            result = self.executor.forward(parts.micro_batches, keeps_outputs=self._needs_outputs, with_losses=True)
+            self._add(totals, self._logs(result, parts), batch, parts)
+            for each in callbacks:
+                each.on_test_batch_end(self, number, totals)
+            if self.stop_evaluating:
+                break
+        if not totals or not all(size for _, size in totals.values()):
+            raise InvalidArgument("there are no samples to evaluate on")
+        logs = self.means_so_far(totals)
+        for each in callbacks:
+            each.on_test_end(self, logs)
+        return logs
+
+    def means_so_far(self, totals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+        """Return means of sums over so much, and what the meter has so far; called by all ranks."""
+        return means_of(totals) | (self.meter.result() if self.meter is not None else {})
+
+    def predict(self, source: Source) -> Any:
+        """Return what the model gives for all samples of a source, in order, on every rank."""
+        merge_buffers(self.executor)
+        outputs = []
+        for batch in source.batches(0):
+            found = self.executor.forward(self.cut(batch).micro_batches).outputs
+            first = self.executor.first_micro_batch
+            parts: dict[int, Any] = {}
+            for each in self.comm.all_gather_object({first + number: output for number, output in found.items()}):
+                parts.update(each)
+            joined = joined_outputs([parts[number] for number in sorted(parts)])
+            outputs.append(pytree.tree_map(lambda leaf, size=batch.num_samples: leaf[:size], joined))
+        return joined_outputs(outputs)
+
+    def collect(self) -> None:
+        """Give every rank's model the parameters and buffers that were trained."""
+        collect(self.executor)
+
+    def save(self, path: str | Path) -> None:
+        """Save the whole training to one file, whatever the split; it appears when it is complete.
+
+        `torch.load` reads it: "model" is the state dict of the unsplit model, "optimizer" that of its optimizer.
+
+        Raises:
+            OSError: it cannot be written; raised on every rank.
+        """
+        self.collect()
+        for each in self.callbacks:
+            each.on_save(self)
+        states = self.comm.gather_object(self.update.state(), 0)
+
+        def write() -> None:
+            state = TrainingState(
+                self.executor.split.model.state_dict(),
+                self.update.merge(states or []),
+                {name: dict(state) for name, (_, state) in named_states(self.callbacks).items()},
+                self.epoch,
+                self.num_batches,
+                self.totals,
+                self.num_steps,
+            )
+            write_checkpoint(state, Path(path))
+
+        on_rank_0(self.comm, write)
+
+    def load(self, path: str | Path) -> None:
+        """Go on where a training was saved, under this split or any other.
+
+        Raises:
+            OSError: the file cannot be read; raised on every rank.
+            InvalidArgument: it is no such file, or of another model, optimizer or callbacks.
+        """
+        model, named = self.executor.split.model, named_states(self.callbacks)
+        state = on_rank_0(self.comm, lambda: read_checkpoint(Path(path), model.state_dict(), named))
+        try:
+            for name, (callback, _) in named.items():
+                callback.load(state.callbacks[name])
+            self.update.load(state.optimizer)
+        except (ValueError, KeyError, IndexError) as error:
+            raise InvalidArgument(f"{path} is of another optimizer or other callbacks: {error}") from error
+        model.load_state_dict(state.model)
+        self.epoch, self.num_batches, self.totals = state.epoch, state.num_batches, dict(state.totals)
+        self.executor.num_steps = state.num_steps
+
+    def cut(self, batch: Batch) -> Parts:
+        """Return a batch as the micro-batches of this replica."""
+        executor = self.executor
+        return micro_batches_of(
+            batch,
+            executor.split.batch_inputs,
+            executor.replica,
+            executor.num_replicas,
+            executor.schedule.num_micro_batches,
+            self._weigh,
+            self._loss_is_mean,
+        )
+
+    def _logs(self, result: StepResult, parts: Parts) -> dict[str, float]:
+        """Loss and metrics of all micro-batches, added up in their order on every rank."""
+        executor = self.executor
+        names = ["loss", *self._metrics]
+        values = torch.zeros(1 + len(names), executor.num_micro_batches, dtype=torch.float64)
+        first = executor.first_micro_batch
+        for number, loss in result.losses.items():
+            values[0, first + number] += float(loss) * parts.weights[first + number]
+        for (_, number), loss in result.extra_losses.items():
+            values[0, first + number] += float(loss) * parts.shares[first + number]
+        problem = None
+        gathered = self.meter.gather(result.outputs, parts) if self.meter is not None else None
+        try:
+            self._measure(result, parts, values[1:-1])
+            if self.meter is not None:
+                self.meter.update(gathered)
+        except Exception as error:  # whatever a metric raises; the other ranks are not to wait for this one
+            problem = as_picklable(error)
+            values[-1] = 1
+        self.comm.all_reduce(values, timeout=executor.timeout_s)
+        if values[-1].any():
+            raise next(each for each in self.comm.all_gather_object(problem) if each is not None)
+        return dict(zip(names, values[:-1].cumsum(1)[:, -1].tolist(), strict=True))
+
+    def _add(
+        self, totals: dict[str, tuple[float, float]], logs: Mapping[str, float], batch: Batch, parts: Parts
+    ) -> None:
+        for name, value in logs.items():
+            size = parts.num_items if name == "loss" and self._counts_items else batch.num_samples
+            total, whole = totals.get(name, (0.0, 0.0))
+            totals[name] = total + value * size, whole + size
+
+    def _measure(self, result: StepResult, parts: Parts, values: torch.Tensor) -> None:
+        """Write every metric of every micro-batch, weighted."""
+        first = self.executor.first_micro_batch
+        for number, output in sorted(result.outputs.items()):
+            target, share = parts.micro_batches[number].target, parts.shares[first + number]
+            if share:
+                for place, metric in enumerate(self._metrics.values()):
+                    values[place, first + number] = float(metric(output, target)) * share
+
+
+def means_of(totals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    """Return means of sums over so much."""
+    return {name: total / size if size else math.nan for name, (total, size) in totals.items()}

@@ -1,0 +1,1 @@
+"""How a model becomes layers, and stages of layers."""

@@ -1,0 +1,58 @@
+"""Which values each stage takes from others and hands on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hocket.train.model.split_model import Hop, SplitModel
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The hops that begin and end at a stage, by their numbers.
+
+    Args:
+        inwards: values that come.
+        outwards: values that go.
+        tied_inwards: of parameters, whose gradients go back.
+        tied_outwards: of parameters, whose gradients come.
+    """
+
+    inwards: tuple[int, ...]
+    outwards: tuple[int, ...]
+    tied_inwards: tuple[int, ...]
+    tied_outwards: tuple[int, ...]
+
+
+class Wiring:
+    """All ways between the stages of a model.
+
+    Args:
+        split: the model.
+        with_ties: whether the gradient of a parameter that stages share goes from stage to stage with every
+            micro-batch; else it is summed at the end of a step.
+    """
+
+    def __init__(self, split: SplitModel, with_ties: bool) -> None:
+        self.hops: tuple[Hop, ...] = split.hops + (split.tied_hops if with_ties else ())
+        self.edges = split.edges(with_ties=with_ties)
+        self._ends = tuple(self._ends_of(stage) for stage in range(split.num_stages))
+
+    def of(self, stage: int) -> Ends:
+        """Return the ends at a stage."""
+        return self._ends[stage]
+
+    def _ends_of(self, stage: int) -> Ends:
+        def numbers(end: str, tied: bool) -> tuple[int, ...]:
+            return tuple(
+                number
+                for number, hop in enumerate(self.hops)
+                if getattr(hop, end) == stage and (hop.parameter is not None) == tied
+            )
+
+        return Ends(
+            numbers("to_stage", False),
+            numbers("from_stage", False),
+            numbers("to_stage", True),
+            numbers("from_stage", True),
+        )

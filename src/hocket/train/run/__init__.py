@@ -1,0 +1,1 @@
+"""Runs a schedule's actions on a rank's stages."""

@@ -1,0 +1,11 @@
+"""Messages, in tables that name them; elsewhere forward and backward passes send and take what they have to."""
+
+from functools import partial
+
+from hocket.train.run.actions.registry import executes
+from hocket.train.run.step import Step
+
+executes("SEND_F")(partial(Step.send, is_gradient=False))
+executes("RECV_F")(partial(Step.receive, is_gradient=False))
+executes("SEND_B")(partial(Step.send, is_gradient=True))
+executes("RECV_B")(partial(Step.receive, is_gradient=True))

@@ -1,0 +1,137 @@
+"""The copies of stages that this rank holds, their gradients, and with whom those are summed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from hocket.comm import Communicator
+from hocket.train.model.split_model import Tie
+from hocket.train.run.gradient_sync import GradientSync
+from hocket.train.run.gradients import StageGradients, added
+from hocket.train.run.layout import Layout
+
+
+class Copies:
+    """Gradients of this rank's copies of stages.
+
+    Parameters that stages share are summed apart. In exact mode every micro-batch's gradient goes to the first stage
+    that uses them, and the sum goes back at the end; otherwise each stage adds up its own, and those are summed at the
+    end.
+
+    Args:
+        layout: of this rank.
+        comm: of the ranks of all replicas.
+        exact: see `PipelineExecutor`.
+        timeout_s: that it waits for the others.
+    """
+
+    def __init__(self, layout: Layout, comm: Communicator, exact: bool, timeout_s: float) -> None:
+        schedule = layout.schedule
+        self._split, self._holders = layout.split, layout.holders
+        self._comm, self._exact, self._timeout_s = comm, exact, timeout_s
+        self._ties = [tie for tie in self._split.ties if tie.parameter.requires_grad]
+        self._gradients: dict[tuple[int, int], StageGradients] = {}
+        forward = schedule.columns.counted_as("F")
+        for pipe, stage in schedule.placement.stages_of(layout.rank):
+            order = sorted(
+                micro_batch
+                for actions in schedule.actions
+                for action in actions
+                if action.kind in forward and action.stage == stage and action.pipe == pipe
+                for micro_batch in action.micro_batches
+            )
+            self._gradients[pipe, stage] = StageGradients(self._trained(stage), self._exact, order)
+        self.comms: list[Communicator] = []
+        self._syncs = self._make_syncs()
+        self._tie_comms = [self._group(self._holders_of(tie)) for tie in self._ties]
+
+    def gradients(self, pipe: int, stage: int) -> StageGradients:
+        """Return those of one copy."""
+        return self._gradients[pipe, stage]
+
+    def reset(self) -> None:
+        """Begin a step."""
+        for each in self._gradients.values():
+            each.reset()
+
+    def start(self, stage: int) -> None:
+        """Begin to sum a stage's gradients, once all copies here have said so."""
+        self._syncs[stage].start()
+
+    def wait(self, stage: int) -> None:
+        """Wait for the sum of a stage's gradients."""
+        self._syncs[stage].wait()
+
+    def finish(self) -> None:
+        """Put every gradient into its parameter's ``.grad``."""
+        for stage in range(self._split.num_stages):
+            copies = self._copies_of(stage)
+            if copies and stage not in self._syncs:
+                for other in copies[1:]:  # all on this rank
+                    copies[0].sums = added(copies[0].sums, other.sums)
+            for copy in copies[:1]:
+                for parameter, total in zip(copy.parameters, copy.sums, strict=True):
+                    parameter.grad = total
+        for tie, comm in zip(self._ties, self._tie_comms, strict=True):
+            if comm is not None:
+                self._settle(tie, comm)
+
+    def _settle(self, tie: Tie, comm: Communicator) -> None:
+        """Give all ranks that use a shared parameter the whole gradient of it."""
+        parameter = tie.parameter
+        first, *others = tie.stages
+        both = torch.zeros(parameter.numel() + 1, dtype=parameter.dtype, device=parameter.device)
+        stages = (first,) if self._exact else (first, *others)
+        for stage in stages:
+            copies = self._copies_of(stage)
+            is_added_up = self._exact or stage not in self._syncs  # all on this rank: see `finish`
+            for copy in copies[:1] if is_added_up else copies:
+                total = copy.sums[_index(copy.parameters, parameter)]
+                if total is not None:
+                    both[:-1] += total.reshape(-1)
+                    both[-1] = 1
+        if self._exact:
+            comm.broadcast(both, self._holders_of(tie).index(self._holders[first][0]), timeout=self._timeout_s)
+        else:
+            comm.all_reduce(both, timeout=self._timeout_s)
+        parameter.grad = both[:-1].view(parameter.shape) if both[-1] > 0 else None
+
+    def _trained(self, stage: int) -> list[nn.Parameter]:
+        """The parameters whose gradients a stage adds up."""
+        elsewhere = {id(tie.parameter) for tie in self._ties if self._exact and stage in tie.stages[1:]}
+        parameters = self._split.stages[stage].parameters().values()
+        return [each for each in parameters if each.requires_grad and id(each) not in elsewhere]
+
+    def _make_syncs(self) -> dict[int, GradientSync]:
+        """Sums over the ranks that hold a stage, where those are several; all ranks go through the stages in order."""
+        syncs = {}
+        apart = set() if self._exact else {id(tie.parameter) for tie in self._ties}
+        for stage, holders in enumerate(self._holders):
+            ranks = Counter(holders)
+            comm = self._group(list(ranks)) if len(ranks) > 1 else None
+            if comm is not None:
+                copies = self._copies_of(stage)
+                numbers = [number for number, each in enumerate(copies[0].parameters) if id(each) not in apart]
+                syncs[stage] = GradientSync(comm, list(ranks.values()), copies, numbers, self._exact, self._timeout_s)
+        return syncs
+
+    def _copies_of(self, stage: int) -> list[StageGradients]:
+        return [each for (_, number), each in sorted(self._gradients.items()) if number == stage]
+
+    def _holders_of(self, tie: Tie) -> list[int]:
+        return sorted({rank for stage in tie.stages for rank in self._holders[stage]})
+
+    def _group(self, ranks: Sequence[int]) -> Communicator | None:
+        """The communicator of some ranks, on those alone."""
+        if self._comm.rank not in ranks:
+            return None
+        self.comms.append(self._comm.group(list(ranks)))
+        return self.comms[-1]
+
+
+def _index(parameters: list[nn.Parameter], wanted: nn.Parameter) -> int:
+    return next(number for number, each in enumerate(parameters) if each is wanted)

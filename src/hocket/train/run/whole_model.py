@@ -1,0 +1,78 @@
+"""The whole model, as it is after the ranks have trained its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+
+from hocket.train.data.checksum import checksum
+from hocket.train.run.executor import PipelineExecutor
+
+
+def merge_buffers(executor: PipelineExecutor) -> None:
+    """Give all ranks the same buffers, such as running statistics; called by all ranks.
+
+    Where the copies of a stage have different ones, as each has seen other micro-batches, a number with a fraction
+    becomes the mean of theirs, anything else the largest.
+    """
+    comm, split = executor.comm, executor.split
+    of_ranks = comm.all_gather_object({stage: _checksums(executor, stage) for stage in executor.trained_stages()})
+    for stage in range(split.num_stages):
+        holders = executor.holders(stage)
+        for name, buffer in split.stages[stage].buffers().items():
+            if len({of_ranks[rank][stage][name] for rank in holders}) == 1:
+                comm.broadcast(buffer, holders[0], timeout=executor.timeout_s)
+            else:
+                _merge(executor, buffer, holders)
+
+
+def _checksums(executor: PipelineExecutor, stage: int) -> Mapping[str, int]:
+    """What tells a stage's buffers here from those of other copies."""
+    buffers = executor.split.stages[stage].buffers()
+    return {name: checksum(each) for name, each in buffers.items()}
+
+
+def _merge(executor: PipelineExecutor, buffer: torch.Tensor, holders: Sequence[int]) -> None:
+    """Make one buffer of those of several ranks; the others, whose content means nothing, add nothing to it."""
+    share = holders.count(executor.comm.rank) / len(holders)
+    if buffer.is_floating_point() or buffer.is_complex():
+        part = buffer * share if share else torch.zeros_like(buffer)
+        executor.comm.all_reduce(part, timeout=executor.timeout_s)
+    else:
+        part = buffer.to(torch.int64)
+        if not share:
+            part.fill_(torch.iinfo(torch.int64).min)
+        executor.comm.all_reduce(part, op="max", timeout=executor.timeout_s)
+    buffer.copy_(part)
+
+
+def collect(executor: PipelineExecutor) -> None:
+    """Give all ranks the whole model: parameters from the ranks that train them; called by all ranks."""
+    merge_buffers(executor)
+    with torch.no_grad():
+        for stage in range(executor.split.num_stages):
+            root = executor.holders(stage)[0]
+            for parameter in executor.split.stages[stage].parameters().values():
+                executor.comm.broadcast(parameter.detach(), root, timeout=executor.timeout_s)
+
+
+def collect_copy(executor: PipelineExecutor, copy: nn.Module, *, with_buffers: bool) -> None:
+    """Give all ranks a whole copy of the model, of which every rank has computed what belongs to its stages; called by
+    all ranks.
+
+    Args:
+        executor: of the model.
+        copy: a deep copy of it, with other content.
+        with_buffers: of buffers, too.
+    """
+    model = executor.split.model
+    own, others = ([*each.parameters(), *(each.buffers() if with_buffers else ())] for each in (model, copy))
+    copies = {id(tensor): other for tensor, other in zip(own, others, strict=True)}
+    with torch.no_grad():
+        for stage in range(executor.split.num_stages):
+            root = executor.holders(stage)[0]
+            of_stage = executor.split.stages[stage]
+            for tensor in (*of_stage.parameters().values(), *(of_stage.buffers().values() if with_buffers else ())):
+                executor.comm.broadcast(copies[id(tensor)].detach(), root, timeout=executor.timeout_s)

@@ -1,0 +1,126 @@
+"""Chooses how a training is laid out: as requested, by measured layers, or by what a simulation finds fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from hocket.comm import Communicator
+from hocket.measure.progress import progress
+from hocket.pipeline.choosing import Candidate, choose
+from hocket.pipeline.schedule import PipelineSchedule
+from hocket.sim import Link
+from hocket.train.data.batches import Samples, Stream
+from hocket.train.data.micro_batches import first_inputs
+from hocket.train.model.layer_graph import LayerGraph
+from hocket.train.on_rank_0 import on_rank_0
+from hocket.train.setup.arrangement import Arrangement
+from hocket.train.setup.balance import balance_by_time, count_costs, join_layers
+from hocket.train.setup.cuts import cut_layers
+from hocket.train.setup.layer_costs import StageCosts, costs_of_model, costs_of_stages, profile_layers
+from hocket.train.setup.link import measure_link
+from hocket.train.setup.setup_request import SetupRequest
+from hocket.train.setup.training_setup import TrainingSetup
+
+
+def choose_setup(
+    request: SetupRequest, graph: LayerGraph, source: Samples | Stream, comm: Communicator, shows: bool = False
+) -> TrainingSetup:
+    """Choose how a training is laid out; called by all ranks, once. Where something is measured, rank 0 measures it.
+
+    Args:
+        request: what the user wants.
+        graph: of the model.
+        source: of the batches; its first one is what layers are measured with.
+        comm: of all ranks.
+        shows: progress, on this rank.
+
+    Raises:
+        InvalidArgument, InvalidModel: it cannot be done so: raised on every rank.
+    """
+    request.check()
+    if request.is_open:
+        return _choose_fastest(request, graph, source, comm, shows)
+    arrangement = request.arrangement(comm.size)
+    schedule = request.schedule_for(arrangement)
+    cuts = cut_layers(graph, schedule, request)
+    balance = request.balance
+    if balance == "auto":
+        balance = "profile" if schedule.num_stages > 1 and not isinstance(source, Stream) else "params"
+    if request.layers_per_partition is None and balance != "params" and isinstance(balance, str):
+        inputs = first_inputs(source, graph.batch_inputs, arrangement.num_replicas * schedule.num_micro_batches)
+        if balance == "profile":
+            layers = on_rank_0(comm, lambda: _profile(graph, inputs, shows))
+            return _balance_by_time(graph, arrangement, schedule, layers, measure_link(comm))
+        cuts = cut_layers(graph, schedule, replace(request, balance=count_costs(balance, graph, inputs)))
+    return TrainingSetup(arrangement, schedule, cuts, graph.split(cuts))
+
+
+def check_request(request: SetupRequest, graph: LayerGraph, num_ranks: int) -> None:
+    """Check as much of a request as can be checked without ranks or data, before any rank is started.
+
+    Raises:
+        InvalidArgument, InvalidModel: it cannot be done so.
+    """
+    request.check()
+    if not request.is_open:
+        cut_layers(graph, request.schedule_for(request.arrangement(num_ranks)), request)
+
+
+def _choose_fastest(
+    request: SetupRequest, graph: LayerGraph, source: Samples | Stream, comm: Communicator, shows: bool
+) -> TrainingSetup:
+    """Measure the layers with two sizes of micro-batch, and choose by simulation."""
+    sizes = (max(1, request.batch_size // (4 * comm.size)), max(2, request.batch_size // comm.size))
+    inputs = [first_inputs(source, graph.batch_inputs, max(1, request.batch_size // size)) for size in sizes]
+    link = measure_link(comm)
+
+    def measure() -> tuple[Candidate, list[StageCosts]]:
+        small, large = (_profile(graph, each, shows) for each in inputs)
+        with progress("choosing", unit="ways", shown=shows) as update:
+
+            def report(done: int, total: int) -> None:
+                update(done, total, "")
+
+            best = choose(
+                costs_of_model(small, large, sizes),
+                comm.size,
+                request.batch_size,
+                limit_nbytes=request.limit_nbytes,
+                fabric=link,
+                names=None if request.schedule is None else [str(request.schedule)],
+                num_best=1,
+                report=report,
+            )[0]
+        return best, _scaled(small, large, sizes, best.micro_batch_size)
+
+    best, layers = on_rank_0(comm, measure)
+    arrangement = Arrangement(best.num_ranks, best.num_replicas)
+    return _balance_by_time(graph, arrangement, best.schedule(), layers, link)
+
+
+def _balance_by_time(
+    graph: LayerGraph, arrangement: Arrangement, schedule: PipelineSchedule, layers: list[StageCosts], link: Link
+) -> TrainingSetup:
+    replicas = arrangement.num_replicas
+    cuts = balance_by_time(graph, layers, schedule, fabric=link, num_replicas=replicas)
+    costs = costs_of_stages(join_layers(graph, layers, cuts), fabric=link, num_replicas=replicas)
+    return TrainingSetup(arrangement, schedule, tuple(cuts), graph.split(cuts), costs)
+
+
+def _profile(graph: LayerGraph, inputs: Mapping[str, Any], shows: bool) -> list[StageCosts]:
+    with progress("measuring layers", unit="layers", shown=shows) as update:
+        return profile_layers(graph, inputs, report=update)
+
+
+def _scaled(
+    small: Sequence[StageCosts], large: Sequence[StageCosts], sizes: tuple[int, int], num_samples: int
+) -> list[StageCosts]:
+    """What layers cost for another size of micro-batch, on the line through two that were measured."""
+    share = (num_samples - sizes[0]) / (sizes[1] - sizes[0])
+    names = [each.name for each in fields(StageCosts)]
+    return [
+        StageCosts(*(max(0.0, getattr(a, name) + share * (getattr(b, name) - getattr(a, name))) for name in names))
+        for a, b in zip(small, large, strict=True)
+    ]
