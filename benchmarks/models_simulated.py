@@ -16,13 +16,13 @@ from typing import Any
 from hocket.comm.policy import format_seconds, total_nbytes
 from hocket.measure import progress
 from hocket.measure.pictures import check_picture_path, load_pyplot
+from hocket.session.published_steps import dlrm_criteo, gpt_345m, moe_350m
 from hocket.session.simulated_step import SimulatedStep, simulate_step
 from hocket.sim import Hosts, Link, Uniform
-from hocket.trace import published
 from hocket.trace.traffic import Traffic
 
 FLOPS_PER_S = 100e12
-MODELS = (published.gpt_345m, published.moe_350m, published.dlrm_criteo)
+MODELS = (gpt_345m, moe_350m, dlrm_criteo)
 FABRICS = {
     "10 Gbit/s, 30 us": Uniform(Link.of(30, 1.25)),
     "100 Gbit/s, 2 us": Uniform(Link.of(2, 12.5)),
