@@ -114,13 +114,13 @@ std::vector<WorkPtr> read_deps(PyObject* object, const Communicator& core) {
 
 }  // namespace
 
-bool try_at_once(const Entry& entry, const Arrays& arrays, Operation& op, Communicator::AtOnce& at_once) {
+bool try_fast_path(const Entry& entry, const Arrays& arrays, Operation& op, Communicator::FastPathResult& fast) {
   if (is_point_to_point(op.kind)) op.site = call_site();  // it travels with the message
   Engine& engine = Engine::instance();
   if (!engine.lock().try_lock()) return false;
   const std::lock_guard guard(engine.lock(), std::adopt_lock);
   entry.refresh(arrays);
-  const bool is_done = entry.core().try_short(op, at_once);
+  const bool is_done = entry.core().try_short(op, fast);
   if (is_done) engine.progress_others();
   return is_done;
 }
@@ -144,15 +144,15 @@ WorkPtr make_work(const Entry& entry, const Operation& op, Arrays& arrays, doubl
 }
 
 void issue(PyObject* self, const Entry& entry, const Arrays& arrays, const WorkPtr& work,
-           const Communicator::AtOnce& at_once, bool is_async) {
+           const Communicator::FastPathResult& fast, bool is_async) {
   Communicator& core = entry.core();
   std::optional<Failure> failure;
   Engine& engine = Engine::instance();
   work->is_async = is_async;
   {
     const ProgressGuard guard;
-    if (at_once.posted)
-      core.adopt(work, at_once);
+    if (fast.posted)
+      core.adopt(work, fast);
     else if (core.failure())
       failure = Failure(*core.failure());
     else {
@@ -160,7 +160,7 @@ void issue(PyObject* self, const Entry& entry, const Arrays& arrays, const WorkP
       core.issue(work, is_async ? kEventAsync : 0);
     }
     engine.progress();  // every entry drives all lanes
-    if (!core.events().has_clock()) engine.look_at_libraries(work->issued_ns);
+    if (!core.events().has_clock()) engine.drive_due_libraries(work->issued_ns);
     if (is_async && !failure && !core.events().has_clock())
       core.events().add_blocked(work->event, now_ns() - work->issued_ns);
   }
@@ -226,8 +226,8 @@ PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<
   const bool is_coalesced =
       communicator.mode == PyCommunicator::Mode::coalesce && !options.is_async && !options.is_internal;
   const bool is_async = options.is_async || is_coalesced;
-  Communicator::AtOnce at_once;
-  if (!is_async && deps.empty() && try_at_once(entry, *arrays, op, at_once)) [[likely]] {
+  Communicator::FastPathResult fast;
+  if (!is_async && deps.empty() && try_fast_path(entry, *arrays, op, fast)) [[likely]] {
     if (arrays->has_copies()) arrays->write_back();
     arrays_pool().give_back(std::move(arrays));
     Py_RETURN_NONE;
@@ -237,7 +237,7 @@ PyObject* run(PyObject* self, const Entry& entry, Operation op, std::unique_ptr<
   work->deps = std::move(deps);
   const Arrays& held = *arrays;
   work->pins = pin(std::move(arrays), self);
-  issue(self, entry, held, work, at_once, is_async);
+  issue(self, entry, held, work, fast, is_async);
   if (!is_async) {
     wait_for_work(nb::handle(self), work, options.timeout_s);
     release_pins(work->pins);

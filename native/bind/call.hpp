@@ -92,10 +92,10 @@ PyObject* collective(const Signature<N>& signature, PyObject* self, PyObject* co
 }
 
 // The steps of run(), for operations that are issued again and again.
-bool try_at_once(const Entry& entry, const Arrays& arrays, Operation& op, Communicator::AtOnce& at_once);
+bool try_fast_path(const Entry& entry, const Arrays& arrays, Operation& op, Communicator::FastPathResult& fast);
 WorkPtr make_work(const Entry& entry, const Operation& op, Arrays& arrays, double timeout_s);  // without deps and pins
 void issue(PyObject* self, const Entry& entry, const Arrays& arrays, const WorkPtr& work,
-           const Communicator::AtOnce& at_once, bool is_async);
+           const Communicator::FastPathResult& fast, bool is_async);
 void note_written(const Arrays& arrays);
 
 // Issues the operation and, unless it is asynchronous, waits for it. Returns None or a Work.

@@ -1,5 +1,7 @@
 #include "bind/gil.hpp"
 
+#include <nanobind/stl/string.h>
+
 #include <exception>
 
 namespace hocket {
@@ -31,6 +33,14 @@ void let_threads_outlive_interpreter() {
     return true;
   }();
   (void)once;
+}
+
+void report_stall(const std::string& report) noexcept {
+  try {
+    nb::module_::import_("hocket.trace.log").attr("report_stall")(report);
+  } catch (nb::python_error& error) {
+    if (!take_interruption(error)) error.discard_as_unraisable("hocket's report of a wait");
+  }
 }
 
 }  // namespace hocket

@@ -5,7 +5,6 @@
 #include <nanobind/nanobind.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <mutex>
 #include <string>
 
@@ -44,6 +43,9 @@ class ProgressGuard {
   ProgressGuard& operator=(const ProgressGuard&) = delete;
 };
 
+// Tells the log (hocket.trace.log.report_stall). With the GIL.
+void report_stall(const std::string& report) noexcept;
+
 // The GIL is released for the life of this object; signal handlers run from time to time, in the main thread.
 class ReleasedGil final : public WaitHooks {
  public:
@@ -60,7 +62,11 @@ class ReleasedGil final : public WaitHooks {
     state_ = PyEval_SaveThread();
     return raised;
   }
-  void stalled(const std::string& report) override { std::fprintf(stderr, "hocket: %s\n", report.c_str()); }
+  void stalled(const std::string& report) override {
+    take_gil_back(state_);
+    report_stall(report);
+    state_ = PyEval_SaveThread();
+  }
 
  private:
   PyThreadState* state_;

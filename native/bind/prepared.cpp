@@ -58,17 +58,17 @@ void get_ready(PyPrepared& prepared) {
 void start_as(PyPrepared& prepared, const Entry& entry, bool is_async) {
   note_written(*prepared.arrays);
   Operation op = prepared.op;
-  Communicator::AtOnce at_once;
+  Communicator::FastPathResult fast;
   prepared.arrays->look_again();
   if (prepared.arrays->has_copies()) prepared.arrays->read_in();
-  if (!is_async && try_at_once(entry, *prepared.arrays, op, at_once)) [[likely]] {
+  if (!is_async && try_fast_path(entry, *prepared.arrays, op, fast)) [[likely]] {
     if (prepared.arrays->has_copies()) prepared.arrays->write_back();
     return;
   }
   release_finished_arrays();
   prepared.work = make_work(entry, op, *prepared.arrays, prepared.timeout_s);
   prepared.work->pins = prepared.pins;
-  issue(prepared.communicator.ptr(), entry, *prepared.arrays, prepared.work, at_once, is_async);
+  issue(prepared.communicator.ptr(), entry, *prepared.arrays, prepared.work, fast, is_async);
 }
 
 PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {

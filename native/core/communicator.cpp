@@ -115,7 +115,7 @@ void Communicator::find_dependencies(Work& work) const {
   }
 }
 
-bool Communicator::try_short(Operation& op, AtOnce& at_once) {
+bool Communicator::try_short(Operation& op, FastPathResult& fast) {
   // About a microsecond: longer waits go through the engine, which drives all lanes and gives the processor away.
   constexpr int kSpins = 64;
   constexpr int kPasses = 1024;  // however much of what others sent passes by
@@ -124,9 +124,9 @@ bool Communicator::try_short(Operation& op, AtOnce& at_once) {
   LaneQueue& queue = queue_of(op);
   if (!idle() || !queue.lane->is_short(op)) return false;
   op.seq = next_seq(op);
-  at_once.event = events_.begin(op, 0);
+  fast.event = events_.begin(op, 0);
   if (issue_log_ && !is_point_to_point(op.kind)) issue_log_(op);
-  at_once.posted = true;
+  fast.posted = true;
   try {
     Progress state = queue.lane->post(op);
     for (int spins = 0, passes = 0; state != Progress::done && spins < kSpins && passes < kPasses; ++passes) {
@@ -135,21 +135,21 @@ bool Communicator::try_short(Operation& op, AtOnce& at_once) {
     }
     if (state != Progress::done) return false;
   } catch (const Failure& failure) {
-    at_once.error = failure.error();
+    fast.error = failure.error();
     return false;
   } catch (const std::exception& exception) {
-    at_once.error = fault_of(op, exception);
+    fast.error = fault_of(op, exception);
     return false;
   }
-  events_.end(at_once.event, EventState::completed);
+  events_.end(fast.event, EventState::completed);
   return true;
 }
 
-void Communicator::adopt(const WorkPtr& work, const AtOnce& at_once) {
-  work->event = at_once.event;
-  if (at_once.error) {
-    finish(*work, *at_once.error);
-    if (is_fatal(*at_once.error) && !failure_) fail(*at_once.error);
+void Communicator::adopt(const WorkPtr& work, const FastPathResult& fast) {
+  work->event = fast.event;
+  if (fast.error) {
+    finish(*work, *fast.error);
+    if (is_fatal(*fast.error) && !failure_) fail(*fast.error);
     return;
   }
   if (failure_) {  // since try_short(): another thread drove the lanes, or closed the communicator

@@ -71,14 +71,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void issue(const WorkPtr& work, uint8_t event_flags);
 
   // What an attempt to do an operation on the spot has left behind.
-  struct AtOnce {
+  struct FastPathResult {
     bool posted = false;  // it is in flight, or has failed, and adopt() must follow; if not, nothing was issued
     uint64_t event = 0;
     std::optional<Error> error;
   };
   // The shortcut of a blocking operation: no Work is made if it completes within a microsecond. True when done.
-  bool try_short(Operation& op, AtOnce& at_once);
-  void adopt(const WorkPtr& work, const AtOnce& at_once);
+  bool try_short(Operation& op, FastPathResult& fast);
+  void adopt(const WorkPtr& work, const FastPathResult& fast);
 
   bool progress();
   bool idle() const;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 
 #include "core/backoff.hpp"
 #include "core/bell.hpp"
@@ -16,47 +15,16 @@ namespace hocket {
 
 namespace {
 
-constexpr int64_t kSleepNs = 50'000'000;  // also the period of looking at signals, peers' lives and deadlines
+constexpr int64_t kSleepNs = 50'000'000;
 constexpr int64_t kTickNs = 50'000'000;
 constexpr int64_t kNapNs = 4'000'000;  // short, because a waiting thread may be held up by the GIL
 // In a call that ends early only if its own operation is over: longer and longer, so that it costs next to nothing.
 constexpr int64_t kShortestBlockNs = 1'000'000;
 constexpr int64_t kLongestBlockNs = 4'000'000;
 
-struct WaiterCount {
-  explicit WaiterCount(Work& work) : work(work) { work.waiters.fetch_add(1, std::memory_order_relaxed); }
-  ~WaiterCount() { work.waiters.fetch_sub(1, std::memory_order_relaxed); }
-  Work& work;
-};
-
-std::string still_waiting(double waited_s, double timeout_s) {
-  const std::string text = "; still waiting after " + seconds_text(waited_s);
-  return std::isinf(timeout_s) ? text + ", without a limit" : text + ", for " + seconds_text(timeout_s) + " at most";
-}
-
 thread_local bool t_is_progress_thread = false;
 
 }  // namespace
-
-// Marks a thread that drives all lanes because it waits; the progress thread naps meanwhile. When the last such thread
-// ends, operations still in flight and libraries that must be driven are handed back to the progress thread.
-struct Engine::Driving {
-  explicit Driving(Engine& engine) : engine(engine) { begin(); }
-  ~Driving() { end(); }
-  void begin() { engine.num_driving_.fetch_add(1, std::memory_order_seq_cst); }
-  void end() {
-    if (engine.num_driving_.fetch_sub(1, std::memory_order_seq_cst) > 1 || !engine.has_thread()) return;
-    engine.lock_.lock();
-    const bool is_idle = engine.is_idle();
-    engine.lock_.unlock();
-    if (!is_idle)
-      engine.wake_own_process();
-    else if (engine.attention_.load(std::memory_order_relaxed) > 0 ||
-             engine.next_look_ns_.load(std::memory_order_relaxed) != DrivenLibrary::kNever)
-      engine.end_nap();
-  }
-  Engine& engine;
-};
 
 bool Engine::is_idle() const {
   return std::all_of(communicators_.begin(), communicators_.end(), [](const auto& c) { return c->idle(); });
@@ -117,7 +85,7 @@ void Engine::poll() {
   progress();
   const int64_t now = now_ns();
   tend(now);
-  look_at_libraries(now);
+  drive_due_libraries(now);
 }
 
 void Engine::look_by(int64_t time_ns) {
@@ -126,7 +94,7 @@ void Engine::look_by(int64_t time_ns) {
   }
 }
 
-void Engine::look_at_libraries(int64_t now) {
+void Engine::drive_due_libraries(int64_t now) {
   if (!is_look_due(now) || g_forked_child.load(std::memory_order_relaxed)) return;
   // First, so that none is forgotten: what is noted from here on calls look_by() itself, after this; what was noted
   // before is read below.
@@ -193,158 +161,17 @@ void Engine::wait_until(double time_s, Turns& turns) {
   }
 }
 
-WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
-  if (Turns* turns = Turns::mine()) return wait_in_turn(work, timeout_s, *turns);
-  const int64_t begin = now_ns();
-  const int64_t deadline = begin + timeout_ns(timeout_s);
-  const WaiterCount count(work);
-  Driving driving(*this);
-  const double stall_s = std::min(stall_report_s_, timeout_s / 2);
-  Backoff backoff(num_sharing_.load(std::memory_order_relaxed), sleep_until_ns_);
-  Communicator& communicator = *work.communicator;
-  int64_t next_tick = begin + kTickNs;
-  for (uint32_t pass = 1; !work.finished(); ++pass) {
-    bool moved = false;
-    if (lock_.try_lock()) {
-      const std::lock_guard guard(lock_, std::adopt_lock);
-      moved = progress();
-    }
-    moved |= attend();
-    if (moved) backoff.reset();
-    bool slept = false;
-    bool signalled = false;
-    const Backoff::Next next = moved ? Backoff::Next::again : backoff.step();
-    // Threads of a library that carry an operation need the processor: do not spin.
-    if (next == Backoff::Next::look || ((moved || pass == 1) && attention_.load(std::memory_order_relaxed) > 0)) {
-      const std::lock_guard guard(lock_);
-      if (in_flight().has_threads) backoff.rest();
-    }
-    bool is_to_sleep = next == Backoff::Next::sleep;
-    InFlight looked_at;
-    if (is_to_sleep) {
-      // Again: another thread held the lock above, and may have finished this work.
-      const std::lock_guard guard(lock_);
-      moved = progress();
-      looked_at = in_flight();
-      is_to_sleep = !moved && !work.finished();
-    }
-    if (is_to_sleep && looked_at.most != Polling::none) {
-      // These libraries do not ring, so the bell, whose membarrier interrupts all ranks, is not used.
-      const int64_t now = now_ns();
-      const int64_t longest = std::min(deadline - now, until_look_ns(now));
-      if (!looked_at.is_to_block() || !block(backoff.idle_ns(), longest)) backoff.pause(looked_at.most);
-      slept = true;
-    } else if (is_to_sleep && attention_.load(std::memory_order_relaxed) > 0) {
-      sched_yield();  // another thread is running the pump
-      slept = true;
-    } else if (is_to_sleep) {
-      Bell& bell = Bell::mine();
-      sleepers_.fetch_add(1, std::memory_order_seq_cst);
-      const uint32_t word = bell.prepare_sleep();
-      // Not try_lock: whoever holds it may have looked before the word was up, and nobody would look again.
-      lock_.lock();
-      moved = progress();
-      const InFlight in_flight = this->in_flight();
-      lock_.unlock();
-      if (!moved && !work.finished() && in_flight.most == Polling::none &&
-          attention_.load(std::memory_order_seq_cst) == 0) {
-        const int64_t now = now_ns();
-        signalled = !bell.sleep(word, std::clamp<int64_t>(std::min(deadline - now, until_look_ns(now)), 1, kSleepNs));
-        if (bell.is_rung(word)) backoff.note_ring(bell.ringer_processor());
-        slept = true;
-      }
-      sleepers_.fetch_sub(1, std::memory_order_relaxed);
-    }
-    signalled |= is_interrupted_.load(std::memory_order_relaxed);
-    if (!slept && !signalled && pass % 256 != 0) continue;
-    const int64_t now = now_ns();
-    const double waited_s = static_cast<double>(now - begin) * 1e-9;
-    if (is_look_due(now)) {
-      const std::lock_guard guard(lock_);
-      look_at_libraries(now);
-    }
-    if (now >= next_tick || signalled) {
-      next_tick = now + kTickNs;
-      if (work.finished()) break;
-      std::string report;
-      {
-        const std::lock_guard guard(lock_);
-        check_health();
-        if (!work.finished() && waited_s >= stall_s && !work.stall_reported) {
-          work.stall_reported = true;
-          report = communicator.waiting_text(work) + still_waiting(waited_s, timeout_s);
-        }
-      }
-      driving.end();  // code of the program may run here, or this thread may wait for the GIL
-      if (!report.empty()) hooks.stalled(report);
-      const bool is_interrupted = hooks.interrupted();
-      if (!is_interrupted) attend(true);
-      driving.begin();
-      if (is_interrupted) return WaitResult::interrupted;
-    }
-    if (now >= deadline) {
-      const std::lock_guard guard(lock_);
-      progress();
-      check_health();
-      if (!work.finished()) communicator.give_up(work, timeout_s);
-    }
-  }
-  return WaitResult::finished;
-}
-
-bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, WaitHooks& hooks,
-                      const std::function<std::string()>& waiting_text) {
-  if (Turns* turns = Turns::mine()) {
-    const double until_s = turns->now_s() + timeout_s;
-    while (true) {
-      {
-        const std::lock_guard guard(lock_);
-        while (progress()) {
-        }
-        if (ready()) return true;
-        if (turns->now_s() >= until_s || turns->stopped()) return false;
-      }
-      turns->hand_on(until_s);
-    }
-  }
-  const int64_t begin = now_ns();
-  const int64_t deadline = begin + timeout_ns(timeout_s);
-  const int64_t stall = begin + timeout_ns(std::min(stall_report_s_, timeout_s / 2));
-  bool stall_reported = !waiting_text;
-  int64_t next_tick = begin + kTickNs;
+bool Engine::wait_for_in_turn(const std::function<bool()>& ready, double timeout_s, Turns& turns) {
+  const double until_s = turns.now_s() + timeout_s;
   while (true) {
-    const int64_t now = now_ns();
-    const bool tick = now >= next_tick;
-    bool moved;
-    std::string report;
     {
       const std::lock_guard guard(lock_);
-      if (ready()) return true;
-      moved = progress();
-      look_at_libraries(now);
-      if (tick) check_health();
-      if (now >= deadline) return ready();
-      if (tick && now >= stall && !stall_reported) {
-        stall_reported = true;
-        report = waiting_text();
-        // Nothing where another rank says it.
-        if (!report.empty()) report += still_waiting(static_cast<double>(now - begin) * 1e-9, timeout_s);
+      while (progress()) {
       }
+      if (ready()) return true;
+      if (turns.now_s() >= until_s || turns.stopped()) return false;
     }
-    moved |= attend(tick);
-    if (!report.empty()) hooks.stalled(report);
-    if (tick || is_interrupted_.load(std::memory_order_relaxed)) {
-      next_tick = now + kTickNs;
-      if (hooks.interrupted()) throw Failure(ErrorCode::interrupted, "interrupted by a signal");
-    }
-    if (moved) continue;
-    if (now - begin < 2'000'000) {
-      sched_yield();
-    } else {
-      // Nobody rings for such a condition: look again in a millisecond.
-      timespec pause{0, 1'000'000};
-      nanosleep(&pause, nullptr);
-    }
+    turns.hand_on(until_s);
   }
 }
 
@@ -450,7 +277,7 @@ void Engine::run_thread() {
     bool moved = progress();
     const int64_t now = now_ns();
     tend(now);
-    look_at_libraries(now);
+    drive_due_libraries(now);
     const InFlight in_flight = this->in_flight();
     const bool idle = is_idle();
     std::vector<std::function<void()>> calls;

@@ -62,10 +62,10 @@ class Engine {
   // After what was done on the spot, for which its own communicator had to be idle.
   void progress_others() {
     if (communicators().size() > 1) progress();
-    if (++num_on_the_spot_ % kLookPeriod == 0) look_at_libraries(now_ns());
+    if (++num_on_the_spot_ % kLookPeriod == 0) drive_due_libraries(now_ns());
   }
-  // progress(), and from time to time what the progress thread does besides; for who looks again and again without
-  // waiting.
+  // progress(), and from time to time what the progress thread does besides; for callers that
+  // poll.
   void poll();
 
   // The first failure that the program was not told of, of a communicator that it has dropped; under the lock.
@@ -77,7 +77,7 @@ class Engine {
   // A library that is looked at from time to time by whoever waits or calls, as long as it lives. Under the lock.
   void add(const std::shared_ptr<DrivenLibrary>& library) { libraries_.push_back(library); }
   // Drives those that are due; under the lock.
-  void look_at_libraries(int64_t now);
+  void drive_due_libraries(int64_t now);
   // Some library is due then. From any thread.
   void look_by(int64_t time_ns);
 
@@ -105,7 +105,6 @@ class Engine {
   // Without the lock; runs the pump if a lane asked for it.
   bool attend(bool all = false);
 
-  // More local ranks than processors: spinning would steal the time of whom we wait for.
   // How many ranks of this host share its processors, where spinning would steal the time of whom they wait for; 0:
   // each has a processor of its own.
   void set_num_sharing(int num_ranks) { num_sharing_.store(num_ranks, std::memory_order_relaxed); }
@@ -135,12 +134,14 @@ class Engine {
     return turns ? turns->communicators : communicators_;
   }
   WaitResult wait_in_turn(Work& work, double timeout_s, Turns& turns);
+  bool wait_for_in_turn(const std::function<bool()>& ready, double timeout_s, Turns& turns);
   bool look_in_turn(Work& work, double begin_s, double timeout_s, Turns& turns);
   void run_thread();
   void nap();
   bool is_to_nap() const;
   void end_nap();  // after a store that makes is_to_nap() false
   struct Driving;
+  class Wait;
   bool is_idle() const;  // nothing is in flight; under the lock
   void stop_thread(bool for_good);
   void tend(int64_t now);

@@ -23,14 +23,14 @@ enum class Polling : uint8_t { none, blocking, patient, eager };
 struct InFlight {
   Polling most = Polling::none;
   bool is_alike = true;
-  bool is_any = false;
+  bool has_in_flight = false;
   bool has_threads = false;  // all of them are carried by threads of libraries, which need the processor
 
   void add(Polling polling, bool by_threads) {
-    has_threads = by_threads && (has_threads || !is_any);
-    is_alike = is_alike && (!is_any || polling == most);
-    most = is_any ? std::max(most, polling) : polling;
-    is_any = true;
+    has_threads = by_threads && (has_threads || !has_in_flight);
+    is_alike = is_alike && (!has_in_flight || polling == most);
+    most = has_in_flight ? std::max(most, polling) : polling;
+    has_in_flight = true;
   }
   // Nothing else can end meanwhile, and nobody rings.
   bool is_to_block() const { return is_alike && most == Polling::blocking; }

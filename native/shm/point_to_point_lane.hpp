@@ -11,6 +11,23 @@
 //
 //   sender:    queued -> (in the ring: done, if short) -> announced -> (streaming) -> done
 //   receiver:  posted -> (copied from the ring: done, if short) -> matched -> receiving -> done
+//
+// Who owns transfers, and who borrows them:
+//
+//   Outgoing::transfers                own those of posted operations, until test() or cancel(); Operation::token,
+//   Incoming::transfers                Outgoing::streaming and Incoming::reading borrow them
+//   Incoming::unexpected               owns messages that came before their receive, and each Message
+//     Message::taking_in               owns a transfer of no operation, into Message::payload, once the sender is stuck
+//     Message::receive                 borrows, from Incoming::transfers, the receive that gets the payload
+//   Incoming::to_grant                 borrows from either: one long message after the other flows, in this order
+//
+//   a receive was posted before:       transfers <--- to_grant ---> done
+//   nobody has posted one, and the     unexpected: Message.taking_in <--- to_grant ---> here
+//   sender is stuck (take_in):                     Message.receive ---> transfers: hand_over() copies ---> done
+//
+// Three rules keep borrowed ones alive: a message leaves `unexpected` only where its taking_in is not in to_grant, as
+// it was done before (hand_over); a grant is taken out of to_grant before its transfer is completed (receive); cancel()
+// takes its transfer out of every place that borrows it.
 #pragma once
 
 #include <atomic>

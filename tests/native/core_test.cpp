@@ -192,11 +192,11 @@ void test_short_operations() {
   comm.collective->plans[2].num_tests = 100;
   comm.collective->plans[3].error = Error{ErrorCode::collective_mismatch, "not the same", {}};
   comm.collective->plans[4].num_tests = -1;
-  Communicator::AtOnce at_once;
+  Communicator::FastPathResult fast;
   const auto try_short = [&](Operation& op) {
-    at_once = {};
-    const bool done = comm.look([&] { return comm.core->try_short(op, at_once); });
-    CHECK(at_once.posted);
+    fast = {};
+    const bool done = comm.look([&] { return comm.core->try_short(op, fast); });
+    CHECK(fast.posted);
     return done;
   };
   Operation op;
@@ -204,26 +204,26 @@ void test_short_operations() {
   CHECK(!try_short(op) && op.seq == 2);
   WorkPtr work = comm.make(OpKind::barrier);
   work->op = op;
-  comm.look([&] { comm.core->adopt(work, at_once); });
+  comm.look([&] { comm.core->adopt(work, fast); });
   CHECK(wait(work) == WaitResult::finished && is_done(work));
   // Nothing is done on the spot while something is in flight on any lane: that has to be driven.
   comm.point_to_point->plans[1].num_tests = 50;
   const WorkPtr message = comm.issue(OpKind::send);
-  Communicator::AtOnce refused;
+  Communicator::FastPathResult refused;
   CHECK(!comm.look([&] { return comm.core->try_short(op, refused); }) && !refused.posted);
   CHECK(wait(message) == WaitResult::finished);
   // What went wrong on the spot is what the work says.
-  CHECK(!try_short(op) && op.seq == 3 && at_once.error);
+  CHECK(!try_short(op) && op.seq == 3 && fast.error);
   work = comm.make(OpKind::barrier);
   work->op = op;
-  comm.look([&] { comm.core->adopt(work, at_once); });
+  comm.look([&] { comm.core->adopt(work, fast); });
   CHECK(has_failed(work, ErrorCode::collective_mismatch) && !comm.is_broken());
   // The communicator breaks while nobody answers for the operation: who adopts it learns that at once.
   CHECK(!try_short(op) && op.seq == 4);
   comm.look([&] { comm.core->fail(kDeath); });
   work = comm.make(OpKind::barrier);
   work->op = op;
-  comm.look([&] { comm.core->adopt(work, at_once); });
+  comm.look([&] { comm.core->adopt(work, fast); });
   CHECK(has_failed(work, ErrorCode::peer_failure) && comm.collective->cancelled == Seqs{4});
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 
 from hocket.errors import InvalidArgument
 
@@ -38,3 +39,25 @@ def start_log(rank: int) -> None:
     handler.setFormatter(logging.Formatter(f"%(asctime)s hocket rank {rank} %(levelname)s: %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(level.upper())
+
+
+def report_stall(report: str) -> None:
+    """Tell who is waited for, once a wait takes long: a warning, on standard error where nobody listens to the logger.
+
+    Called by the native core.
+    """
+    logger.warning(report)
+    if not _is_heard():
+        print(f"hocket: {report}", file=sys.stderr, flush=True)
+
+
+def _is_heard() -> bool:
+    """Whether a handler gets warnings of the logger."""
+    if not logger.isEnabledFor(logging.WARNING):
+        return False
+    level: logging.Logger | None = logger
+    while level is not None:
+        if any(not isinstance(each, logging.NullHandler) for each in level.handlers):
+            return True
+        level = level.parent if level.propagate else None
+    return False
