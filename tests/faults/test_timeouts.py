@@ -46,6 +46,34 @@ else:
         assert_names(line, "ranks 1 and 3", "all_reduce(sum)")
 
 
+@pytest.mark.parametrize("handler", ["hears", "raises"])
+def test_a_stall_is_told_to_the_logger(run_job: Callable[..., Any], handler: str) -> None:
+    """Where nobody listens it is a line on standard error; a handler that fails ends neither the wait nor the rank."""
+    script = """
+import logging
+heard = []
+class Handler(logging.Handler):
+    def emit(self, record):
+        heard.append(record.getMessage())
+        if sys.argv[1] == "raises":
+            raise RuntimeError("a handler that fails")
+comm = hk.init(timeout=30)
+if RANK == 0:
+    logging.getLogger("hocket").addHandler(Handler())
+    error = caught(comm.recv, np.ones(4), 1, timeout=2)
+    assert isinstance(error, hk.CommTimeout), error
+    (stall,) = [text for text in heard if "still waiting" in text]
+    print(stall, flush=True)
+    tell("over")
+else:
+    await_told("over")
+"""
+    job = run_well(run_job, script, 2, handler)
+    assert_names(job.stdout, "rank 0", "recv", "rank 1", "prelude.py:")
+    assert "hocket: rank" not in job.stderr
+    assert ("a handler that fails" in job.stderr) == (handler == "raises")
+
+
 def test_no_stall_report_of_a_short_wait(run_job: Callable[..., Any]) -> None:
     script = """
 comm = hk.init(timeout=30)
