@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -114,6 +115,15 @@ def test_no_files_import_each_other_in_a_circle(room: str) -> None:
     assert graph.circles() == []
     paths = {GRAPH["module_of"](path): path for path in sources}
     assert graph.upwards(GRAPH["floors_within"](room, FLOORS.within.get(room, ()), paths)) == []
+
+
+def test_a_class_name_occurs_once() -> None:
+    found = defaultdict(list)
+    for path in python_files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(str(path.relative_to(PACKAGE)))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
 
 
 def test_circles_and_edges_upwards_are_found() -> None:

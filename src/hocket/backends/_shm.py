@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from hocket import _native
-from hocket.backends._declaration import Declaration, Finding, Link, Tested
+from hocket.backends._declaration import Declaration, Finding, LinkSpec, Tested
 
 
 class SharedMemory(Declaration):
     """The first backend of every communicator within a host."""
 
     name: ClassVar[str] = "shm"
-    link: ClassVar[Link | None] = Link(0.15e-6, 8.0)
+    link: ClassVar[LinkSpec | None] = LinkSpec(0.15e-6, 8.0)
     tested: ClassVar[Tested | None] = Tested(num_ranks=(1, 2, 3, 5), one_case_in=1)
 
     @classmethod

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 
 from hocket import _native
 from hocket.backends import _mpi
-from hocket.backends._declaration import Finding, Link, Requirements, Tested, installed_version
-from hocket.backends.base import Backend, Job, Lanes, call_driving
+from hocket.backends._declaration import Finding, LinkSpec, Requirements, Tested, installed_version
+from hocket.backends.base import Backend, BackendJob, Lanes, call_driving
 from hocket.errors import BootstrapMismatch
 
 _DATATYPES = {
@@ -37,13 +37,13 @@ class MpiBackend(Backend):
 
     name: ClassVar[str] = "mpi"
     needs_driving: ClassVar[bool] = True
-    link: ClassVar[Link | None] = Link(1e-6, 5.0)
-    link_between_hosts: ClassVar[Link | None] = Link(50e-6, 1.0)
+    link: ClassVar[LinkSpec | None] = LinkSpec(1e-6, 5.0)
+    link_between_hosts: ClassVar[LinkSpec | None] = LinkSpec(50e-6, 1.0)
     requires: ClassVar[Requirements] = Requirements("mpi", {"mpi4py": ("_mpi",)})
     left_files: ClassVar[tuple[str, ...]] = ("mpich_shm_*", "psm2_shm*", "sm_segment.*", "vader_segment.*")
     tested: ClassVar[Tested | None] = Tested(num_ranks=(1, 2, 3), one_case_in=1)
 
-    def __init__(self, started: _mpi.Started, job: Job) -> None:
+    def __init__(self, started: _mpi.StartedMpi, job: BackendJob) -> None:
         self._mpi = mpi = started.mpi
         self._job = job
         self._library = _native.MpiLibrary(
@@ -74,7 +74,7 @@ class MpiBackend(Backend):
         return _diagnose()
 
     @classmethod
-    def start(cls, job: Job) -> MpiBackend:
+    def start(cls, job: BackendJob) -> MpiBackend:
         started = _mpi.start(cls.family(), job)
         mpi = started.mpi
         if (mpi.COMM_WORLD.size, mpi.COMM_WORLD.rank) != (job.size, job.rank):

@@ -16,11 +16,11 @@ from hocket.comm import Communicator
 from hocket.comm.policy import (
     CHOOSABLE,
     LARGEST_NBYTES,
-    Candidate,
     Choices,
     Group,
     Policy,
     Range,
+    RankedCarrier,
     join_carrier,
     split_carrier,
 )
@@ -104,7 +104,7 @@ class _Corrected(Policy):
             for (kind, dtypes), ranges in _all_choices(self._base, group).items()
         }
 
-    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[RankedCarrier]]:
         is_learned = (timed_as(op), dtypes, group.size) in self._learned.table.ranges
         return (self._learned if is_learned else self._base).explain(group, op, dtypes, nbytes)
 

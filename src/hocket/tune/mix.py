@@ -11,11 +11,11 @@ from hocket.comm import Communicator
 from hocket.comm.policy import (
     CHOOSABLE,
     LARGEST_NBYTES,
-    Candidate,
     Choices,
     Group,
     Policy,
     Range,
+    RankedCarrier,
     dtype_class,
     join_carrier,
 )
@@ -57,9 +57,9 @@ class CoarsePolicy(Policy):
             if key[0] in CHOOSABLE
         }
 
-    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[RankedCarrier]]:
         name = self.best(group)[op, dtypes]
-        return "it loses least over all sizes", [Candidate(name, None, "measured")]
+        return "it loses least over all sizes", [RankedCarrier(name, None, "measured")]
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,18 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
 
-from hocket.backends import Link, declarations
-from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, WITH_COUNTS, Candidate, Choices, Group, Policy, Range
+from hocket.backends import LinkSpec, declarations
+from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, WITH_COUNTS, Choices, Group, Policy, Range, RankedCarrier
 
 from hocket import _native, sim  # isort: skip
 
 
-_TYPICAL, _TYPICAL_BETWEEN_HOSTS = Link(1e-6, 5.0), Link(50e-6, 1.0)  # whatever backends there are
-_UNKNOWN = Link(1e-3, 0.1)
+_TYPICAL, _TYPICAL_BETWEEN_HOSTS = LinkSpec(1e-6, 5.0), LinkSpec(50e-6, 1.0)  # whatever backends there are
+_UNKNOWN = LinkSpec(1e-3, 0.1)
 
 
 @cache
-def links_for(num_hosts: int) -> Mapping[str, Link]:
+def links_for(num_hosts: int) -> Mapping[str, LinkSpec]:
     """Return what backends declare for messages between ranks on so many hosts, by name; the least latency first."""
     declared = {name: each.link_for(num_hosts) for name, each in declarations().items()}
     known = {name: link for name, link in declared.items() if link is not None}
@@ -40,7 +40,7 @@ def link_of(backend: str, num_hosts: int) -> sim.Link:
     return _simulated(links_for(num_hosts).get(backend, _UNKNOWN))
 
 
-def _simulated(link: Link) -> sim.Link:
+def _simulated(link: LinkSpec) -> sim.Link:
     return sim.Link(link.latency_s, 1e-9 / link.bandwidth_gb_s)
 
 
@@ -70,9 +70,9 @@ def predict_seconds(backend: str, op: str, group: Group, nbytes: int) -> float:
     return rounds * link.latency_s + traffic * nbytes / (link.bandwidth_gb_s * 1e9)
 
 
-def rank_by_model(group: Group, op: str, nbytes: int) -> list[Candidate]:
+def rank_by_model(group: Group, op: str, nbytes: int) -> list[RankedCarrier]:
     """Return the backends from best to worst."""
-    candidates = [Candidate(name, predict_seconds(name, op, group, nbytes), "modelled") for name in group.backends]
+    candidates = [RankedCarrier(name, predict_seconds(name, op, group, nbytes), "modelled") for name in group.backends]
     return sorted(candidates, key=lambda each: each.seconds or math.inf)
 
 
@@ -94,5 +94,5 @@ class ModelPolicy(Policy):
             for dtypes in _native.DTYPE_CLASS_NAMES
         }
 
-    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[RankedCarrier]]:
         return f"a model decides, as {self.reason}", rank_by_model(group, op, nbytes)

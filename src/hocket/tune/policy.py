@@ -13,11 +13,11 @@ from hocket.comm.policy import (
     CHOOSABLE,
     LARGEST_NBYTES,
     WITH_COUNTS,
-    Candidate,
     Choices,
     Group,
     Policy,
     Range,
+    RankedCarrier,
     format_nbytes,
     range_of,
     split_carrier,
@@ -58,7 +58,7 @@ class TablePolicy(Policy):
             (op, dtypes): self.ranges(group, op, dtypes) for op in CHOOSABLE for dtypes in _native.DTYPE_CLASS_NAMES
         }
 
-    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[RankedCarrier]]:
         asked = nbytes // group.size if op in WITH_COUNTS else nbytes
         nbytes = timed_nbytes(op, group, nbytes)
         measured_size, sizes = self._rows_for(group, op, dtypes)
@@ -163,11 +163,11 @@ class TablePolicy(Policy):
 
     def _candidate(
         self, row: Row, interval: tuple[float, float] | None, source: str, group: Group, carried_over: str
-    ) -> Candidate:
+    ) -> RankedCarrier:
         predicted_s = formula_seconds(row, group, self.table) if row.algorithm and self.table.fits else None
         if row.source == "run":
             source = source.replace("measured", "measured while running", 1)
-        return Candidate(row.backend, row.seconds, source + carried_over, row.algorithm, predicted_s, interval)
+        return RankedCarrier(row.backend, row.seconds, source + carried_over, row.algorithm, predicted_s, interval)
 
     def ranges(self, group: Group, op: str, dtypes: str) -> Sequence[Range]:
         """Return what `choices` has for one operation and class of types."""
@@ -353,9 +353,9 @@ def ranking_for(group: Group, ranking: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*there, *group.backends)))
 
 
-def _unmeasured(carrier: str) -> Candidate:
+def _unmeasured(carrier: str) -> RankedCarrier:
     backend, algorithm = split_carrier(carrier)
-    return Candidate(backend, None, "not measured", algorithm)
+    return RankedCarrier(backend, None, "not measured", algorithm)
 
 
 def _is_faster(row: Row, other: Row) -> bool:
