@@ -189,7 +189,7 @@ MISTAKES = [
     ),
     ("backend", _BACKEND + "name = 'toy+shm'", "'toy+shm'"),
     ("backend", _BACKEND + "name = 7", "name", "7", "str"),
-    ("backend", _BACKEND + "link = (3e-6, 2.0)", "link", "(3e-06, 2.0)", "Link", "None"),
+    ("backend", _BACKEND + "link = (3e-6, 2.0)", "link", "(3e-06, 2.0)", "LinkSpec", "None"),
     ("backend", _BACKEND + "tested = 5", "tested", "5", "Tested"),
     ("backend", _BACKEND + "left_files = 'toy_*'", "left_files", "'toy_*'", "tuple"),
     ("buffer", "KIND = 3", "KIND", "3", "BufferKind"),

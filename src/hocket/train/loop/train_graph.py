@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -152,4 +152,4 @@ def _as_plain(value: Any) -> Any:
     """A value of a request that ranks can compare."""
     if isinstance(value, PipelineSchedule):
         return value.name  # its actions are compared by the executor
-    return value if isinstance(value, (str, int, float, dict, type(None))) else list(value)
+    return list(value) if isinstance(value, Collection) and not isinstance(value, (str, dict)) else value
