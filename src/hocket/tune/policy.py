@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -110,15 +110,10 @@ class TablePolicy(Policy):
                 points.append((each, min(able)))
         if not points:
             return None
-        place = bisect_left(points, (nbytes,))
-        if place == 0:
-            return points[0][1]
-        if place == len(points):
-            last_nbytes, last_s = points[-1]
+        last_nbytes, last_s = points[-1]
+        if nbytes > last_nbytes:
             return last_s * max(1.0, nbytes / max(1, last_nbytes))
-        (x0, y0), (x1, y1) = points[place - 1], points[place]
-        share = (math.log1p(nbytes) - math.log1p(x0)) / (math.log1p(x1) - math.log1p(x0))
-        return math.exp(math.log(y0) + share * (math.log(y1) - math.log(y0)))
+        return _on_lines(points, nbytes, on_logs=True)
 
     def shares(self, group: Group, backend: str) -> Mapping[str, Sequence[tuple[int, float]]]:
         """As `Policy.shares`: so that both libraries are done at the same time, by what each takes alone."""
@@ -142,11 +137,9 @@ class TablePolicy(Policy):
             """Whether the first would be done before the second."""
             return _on_lines(points[first], share * nbytes) < _on_lines(points[second], (1 - share) * nbytes)
 
-        sizes = list(measured)
-        borders = [*(border(each, following) for each, following in pairwise(sizes)), LARGEST_NBYTES]
         return [
             (most, bisect_left(range(_PARTS), True, key=lambda part: not is_ahead(part / _PARTS, nbytes)) / _PARTS)
-            for nbytes, most in zip(sizes, borders, strict=True)
+            for nbytes, most in with_borders(list(measured))
         ]
 
     def with_rules(self) -> Table:
@@ -177,7 +170,7 @@ class TablePolicy(Policy):
         """As `Policy.fitted_link`."""
         if group.num_hosts != self.table.machine.num_hosts:
             return None
-        return next((fit.link for fit in self.table.fits if fit.backend == backend), None)
+        return self.table.fitted_link(backend)
 
     def _ranges_of_one(self, group: Group, op: str, dtypes: str) -> Sequence[Range]:
         """The rules of the table, and without any what follows from its times."""
@@ -188,13 +181,7 @@ class TablePolicy(Policy):
         if not sizes:
             order = tuple(each.backend for each in rank_by_model(group, op, 1))
             return [Range(LARGEST_NBYTES, order)]
-        ranges: list[Range] = []
-        for order, most in zip(self._orders(sizes, group), self._borders(sizes, group), strict=True):
-            if ranges and ranges[-1].ranking == order:
-                ranges[-1] = Range(most, order)
-            else:
-                ranges.append(Range(most, order))
-        return ranges
+        return join_alike(map(Range, self._borders(sizes, group), self._orders(sizes, group)))
 
     def _orders(self, sizes: Mapping[int, Mapping[str, Row]], group: Group) -> list[tuple[str, ...]]:
         orders: list[tuple[str, ...]] = []
@@ -205,14 +192,8 @@ class TablePolicy(Policy):
     def _borders(self, sizes: Mapping[int, Mapping[str, Row]], group: Group) -> list[int]:
         """For every measured size the largest one that it stands for."""
         winners = [order[0] for order in self._orders(sizes, group)]
-        measured = list(sizes.items())
-        borders = [
-            _crossing(nbytes, rows, following, next_rows, winner, next_winner)
-            for (nbytes, rows), (following, next_rows), winner, next_winner in zip(
-                measured, measured[1:], winners, winners[1:], strict=False
-            )
-        ]
-        return [*borders, LARGEST_NBYTES]
+        neighbours = pairwise(zip(sizes.items(), winners, strict=True))
+        return [*(_crossing(*each, *following) for (each, following) in neighbours), LARGEST_NBYTES]
 
     def _standing_for(self, nbytes: int, sizes: Mapping[int, Mapping[str, Row]], group: Group) -> int:
         """The measured size by which a size is judged."""
@@ -284,13 +265,17 @@ class TablePolicy(Policy):
         return nearest, measured[nearest]
 
 
-def _on_lines(points: Sequence[tuple[int, float]], nbytes: float) -> float:
-    """Seconds on straight lines between measured sizes, by arithmetic that gives the same on every host."""
-    place = min(max(1, bisect_left(points, (nbytes,))), len(points) - 1)
+def _on_lines(points: Sequence[tuple[int, float]], nbytes: float, on_logs: bool = False) -> float:
+    """Seconds on straight lines between measured sizes, which are those on logarithmic scales, or do not fall and are
+    worked out by arithmetic that gives the same on every host."""
     if len(points) == 1 or nbytes <= points[0][0]:
         return points[0][1]
+    place = min(bisect_left(points, (nbytes,)), len(points) - 1)
     (x0, y0), (x1, y1) = points[place - 1], points[place]
-    return max(y0, y0 + (nbytes - x0) * (y1 - y0) / (x1 - x0))
+    if not on_logs:
+        return max(y0, y0 + (nbytes - x0) * (y1 - y0) / (x1 - x0))
+    share = (math.log1p(nbytes) - math.log1p(x0)) / (math.log1p(x1) - math.log1p(x0))
+    return math.exp(math.log(y0) + share * (math.log(y1) - math.log(y0)))
 
 
 def _row_at(
@@ -397,8 +382,7 @@ def formula_seconds(row: Row, group: Group, table: Table) -> float | None:
         return None
     if "ranks_per_host" in parameters and (group.size, group.num_hosts) != (row.num_ranks, table.machine.num_hosts):
         return None
-    fitted = [fit.link for fit in table.fits if fit.backend == row.backend]
-    link = fitted[0] if fitted else typical_link(group.num_hosts)
+    link = table.fitted_link(row.backend) or typical_link(group.num_hosts)
     return algorithm.seconds(link, group.size, total_nbytes(row.op, row.nbytes, group.size), **parameters)
 
 
@@ -407,11 +391,28 @@ def border(nbytes: int, following: int) -> int:
     return math.isqrt(nbytes * following)
 
 
+def with_borders(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Return every measured size, and the largest one that it stands for."""
+    borders = [border(each, following) for each, following in pairwise(sizes)]
+    return list(zip(sizes, [*borders, LARGEST_NBYTES], strict=True))
+
+
+def join_alike(ranges: Iterable[Range]) -> list[Range]:
+    """Return ranges in order of size, neighbours with the same ranking for the same reason as one."""
+    found: list[Range] = []
+    for each in ranges:
+        if found and replace(found[-1], most_nbytes=each.most_nbytes) == each:
+            found.pop()
+        found.append(each)
+    return found
+
+
 def _crossing(
-    nbytes: int, rows: Mapping[str, Row], following: int, next_rows: Mapping[str, Row], winner: str, next_winner: str
+    measured: tuple[int, Mapping[str, Row]], winner: str, then: tuple[int, Mapping[str, Row]], next_winner: str
 ) -> int:
     """Up to where the winner at one size stands for others: where the lines through both sizes' times cross, on
     logarithmic scales."""
+    (nbytes, rows), (following, next_rows) = measured, then
     if winner == next_winner or not {winner, next_winner} <= rows.keys() & next_rows.keys() or not nbytes:
         return border(nbytes, following)
     ahead = math.log(rows[next_winner].seconds / rows[winner].seconds)

@@ -48,8 +48,7 @@ def choices(
         ranks: numbers of ranks; times that were not measured are modelled.
         backend: over which schedules were measured.
     """
-    fitted = [fit.link for fit in table.fits if fit.backend == backend]
-    link = fitted[0] if fitted else typical_link(table.machine.num_hosts)
+    link = table.fitted_link(backend) or typical_link(table.machine.num_hosts)
     for op, names in counterparts.items():
         for num_ranks in ranks:
             if num_ranks < 2:
