@@ -12,8 +12,8 @@ from typing import Any
 from hocket.bench.point import PLACES, Point
 from hocket.bench.registry import find_benchmark
 from hocket.errors import InvalidArgument
-from hocket.measure import Key, Series, median_interval
-from hocket.measure.statistics import MIN_VALUES
+from hocket.measure import Key, Series
+from hocket.measure.statistics import MIN_VALUES, interval_of
 
 _BUS_FACTORS = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
@@ -110,9 +110,10 @@ class Result:
         """The 95 % interval of the median, in `unit`: over launches, with 6 of them or more, otherwise over samples;
         None where there are too few of those."""
         values = self.over_launches(self.samples)
-        if len(values) < MIN_VALUES:
+        interval = interval_of(values)
+        if interval is None:
             return None
-        low, high = sorted(map(self.value_of, median_interval(values)))
+        low, high = sorted(map(self.value_of, interval))
         return low, high
 
     @property

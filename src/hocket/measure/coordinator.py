@@ -43,6 +43,11 @@ class Coordinator:
         start_timeout_s: Until all ranks of a job have said hello (they import, set up and check before).
         run_timeout_s: For one sample.
 
+    Attributes:
+        num_ranks: Ranks of each job.
+        num_cpus: CPUs of the coordinator, which the jobs inherit.
+        pids: The coordinator; the jobs descend from it.
+
     Raises:
         InvalidArgument: No job, jobs of different size, or a contender that two jobs hold.
         LaunchError: A job could not be started, died, or failed; names it and shows the end of its output.
@@ -53,7 +58,9 @@ class Coordinator:
         if len({job.name for job in jobs}) != len(jobs) or len({job.num_ranks for job in jobs}) != 1:
             raise InvalidArgument("a coordinator needs jobs with different names and one number of ranks")
         self._run_timeout_s = run_timeout_s
-        self._num_ranks = jobs[0].num_ranks
+        self.num_ranks = jobs[0].num_ranks
+        self.num_cpus = usable_cpus()
+        self.pids = (os.getpid(),)
         self._running: dict[str, RunningJob] = {}
         self._lines: dict[str, dict[int, Line]] = {job.name: {} for job in jobs}
         self._job_of: dict[Key, str] = {}
@@ -63,7 +70,7 @@ class Coordinator:
         self._listener = socket.socket(socket.AF_UNIX)
         try:
             self._listener.bind(address)
-            self._listener.listen(len(jobs) * self._num_ranks)
+            self._listener.listen(len(jobs) * self.num_ranks)
             for job in jobs:  # one after the other: two MPIs starting at once compete for the cores
                 self._start(job, address, time.monotonic() + start_timeout_s)
         except BaseException:
@@ -71,24 +78,9 @@ class Coordinator:
             raise
 
     @property
-    def num_ranks(self) -> int:
-        """Ranks of each job."""
-        return self._num_ranks
-
-    @property
-    def num_cpus(self) -> int:
-        """CPUs of the coordinator, which the jobs inherit."""
-        return usable_cpus()
-
-    @property
     def contenders(self) -> tuple[Key, ...]:
         """All contenders of all jobs, by the order of the jobs."""
         return tuple(self._job_of)
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The coordinator; the jobs descend from it."""
-        return (os.getpid(),)
 
     def run(self, contender: Key, iterations: int) -> list[float]:
         """Seconds that each rank of the contender's job took."""
@@ -107,7 +99,7 @@ class Coordinator:
 
     def ask(self, job: str, request: Message) -> list[Message]:
         """Have all ranks of a job answer a request; returns their replies, by rank."""
-        return self._ask(job, tuple(range(self._num_ranks)), request)
+        return self._ask(job, tuple(range(self.num_ranks)), request)
 
     def job_of(self, contender: Key) -> str:
         """The name of the job that holds a contender."""

@@ -16,7 +16,7 @@ from hocket.measure.core_factor import CoreProbe
 from hocket.measure.machine import foreign_busy, usage
 from hocket.measure.rounds import OnRound, calibrate
 from hocket.measure.runner import Runner
-from hocket.measure.statistics import MIN_VALUES, median_interval
+from hocket.measure.statistics import MIN_VALUES, interval_of
 from hocket.measure.windows import calls_in_time
 
 _PROBE_EVERY_S = 0.25  # the core factor
@@ -91,7 +91,7 @@ class Series:
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95 % interval of the median; None for fewer than 6 samples."""
-        return median_interval(self.samples) if len(self.samples) >= MIN_VALUES else None
+        return interval_of(self.samples)
 
     @property
     def precision(self) -> float:

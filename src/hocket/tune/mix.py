@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 from hocket.comm import Communicator
 from hocket.comm.policy import (
@@ -110,7 +109,7 @@ def mix_contenders(comm: Communicator, table: Table, traffics: Sequence[Traffic]
             each = communicators[name]
             replay = Replay(each, traffic, like=replay)
             _check_explained(each, replay)
-            contenders.append(Contender(traffic.name, name, _run(replay)))
+            contenders.append(Contender.of_call(traffic.name, name, replay))
     return contenders
 
 
@@ -158,14 +157,6 @@ def chosen(table: Table, traffic: Traffic, backends: Sequence[str]) -> list[Chos
 def _best_first(table: Table, traffic: Traffic, backends: Sequence[str]) -> list[str]:
     predicted = {name: predicted_seconds(table, traffic, backends, name) for name in backends}
     return sorted(backends, key=lambda name: math.inf if (seconds := predicted[name]) is None else seconds)
-
-
-def _run(replay: Replay) -> Callable[[int], None]:
-    def run(iterations: int) -> None:
-        for _ in repeat(None, iterations):
-            replay()
-
-    return run
 
 
 def _check_explained(comm: Communicator, replay: Replay) -> None:

@@ -18,6 +18,7 @@ from hocket.comm.chooser import OWN
 from hocket.comm.policy import Policy, format_nbytes, split_carrier
 from hocket.errors import InvalidArgument, UnsupportedDtype
 from hocket.measure import Contender, Settings, Team, measure
+from hocket.measure.contender import looped
 from hocket.measure.rounds import OnRound
 from hocket.measure.settling import SettlingBarrier
 from hocket.suggestions import unknown
@@ -324,7 +325,7 @@ def _cell(
     began_s = time.perf_counter()
     call()  # the first one sets up what the library needs for it
     first_s = time.perf_counter() - began_s
-    run, ops_per_iteration = _alone(call), 1
+    run, ops_per_iteration = looped(call), 1
     if nbytes >= _IN_PAIRS_FROM and op != "send":
         other = _call(comm, arrays, op, dtypes, nbytes, backend, algorithm, 1)
         run, ops_per_iteration = _alone_and_in_pairs(call, other), 3
@@ -397,14 +398,6 @@ def _zeros(nbytes: int, dtypes: str) -> Any:
     x = np.ones(nbytes // (2 if dtypes == "half" else 4), np.float16 if dtypes == "half" else np.float32)
     x.fill(0)
     return x
-
-
-def _alone(call: Callable[[], object]) -> Callable[[int], None]:
-    def run(iterations: int) -> None:
-        for _ in repeat(None, iterations):
-            call()
-
-    return run
 
 
 def _alone_and_in_pairs(call: Callable[..., Any], other: Callable[..., Any]) -> Callable[[int], None]:

@@ -16,7 +16,7 @@ from hocket import _native
 from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Range, join_carrier, split_carrier
 from hocket.errors import InvalidArgument, TableError
 from hocket.measure.judge import MAX_FOREIGN_BUSY
-from hocket.measure.statistics import median_interval
+from hocket.measure.statistics import range_of_median
 from hocket.sim import Link
 from hocket.tune.fit import Fit, is_usable
 from hocket.tune.machine import Machine
@@ -74,8 +74,8 @@ class Row:
         algorithm: str = "", source: str = "sweep",
     ) -> Row:  # fmt: skip
         """Make a row of the times of all rounds."""
-        low, high = median_interval(seconds) if len(seconds) >= 6 else (min(seconds), max(seconds))
-        return Row(op, dtypes, num_ranks, nbytes, backend, busy, median(seconds), low, high, algorithm, source)
+        ends = range_of_median(seconds)
+        return Row(op, dtypes, num_ranks, nbytes, backend, busy, median(seconds), *ends, algorithm, source)
 
 
 @dataclass(frozen=True)

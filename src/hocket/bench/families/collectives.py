@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from hocket.bench.patterns import REDUCTIONS, fold, pattern, to_reduce
 from hocket.bench.point import PLACES
 from hocket.bench.registry import Benchmark, Prepared, Setting
 from hocket.errors import InvalidArgument, WrongResult
+from hocket.measure.contender import looped
 
 OMB_NAMES = {
     "all_gather": "allgather", "all_reduce": "allreduce", "all_to_all": "alltoall", "barrier": "barrier",
@@ -34,9 +34,7 @@ class _Calls(Prepared):
     once: Call
 
     def run(self, iterations: int) -> None:
-        call = self.once
-        for _ in repeat(None, iterations):
-            call()
+        looped(self.once)(iterations)
 
 
 class OnMemory(_Calls):
