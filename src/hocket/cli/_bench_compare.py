@@ -63,7 +63,10 @@ def compare(
 ) -> int:
     """Compare, and print the rows."""
     from hocket.bench.comparison import compare as compare_results
+    from hocket.bench.comparison import launches_needed
     from hocket.bench.files import load_run
+    from hocket.bench.run import run_points
+    from hocket.measure import StopRule, progress
 
     check_least(least)
     files = [Path(each) for each in (first, second) if Path(each).suffix == ".json"]
@@ -72,9 +75,22 @@ def compare(
     if files:
         found = compare_results(*(load_run(each).results for each in files), least=least, paired=False)
     else:
-        found = _of_libraries(
-            first, second, benchmark, number_of_ranks(num_ranks), buffer, sizes, dtype, least, launches, budget, seed
-        )
+        size = number_of_ranks(num_ranks)
+        libraries = f"{first},{second}"
+        points, targets = choose(benchmark.split(","), libraries, size, sizes, buffers=[buffer], dtype=dtype)
+        # As many rounds as there is time for: the interval is that of a ratio, which is not known beforehand.
+        rule = StopRule(precision=0.002, max_samples=400, time_limit_s=budget, seed=seed)
+        if len(targets) != 2:
+            raise InvalidArgument(f"two libraries are compared, not {len(targets)}: {first} and {second}")
+        needed = max(9, launches_needed(len(points) // 2, paired=True))
+        if launches is not None and 1 < launches < needed:
+            raise InvalidArgument(f"{len(points) // 2} rows take {needed} launches to be judged, not {launches}")
+        num_launches = 1 if read_world().size > 1 else launches or needed
+        with progress(f"{first} and {second}", "points", is_first()) as on_round:
+            ran = run_points(points, targets, size, rule, num_launches=num_launches, on_round=on_round)
+        tell(ran.warnings)
+        by_library = [[each for each in ran.results if each.point.target == target.name] for target in targets]
+        found = compare_results(*by_library, least=least, paired=True)
     if as_json:
         print(json.dumps({"first": first, "second": second, **found.to_json()}))
     else:
@@ -82,40 +98,6 @@ def compare(
     if found.is_slower:
         return 1
     return 0 if found.is_judged else EXIT_UNJUDGED
-
-
-def _of_libraries(
-    first: str,
-    second: str,
-    benchmark: str,
-    num_ranks: int,
-    buffer: str,
-    sizes: str | None,
-    dtype: str | None,
-    least: float,
-    launches: int | None,
-    budget: float,
-    seed: int,
-) -> Comparison:
-    from hocket.bench.comparison import compare as compare_results
-    from hocket.bench.comparison import launches_needed
-    from hocket.bench.run import run_points
-    from hocket.measure import StopRule, progress
-
-    points, targets = choose(benchmark.split(","), f"{first},{second}", num_ranks, sizes, buffers=[buffer], dtype=dtype)
-    # As many rounds as there is time for: the interval is that of a ratio, which is not known beforehand.
-    rule = StopRule(precision=0.002, max_samples=400, time_limit_s=budget, seed=seed)
-    if len(targets) != 2:
-        raise InvalidArgument(f"two libraries are compared, not {len(targets)}: {first} and {second}")
-    needed = max(9, launches_needed(len(points) // 2, paired=True))
-    if launches is not None and 1 < launches < needed:
-        raise InvalidArgument(f"{len(points) // 2} rows take {needed} launches to be judged, not {launches}")
-    num_launches = 1 if read_world().size > 1 else launches or needed
-    with progress(f"{first} and {second}", "points", is_first()) as on_round:
-        ran = run_points(points, targets, num_ranks, rule, num_launches=num_launches, on_round=on_round)
-    tell(ran.warnings)
-    by_library = [[each for each in ran.results if each.point.target == target.name] for target in targets]
-    return compare_results(*by_library, least=least, paired=True)
 
 
 def _print(first: str, second: str, found: Comparison) -> None:

@@ -14,7 +14,7 @@ import typer
 from hocket.boot.launcher import run_job
 from hocket.boot.rank_process import runner_command
 from hocket.boot.summary import summarise
-from hocket.cli._names import read_backends
+from hocket.cli._names import Backends, read_backends
 from hocket.cli._output import AsJson
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
@@ -36,9 +36,7 @@ Examples:
 
 def compare(
     traffics: Annotated[list[Path], typer.Argument(metavar="TRAFFIC...", show_default=False, help="Files of traffic.")],
-    backends: Annotated[
-        str | None, typer.Option(metavar="A,B", show_default=False, help="Default: all there are.")
-    ] = None,
+    backends: Backends = None,
     rounds: Annotated[int, typer.Option(metavar="N", help="Rounds of replaying everything.")] = 9,
     as_json: AsJson = False,
 ) -> int:

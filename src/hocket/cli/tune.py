@@ -21,7 +21,7 @@ from hocket.boot.summary import summarise
 from hocket.cli._compare import EXAMPLES as COMPARE_EXAMPLES
 from hocket.cli._compare import HELP as COMPARE_HELP
 from hocket.cli._compare import compare
-from hocket.cli._names import read_backends
+from hocket.cli._names import Backends, read_backends
 from hocket.cli._nodes import MasterAddr, MasterPort, NodeRank, NumNodes
 from hocket.cli._output import AsJson
 from hocket.cli._sizes import read_size
@@ -90,9 +90,7 @@ def register(application: typer.Typer) -> None:
 
 def run(
     num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="How many ranks on this host.")] = 2,
-    backends: Annotated[
-        str | None, typer.Option(metavar="A,B", show_default=False, help="Default: all there are.")
-    ] = None,
+    backends: Backends = None,
     ops: Annotated[str | None, typer.Option(metavar="A,B", show_default=False, help="Default: all.")] = None,
     sizes: Annotated[
         str | None,

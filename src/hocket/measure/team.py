@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from hocket.errors import InvalidArgument
 from hocket.measure.contender import Contender, Key, sample
@@ -13,6 +14,18 @@ from hocket.measure.windows import first_window_s, sample_windows
 
 Barrier = Callable[[], object]
 Gather = Callable[[list[float]], list[list[float]]]
+
+
+def gather_over(all_gather: Callable[[Any, Any], object], num_ranks: int) -> Gather:
+    """Returns the `gather` of a `Team` whose ranks have a communicator, given its all_gather of arrays."""
+    import numpy as np
+
+    def gather(values: list[float]) -> list[list[float]]:
+        out = np.empty((num_ranks, len(values)))
+        all_gather(out, np.array(values))
+        return [list(map(float, row)) for row in out]
+
+    return gather
 
 
 class Team:

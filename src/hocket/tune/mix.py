@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -142,14 +143,9 @@ def chosen(table: Table, traffic: Traffic, backends: Sequence[str]) -> list[Chos
     """Return what the mix chooses for each kind of operation of a step, in the order of their first use."""
     tuned = TablePolicy(table)
     group = Group(traffic.num_ranks, backends, table.machine.num_hosts)
-    counts: dict[tuple[str, int, str], int] = {}
-    for step in traffic.steps:
-        counts[step.kind, step.nbytes, step.dtype] = counts.get((step.kind, step.nbytes, step.dtype), 0) + 1
+    counts = Counter((step.kind, step.nbytes, step.dtype) for step in traffic.steps)
     return [
-        Chosen(
-            *(op, nbytes, dtype, count),
-            tuned.explain(group, op, dtype_class(op, dtype), nbytes)[1][0].carrier,
-        )
+        Chosen(op, nbytes, dtype, count, tuned.explain(group, op, dtype_class(op, dtype), nbytes)[1][0].carrier)
         for (op, nbytes, dtype), count in counts.items()
     ]
 

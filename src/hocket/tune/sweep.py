@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -21,6 +22,7 @@ from hocket.measure import Contender, Settings, Team, measure
 from hocket.measure.contender import looped
 from hocket.measure.rounds import OnRound
 from hocket.measure.settling import SettlingBarrier
+from hocket.measure.team import gather_over
 from hocket.suggestions import unknown
 from hocket.tune.budget import SET_UP_ROUNDS, Budget
 from hocket.tune.contest import LEAST_NBYTES, Contest
@@ -89,8 +91,7 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
         sweep: what to measure.
         on_round: see `hocket.measure.measure`.
     """
-    arrays = _Arrays()
-    stage = Stage(comm, sweep, on_round, arrays)
+    stage = Stage(comm, sweep, on_round)
     alone = [name for name in comm.backends if "+" not in name]
     stage.doing = "each library's own way"
     cells = stage.cells(sweep, alone, _SHARE_OF_LIBRARIES)
@@ -111,10 +112,8 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
         rows |= {row.place: row for row in contest.run(list(rows.values()), fits)}
     stage.close()
     if stage.budget.left_out and comm.rank == 0:
-        few = ", ".join(stage.budget.left_out[:_MOST_NAMED])
-        more = (
-            f" and {len(stage.budget.left_out) - _MOST_NAMED} more" if len(stage.budget.left_out) > _MOST_NAMED else ""
-        )
+        few, rest = ", ".join(stage.budget.left_out[:_MOST_NAMED]), len(stage.budget.left_out) - _MOST_NAMED
+        more = f" and {rest} more" if rest > 0 else ""
         warnings.warn(f"hocket tune: not measured within {sweep.time_limit_s:g} s: {few}{more}", stacklevel=2)
     machine = this_machine(comm.backends, comm.num_hosts)
     return Table(machine, tuple(rows.values()), fits=tuple(fits), foreign_busy=stage.foreign_busy)
@@ -127,23 +126,22 @@ class Stage:
         comm: whose backends are compared.
         sweep: how long a sample is, and the limit of all rounds.
         on_round: see `hocket.measure.measure`.
-        arrays: that the operations work on.
 
     Attributes:
+        gather: returns every rank's values, by rank.
         doing: what is measured, in a few words, for `on_round`.
         foreign_busy: share of all CPUs' time, 0 to 1, that other programs took during the measurements so far; equal on
             all ranks.
     """
 
-    def __init__(
-        self, comm: Communicator, sweep: Sweep, on_round: OnRound | None = None, arrays: _Arrays | None = None
-    ) -> None:
+    def __init__(self, comm: Communicator, sweep: Sweep, on_round: OnRound | None = None) -> None:
         self.comm = comm
         self._sweep = sweep
         self._on_round = on_round
-        self._arrays = arrays or _Arrays()
+        self._arrays = _Arrays()
         self._control = comm.dup()  # what the measurement itself says must not go over what is measured
         self._control.policy = Policy.fixed({"*": quickest(comm.backends, comm.num_hosts)})
+        self.gather = gather_over(self._control.all_gather, comm.size)
         self.doing = ""
         self.foreign_busy = 0.0
         self._measured_s = 0.0
@@ -152,12 +150,6 @@ class Stage:
     def close(self) -> None:
         """Give back what was made for it; called by all ranks."""
         self._control.finalize()
-
-    def gather(self, values: list[float]) -> list[list[float]]:
-        """Return every rank's values, by rank."""
-        out = np.empty((self._control.size, len(values)))
-        self._control.all_gather(out, np.array(values))
-        return [list(map(float, row)) for row in out]
 
     def seconds(self, cells: Sequence[_Cell], rounds: int) -> list[list[float]]:
         """Return the seconds of an operation in every round, of every cell; equal on all ranks."""
@@ -196,7 +188,7 @@ class Stage:
         found: list[_Cell] = []
         sizes = sorted({0, *sweep.sizes})
         for number, nbytes in enumerate(sizes):
-            level = self._level(sweep, backends, nbytes)
+            level = list(_cells(self.comm, self._arrays, sweep, backends, nbytes))
             found += level
             level_s = sum(self._round_s(level))
             spent_s += (sweep.rounds + SET_UP_ROUNDS) * level_s
@@ -208,9 +200,6 @@ class Stage:
                 self.budget.left_out += [f"operations of {format_nbytes(each)}" for each in following]
                 break
         return sorted(found, key=lambda cell: (sweep.ops.index(cell.op), _CLASSES.index(cell.dtypes)))
-
-    def _level(self, sweep: Sweep, backends: Sequence[str], nbytes: int) -> list[_Cell]:
-        return list(_cells(self.comm, self._arrays, sweep, backends, nbytes))
 
     def _round_s(self, cells: Sequence[_Cell]) -> list[float]:
         """Return the seconds of one sample of each cell, as its first calls foretell; equal on all ranks."""
@@ -317,7 +306,7 @@ def _cell(
 ) -> _Cell | None:
     """Set one up and run it once; None where the backend cannot carry it."""
     backend, algorithm = split_carrier(carrier)
-    call = _call(comm, arrays, op, dtypes, nbytes, backend, algorithm)
+    call = _call(comm, arrays, op, dtypes, nbytes, carrier)
     try:
         call()
     except UnsupportedDtype:
@@ -327,7 +316,7 @@ def _cell(
     first_s = time.perf_counter() - began_s
     run, ops_per_iteration = looped(call), 1
     if nbytes >= _IN_PAIRS_FROM and op != "send":
-        other = _call(comm, arrays, op, dtypes, nbytes, backend, algorithm, 1)
+        other = _call(comm, arrays, op, dtypes, nbytes, carrier, 1)
         run, ops_per_iteration = _alone_and_in_pairs(call, other), 3
     if busy:
         neighbour = _neighbour(backend, comm.backends)
@@ -341,44 +330,34 @@ def _cell(
 
 
 def _call(
-    comm: Communicator,
-    arrays: _Arrays,
-    op: str,
-    dtypes: str,
-    nbytes: int,
-    backend: str,
-    algorithm: str,
-    number: int = 0,
+    comm: Communicator, arrays: _Arrays, op: str, dtypes: str, nbytes: int, carrier: str, number: int = 0
 ) -> Callable[..., Any]:
     """Return the operation, to be called with further options; of several at once each has a number."""
+    backend, algorithm = split_carrier(carrier)
     way: dict[str, Any] = {"backend": backend, "algorithm": algorithm or OWN}
     items = arrays(f"one {number}", nbytes, dtypes)
     if op in _WITH_BLOCKS:
         blocks = arrays(f"all {number}", nbytes * comm.size, dtypes)
+    if op == "send":
+        return _exchange(comm, items, arrays("received one", nbytes, dtypes), backend)
     match op:
         case "barrier":
-            return lambda **how: comm.barrier(**way, **how)
-        case "all_reduce":
-            return lambda **how: comm.all_reduce(items, **way, **how)
-        case "reduce":
-            return lambda **how: comm.reduce(items, 0, **way, **how)
-        case "scan":
-            return lambda **how: comm.scan(items, **way, **how)
-        case "broadcast":
-            return lambda **how: comm.broadcast(items, 0, **way, **how)
+            given: tuple[Any, ...] = ()
+        case "all_reduce" | "scan":
+            given = (items,)
+        case "reduce" | "broadcast":
+            given = items, 0
         case "all_gather":
-            return lambda **how: comm.all_gather(blocks, items, **way, **how)
+            given = blocks, items
         case "reduce_scatter":
-            return lambda **how: comm.reduce_scatter(items, blocks, **way, **how)
+            given = items, blocks
         case "all_to_all":
-            received = arrays(f"received {number}", nbytes * comm.size, dtypes)
-            return lambda **how: comm.all_to_all(received, blocks, **way, **how)
+            given = arrays(f"received {number}", nbytes * comm.size, dtypes), blocks
         case "gather":
-            return lambda **how: comm.gather(blocks if comm.rank == 0 else None, items, 0, **way, **how)
-        case "scatter":
-            return lambda **how: comm.scatter(items, blocks if comm.rank == 0 else None, 0, **way, **how)
-        case _:
-            return _exchange(comm, items, arrays("received one", nbytes, dtypes), backend)
+            given = blocks if comm.rank == 0 else None, items, 0
+        case _:  # a scatter
+            given = items, blocks if comm.rank == 0 else None, 0
+    return partial(getattr(comm, op), *given, **way)
 
 
 def _exchange(comm: Communicator, items: Any, received: Any, backend: str) -> Callable[[], object]:

@@ -36,6 +36,11 @@ class Choice:
     num_blocks: int
     comment: str
 
+    @property
+    def segment_nbytes(self) -> int:
+        """Bytes of a segment, whole KiB; 0 where there is one."""
+        return max(1, self.nbytes // self.num_blocks >> 10) << 10 if self.num_blocks > 1 else 0
+
 
 def choices(
     table: Table, counterparts: Mapping[str, Collection[str]], ranks: Sequence[int], backend: str

@@ -70,7 +70,6 @@ _NUM_CHILDREN = {"chain": 1, "binary_tree": 2}
 # Schedules for any number of ranks whose counterpart is for powers of two.
 _FOR_POWERS_OF_TWO = {("broadcast", "scatter_bruck")}
 _NO_POWER_OF_TWO = 3
-_SEGMENT_UNIT = 1024
 _LARGEST_INT = (1 << 31) - 1
 
 
@@ -81,7 +80,7 @@ def write(table: Table, ranks: Sequence[int]) -> str:
     for op, (name, _) in _COLLECTIVES.items():
         chosen = _by_ranks(table, op, ranks)
         if chosen:
-            tree[name]["comm_type=intra"] = _GUARDS.get(op, _always)(chosen)
+            tree[name]["comm_type=intra"] = _GUARDS[op](chosen) if op in _GUARDS else chosen
     return json.dumps({f"collective={name}": each for name, each in tree.items()}, indent=1) + "\n"
 
 
@@ -136,20 +135,15 @@ def _leaf(op: str, choice: Choice) -> Tree:
     name = _ALGORITHMS[op][choice.algorithm]
     if choice.algorithm not in _NUM_CHILDREN:
         return use(name)
-    segment = max(_SEGMENT_UNIT, choice.nbytes // choice.num_blocks // _SEGMENT_UNIT * _SEGMENT_UNIT)
     return use(
         name,
         tree_type="kary",
         k=_NUM_CHILDREN[choice.algorithm],
-        chunk_size=segment if choice.num_blocks > 1 else 0,
+        chunk_size=choice.segment_nbytes,
         # As MPICH does by default: sends of a segment overlap, three receives wait for segments.
         is_non_blocking=1,
         recv_pre_posted=0,
     )
-
-
-def _always(chosen: Tree) -> Tree:
-    return chosen
 
 
 def _if_divisible(otherwise: str) -> Callable[[Tree], Tree]:

@@ -49,7 +49,6 @@ _ALGORITHMS = {
     "reduce": {"chain": (3, "pipeline"), "binary_tree": (4, "binary"), "binomial": (5, "binomial")},
     "reduce_scatter": {"recursive_halving": (3, "recursive_halving")},
 }
-_SEGMENT_UNIT = 1024
 
 
 @dataclass(frozen=True)
@@ -66,12 +65,11 @@ def _rules(op: str, found: Sequence[Choice]) -> Iterator[_Rule]:
     """One for every range of sizes with the same choice, from 0 on, which Open MPI asks for."""
     last: _Rule | None = None
     for choice in found:
-        segment = choice.nbytes // choice.num_blocks // _SEGMENT_UNIT * _SEGMENT_UNIT
         rule = _Rule(
             0 if last is None else choice.nbytes,
             *_ALGORITHMS[op][choice.algorithm],
             find_algorithm(op, choice.algorithm).parameters.get("num_chains", 0),
-            max(_SEGMENT_UNIT, segment) if choice.num_blocks > 1 else 0,
+            choice.segment_nbytes,
             choice.comment,
         )
         if last is None or (rule.number, rule.segment_nbytes) != (last.number, last.segment_nbytes):
