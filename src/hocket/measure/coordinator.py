@@ -95,11 +95,23 @@ class Coordinator:
 
     def compute(self, ranks: tuple[int, ...]) -> list[float]:
         """Seconds of the compute kernel on `ranks` of the first job."""
-        return [float(each["seconds"]) for each in self._ask(next(iter(self._lines)), ranks, {"do": "compute"})]
+        return [float(each["seconds"]) for each in self.ask(next(iter(self._lines)), {"do": "compute"}, ranks)]
 
-    def ask(self, job: str, request: Message) -> list[Message]:
-        """Have all ranks of a job answer a request; returns their replies, by rank."""
-        return self._ask(job, tuple(range(self.num_ranks)), request)
+    def ask(self, job: str, request: Message, ranks: Sequence[int] | None = None) -> list[Message]:
+        """Have ranks of a job answer a request, all by default; returns their replies, in order."""
+        deadline = time.monotonic() + self._run_timeout_s
+        lines = {rank: self._lines[job][rank] for rank in (range(self.num_ranks) if ranks is None else ranks)}
+        for rank, line in lines.items():
+            self._send(job, rank, line, request)
+        replies: dict[int, Message] = {}
+        while waiting := {line: rank for rank, line in lines.items() if rank not in replies}:
+            ready = self._readable(list(waiting), deadline)
+            if not ready and time.monotonic() >= deadline:
+                late = tuple(waiting.values())
+                raise self._late(job, f"did not answer {request} within {self._run_timeout_s:g} s: ranks {late}", late)
+            for line in ready:
+                replies[waiting[line]] = self._reply(job, line, deadline, waiting[line])
+        return [replies[rank] for rank in lines]
 
     def job_of(self, contender: Key) -> str:
         """The name of the job that holds a contender."""
@@ -181,21 +193,6 @@ class Coordinator:
             if key in self._job_of:
                 raise InvalidArgument(f"jobs {self._job_of[key]} and {job.name} both offer {key}")
             self._job_of[key] = job.name
-
-    def _ask(self, job: str, ranks: tuple[int, ...], request: Message) -> list[Message]:
-        deadline = time.monotonic() + self._run_timeout_s
-        lines = {rank: self._lines[job][rank] for rank in ranks}
-        for rank, line in lines.items():
-            self._send(job, rank, line, request)
-        replies: dict[int, Message] = {}
-        while waiting := {line: rank for rank, line in lines.items() if rank not in replies}:
-            ready = self._readable(list(waiting), deadline)
-            if not ready and time.monotonic() >= deadline:
-                late = tuple(waiting.values())
-                raise self._late(job, f"did not answer {request} within {self._run_timeout_s:g} s: ranks {late}", late)
-            for line in ready:
-                replies[waiting[line]] = self._reply(job, line, deadline, waiting[line])
-        return [replies[rank] for rank in ranks]
 
     def _send(self, job: str, rank: int, line: Line, request: Message) -> None:
         try:

@@ -40,6 +40,8 @@ _ONE_CHOICE = {"send": 64 << 10, "recv": 64 << 10, "all_to_allv": 256 << 10}
 SPLITTABLE = ("all_reduce", "reduce", "scan", "broadcast", "send")
 """Operations that two libraries can carry parts of; "send" stands for the messages of schedules."""
 _PARTS = 128  # shares are so many parts of the whole
+Sizes = Mapping[int, Mapping[str, Row]]
+"""Of one operation: by size in ascending order the row of each carrier."""
 
 
 class TablePolicy(Policy):
@@ -74,9 +76,7 @@ class TablePolicy(Policy):
             "" if measured_size == group.size else f" between {measured_size} ranks, carried over by the model"
         )
         candidates = [
-            self._candidate(*_row_at(sizes, name, nearest, asked), group, carried_over)
-            if name in rows
-            else _unmeasured(name)
+            self._candidate(sizes, name, nearest, asked, group, carried_over) if name in rows else _unmeasured(name)
             for name in order
         ]
         where = f"in {self.table.path}" + ("" if nearest == asked else f", at {format_nbytes(nearest)}")
@@ -155,8 +155,34 @@ class TablePolicy(Policy):
         return replace(self.table, rules=(*self.table.rules, *rules))
 
     def _candidate(
-        self, row: Row, interval: tuple[float, float] | None, source: str, group: Group, carried_over: str
+        self, sizes: Sizes, carrier: str, nearest: int, nbytes: int, group: Group, carried_over: str
     ) -> Candidate:
+        """What is known of a carrier at a size; with an interval unless its time follows from those of other sizes.
+
+        Args:
+            sizes: of one operation.
+            carrier: as in `Range.ranking`.
+            nearest: a size at which the carrier was measured.
+            nbytes: the size in question.
+            group: the communicator.
+            carried_over: from what the times are, where they are of other ranks.
+        """
+        points = [(size, rows[carrier].seconds) for size, rows in sizes.items() if carrier in rows]
+        place = bisect_left(points, (nbytes,))
+        last_nbytes, last_s = points[-1]
+        row = sizes[nearest][carrier]
+        interval: tuple[float, float] | None = None
+        if place < len(points) and points[place][0] == nbytes:
+            row = sizes[nbytes][carrier]
+            interval, source = (row.low, row.high), f"measured at {nbytes} B"
+        elif place == 0 or len(points) == 1:
+            interval, source = (row.low, row.high), f"measured at {row.nbytes} B"
+        elif place == len(points):
+            row = replace(row, nbytes=nbytes, seconds=last_s * nbytes / last_nbytes)
+            source = f"measured at {last_nbytes} B, and scaled by size"
+        else:
+            row = replace(row, nbytes=nbytes, seconds=_on_lines(points, nbytes))
+            source = f"between those measured at {points[place - 1][0]} and {points[place][0]} B"
         predicted_s = formula_seconds(row, group, self.table) if row.algorithm and self.table.fits else None
         if row.source == "run":
             source = source.replace("measured", "measured while running", 1)
@@ -183,19 +209,19 @@ class TablePolicy(Policy):
             return [Range(LARGEST_NBYTES, order)]
         return join_alike(map(Range, self._borders(sizes, group), self._orders(sizes, group)))
 
-    def _orders(self, sizes: Mapping[int, Mapping[str, Row]], group: Group) -> list[tuple[str, ...]]:
+    def _orders(self, sizes: Sizes, group: Group) -> list[tuple[str, ...]]:
         orders: list[tuple[str, ...]] = []
         for rows in sizes.values():
             orders.append(self._order(rows, group, orders[-1][0] if orders else ""))
         return orders
 
-    def _borders(self, sizes: Mapping[int, Mapping[str, Row]], group: Group) -> list[int]:
+    def _borders(self, sizes: Sizes, group: Group) -> list[int]:
         """For every measured size the largest one that it stands for."""
         winners = [order[0] for order in self._orders(sizes, group)]
         neighbours = pairwise(zip(sizes.items(), winners, strict=True))
         return [*(_crossing(*each, *following) for (each, following) in neighbours), LARGEST_NBYTES]
 
-    def _standing_for(self, nbytes: int, sizes: Mapping[int, Mapping[str, Row]], group: Group) -> int:
+    def _standing_for(self, nbytes: int, sizes: Sizes, group: Group) -> int:
         """The measured size by which a size is judged."""
         return next(size for size, most in zip(sizes, self._borders(sizes, group), strict=True) if nbytes <= most)
 
@@ -235,7 +261,7 @@ class TablePolicy(Policy):
         busy = self.table.cells.get((row.op, row.dtypes, row.num_ranks, True), {}).get(row.nbytes, {}).get(row.carrier)
         return 0.0 if busy is None else round(4 * busy.low / row.low)
 
-    def _rows_for(self, group: Group, op: str, dtypes: str) -> tuple[int, Mapping[int, Mapping[str, Row]]]:
+    def _rows_for(self, group: Group, op: str, dtypes: str) -> tuple[int, Sizes]:
         """As `_nearest`; times between another number of ranks, or of hosts, are carried over by the model."""
         measured_size, sizes = self._nearest(group.size, op, dtypes)
         is_measured = measured_size == group.size and group.num_hosts == self.table.machine.num_hosts
@@ -251,7 +277,7 @@ class TablePolicy(Policy):
         }
         return measured_size, {nbytes: rows for nbytes, rows in carried.items() if rows}
 
-    def _nearest(self, size: int, op: str, dtypes: str) -> tuple[int, Mapping[int, Mapping[str, Row]]]:
+    def _nearest(self, size: int, op: str, dtypes: str) -> tuple[int, Sizes]:
         """The measured number of ranks next to this one, and the rows by size."""
         op = timed_as(op)
         measured = {
@@ -276,33 +302,6 @@ def _on_lines(points: Sequence[tuple[int, float]], nbytes: float, on_logs: bool 
         return max(y0, y0 + (nbytes - x0) * (y1 - y0) / (x1 - x0))
     share = (math.log1p(nbytes) - math.log1p(x0)) / (math.log1p(x1) - math.log1p(x0))
     return math.exp(math.log(y0) + share * (math.log(y1) - math.log(y0)))
-
-
-def _row_at(
-    sizes: Mapping[int, Mapping[str, Row]], carrier: str, nearest: int, nbytes: int
-) -> tuple[Row, tuple[float, float] | None, str]:
-    """A carrier's time at a size, its interval unless the time follows from other sizes, and where that comes from.
-
-    Args:
-        sizes: rows by size and carrier, of one operation.
-        nearest: a size at which the carrier was measured.
-        nbytes: the size in question.
-    """
-    points = [(size, rows[carrier].seconds) for size, rows in sizes.items() if carrier in rows]
-    place = bisect_left(points, (nbytes,))
-    row = sizes[nearest][carrier]
-    if place < len(points) and points[place][0] == nbytes:
-        row = sizes[nbytes][carrier]
-        return row, (row.low, row.high), f"measured at {nbytes} B"
-    if place == 0 or len(points) == 1:
-        return row, (row.low, row.high), f"measured at {row.nbytes} B"
-    last_nbytes, last_s = points[-1]
-    if place == len(points):
-        seconds, source = last_s * nbytes / last_nbytes, f"measured at {last_nbytes} B, and scaled by size"
-    else:
-        seconds = _on_lines(points, nbytes)
-        source = f"between those measured at {points[place - 1][0]} and {points[place][0]} B"
-    return replace(row, nbytes=nbytes, seconds=seconds), None, source
 
 
 def timed_as(op: str) -> str:

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import repeat
 from typing import Any
 
@@ -49,6 +49,8 @@ _LATENCY_BOUND_NBYTES = 64 << 10  # up to here the time of a call depends little
 _SHARE_OF_LIBRARIES = 0.5  # of the time limit; the rest is for schedules and for two libraries at once
 _SHARE_OF_A_STAGE = 0.5  # of what is left then
 _MOST_NAMED = 5
+_Arrays = Callable[[str, int, str], Any]
+"""(role, bytes, class of types) -> an array; in another role it is another one."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,8 @@ class Stage:
         self.comm = comm
         self._sweep = sweep
         self._on_round = on_round
-        self._arrays = _Arrays()
+        # What is compared must not differ by where its arrays happen to lie: all cells share this memory.
+        self._arrays = cache(lambda role, nbytes, dtypes: _zeros(nbytes, dtypes))
         self._control = comm.dup()  # what the measurement itself says must not go over what is measured
         self._control.policy = Policy.fixed({"*": quickest(comm.backends, comm.num_hosts)})
         self.gather = gather_over(self._control.all_gather, comm.size)
@@ -256,19 +259,6 @@ class _Cell:
     ops_per_iteration: int
     algorithm: str
     first_s: float  # of an operation, when it was set up
-
-
-class _Arrays:
-    """The memory that all cells share: what is compared must not differ by where its arrays happen to lie."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[str, str, int], Any] = {}
-
-    def __call__(self, role: str, nbytes: int, dtypes: str) -> Any:
-        key = role, dtypes, nbytes
-        if key not in self._made:
-            self._made[key] = _zeros(nbytes, dtypes)
-        return self._made[key]
 
 
 def _split_rows(comm: Communicator, sweep: Sweep, stage: Stage, rows: Mapping[Any, Row]) -> list[Row]:

@@ -6,8 +6,9 @@ where the table has them, by the formula over the fitted link otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
@@ -63,6 +64,11 @@ def choices(
             found = [each for each in best if each is not None]
             if found:
                 yield op, num_ranks, found
+
+
+def first_of_each(found: Sequence[Choice], answer: Callable[[Choice], object]) -> list[Choice]:
+    """Return the smallest choice of every range of sizes with the same answer."""
+    return [next(alike) for _, alike in groupby(found, answer)]
 
 
 def _best(

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import pairwise
+from functools import partial
 
 from hocket.collectives import find_algorithm
 from hocket.tune.export import exporter
-from hocket.tune.exporters._choices import Choice, choices
-from hocket.tune.exporters._mpich_tree import Tree, either, own_choices, use
+from hocket.tune.exporters._choices import Choice, choices, first_of_each
+from hocket.tune.exporters._mpich_tree import Tree, either, if_divisible, own_choices, use
 from hocket.tune.table import Table
 
 _BACKEND = "mpi"
@@ -121,14 +121,14 @@ def _by_sizes(table: Table, op: str, names: Collection[str], ranks: Sequence[int
 
 def _rules(op: str, found: Sequence[Choice]) -> Iterator[tuple[str, Tree]]:
     """One for every range of sizes with the same choice, which it ends: "<=4095", and "=any" for the last."""
-    leaves = [(choice.nbytes, _leaf(op, choice)) for choice in found]
-    for (_, leaf), (least, following) in pairwise(leaves):
-        if least - 1 > _LARGEST_INT:  # MPICH reads the borders as ints
-            yield "=any", leaf
-            return
-        if leaf != following:
-            yield f"<={least - 1}", leaf
-    yield "=any", leaves[-1][1]
+    leaf = partial(_leaf, op)
+    first, *others = first_of_each(found, leaf)
+    for each in others:
+        if each.nbytes - 1 > _LARGEST_INT:  # MPICH reads the borders as ints
+            break
+        yield f"<={each.nbytes - 1}", leaf(first)
+        first = each
+    yield "=any", leaf(first)
 
 
 def _leaf(op: str, choice: Choice) -> Tree:
@@ -146,16 +146,6 @@ def _leaf(op: str, choice: Choice) -> Tree:
     )
 
 
-def _if_divisible(otherwise: str) -> Callable[[Tree], Tree]:
-    """MPICH asserts that an array has an item for every part, and cuts those of its own operations alone."""
-
-    def guard(chosen: Tree) -> Tree:
-        safe = use(otherwise)
-        return either("is_op_built_in=yes", either("count<pow2", safe, chosen), safe)
-
-    return guard
-
-
 def _if_commutative(chosen: Tree) -> Tree:
     in_order = "Reduce_scatter_block_intra_noncommutative", "Reduce_scatter_block_intra_recursive_doubling"
     return either("is_commutative=yes", chosen, either("comm_size=pow2", *map(use, in_order)))
@@ -166,8 +156,8 @@ def _if_not_in_place(chosen: Tree) -> Tree:
 
 
 _GUARDS: Mapping[str, Callable[[Tree], Tree]] = {
-    "all_reduce": _if_divisible("Allreduce_intra_recursive_doubling"),
+    "all_reduce": partial(if_divisible, use("Allreduce_intra_recursive_doubling")),
     "all_to_all": _if_not_in_place,
-    "reduce": _if_divisible("Reduce_intra_binomial"),
+    "reduce": partial(if_divisible, use("Reduce_intra_binomial")),
     "reduce_scatter": _if_commutative,
 }

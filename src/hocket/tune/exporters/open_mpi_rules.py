@@ -9,13 +9,13 @@ the array, or of all ranks' blocks together.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hocket.collectives import find_algorithm
 from hocket.tune.export import exporter
-from hocket.tune.exporters._choices import Choice, choices
+from hocket.tune.exporters._choices import Choice, choices, first_of_each
 from hocket.tune.table import Table
 
 _BACKEND = "mpi"
@@ -61,26 +61,24 @@ class _Rule:
     comment: str
 
 
-def _rules(op: str, found: Sequence[Choice]) -> Iterator[_Rule]:
+def _rules(op: str, found: Sequence[Choice]) -> list[_Rule]:
     """One for every range of sizes with the same choice, from 0 on, which Open MPI asks for."""
-    last: _Rule | None = None
-    for choice in found:
-        rule = _Rule(
-            0 if last is None else choice.nbytes,
+    return [
+        _Rule(
+            choice.nbytes if place else 0,
             *_ALGORITHMS[op][choice.algorithm],
             find_algorithm(op, choice.algorithm).parameters.get("num_chains", 0),
             choice.segment_nbytes,
             choice.comment,
         )
-        if last is None or (rule.number, rule.segment_nbytes) != (last.number, last.segment_nbytes):
-            yield rule
-        last = rule
+        for place, choice in enumerate(first_of_each(found, lambda each: (each.algorithm, each.segment_nbytes)))
+    ]
 
 
 def _all_rules(table: Table, ranks: Sequence[int]) -> dict[str, dict[int, list[_Rule]]]:
     found: dict[str, dict[int, list[_Rule]]] = {op: {} for op in _COLLECTIVES}
     for op, num_ranks, at_sizes in choices(table, _ALGORITHMS, ranks, _BACKEND):
-        found[op][num_ranks] = list(_rules(op, at_sizes))
+        found[op][num_ranks] = _rules(op, at_sizes)
     return found
 
 
