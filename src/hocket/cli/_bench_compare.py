@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +23,7 @@ from hocket.cli._bench_options import (
     tell,
 )
 from hocket.cli._output import AsJson
+from hocket.cli._tables import console_of, table_of
 from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -101,18 +101,15 @@ def compare(
 
 
 def _print(first: str, second: str, found: Comparison) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from hocket.bench.result import format_value
 
-    table = Table(title=f"{second}, judged by {first}, {found.rows[0].num_launches} launches", title_justify="left")
-    for heading in ("", first, second, "", "times as long", "interval", "verdict"):
-        table.add_column(heading, justify="left" if heading in ("", "verdict") else "right")
+    title = f"{second}, judged by {first}, {found.rows[0].num_launches} launches"
+    headings = ("", first, second, "", "times as long", "interval", "verdict")
+    table = table_of(title, headings, left=("", "verdict"))
     for row in found.rows:
         interval = "-" if row.interval is None else f"{row.interval[0]:.3f} .. {row.interval[1]:.3f}"
         verdict = f"[bold red]{row.verdict}[/]" if row.verdict == "slower" else row.verdict
         table.add_row(
             row.case, format_value(row.first), format_value(row.second), row.unit, f"{row.ratio:.3f}", interval, verdict
         )
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    console_of(140).print(table)

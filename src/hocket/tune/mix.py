@@ -8,21 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hocket.comm import Communicator
-from hocket.comm.policy import (
-    CHOOSABLE,
-    LARGEST_NBYTES,
-    Candidate,
-    Choices,
-    Group,
-    Policy,
-    Range,
-    dtype_class,
-    join_carrier,
-)
+from hocket.comm.policy import CHOOSABLE, Candidate, Choices, Group, Policy, dtype_class, join_carrier
 from hocket.comm.replay import Replay
 from hocket.errors import InvalidState
 from hocket.measure import Contender
 from hocket.trace.traffic import Traffic
+from hocket.tune.model import in_order
 from hocket.tune.policy import TablePolicy
 from hocket.tune.sweep import Sweep
 from hocket.tune.table import Table
@@ -52,7 +43,7 @@ class CoarsePolicy(Policy):
 
     def choices(self, group: Group) -> Choices:
         return {
-            key: [Range(LARGEST_NBYTES, (name, *(each for each in group.backends if each != name)))]
+            key: in_order(dict.fromkeys((name, *group.backends)))
             for key, name in self.best(group).items()
             if key[0] in CHOOSABLE
         }

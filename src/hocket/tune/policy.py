@@ -10,7 +10,6 @@ from itertools import pairwise
 
 from hocket import _native
 from hocket.comm.policy import (
-    CHOOSABLE,
     LARGEST_NBYTES,
     WITH_COUNTS,
     Candidate,
@@ -24,7 +23,7 @@ from hocket.comm.policy import (
     total_nbytes,
 )
 from hocket.sim import Link
-from hocket.tune.model import predict_seconds, rank_by_model, typical_link
+from hocket.tune.model import KINDS, in_order, predict_seconds, rank_by_model, typical_link
 from hocket.tune.table import Row, Rule, Table
 
 # A backend is faster than another one if its median is by so much shorter, and either shorter than anything that was
@@ -56,9 +55,7 @@ class TablePolicy(Policy):
         self.table = table
 
     def choices(self, group: Group) -> Choices:
-        return {
-            (op, dtypes): self.ranges(group, op, dtypes) for op in CHOOSABLE for dtypes in _native.DTYPE_CLASS_NAMES
-        }
+        return {kind: self.ranges(group, *kind) for kind in KINDS}
 
     def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
         asked = nbytes // group.size if op in WITH_COUNTS else nbytes
@@ -205,8 +202,7 @@ class TablePolicy(Policy):
             return [replace(each, ranking=ranking_for(group, each.ranking)) for each in rules]
         _, sizes = self._rows_for(group, op, dtypes)
         if not sizes:
-            order = tuple(each.backend for each in rank_by_model(group, op, 1))
-            return [Range(LARGEST_NBYTES, order)]
+            return in_order(each.backend for each in rank_by_model(group, op, 1))
         return join_alike(map(Range, self._borders(sizes, group), self._orders(sizes, group)))
 
     def _orders(self, sizes: Sizes, group: Group) -> list[tuple[str, ...]]:
