@@ -23,6 +23,7 @@ from hocket.comm.policy import (
     total_nbytes,
 )
 from hocket.sim import Link
+from hocket.tune.fit import link_over
 from hocket.tune.model import KINDS, in_order, predict_seconds, rank_by_model, typical_link
 from hocket.tune.table import Row, Rule, Table
 
@@ -193,7 +194,7 @@ class TablePolicy(Policy):
         """As `Policy.fitted_link`."""
         if group.num_hosts != self.table.machine.num_hosts:
             return None
-        return self.table.fitted_link(backend)
+        return link_over(backend, self.table.fits)
 
     def _ranges_of_one(self, group: Group, op: str, dtypes: str) -> Sequence[Range]:
         """The rules of the table, and without any what follows from its times."""
@@ -377,7 +378,7 @@ def formula_seconds(row: Row, group: Group, table: Table) -> float | None:
         return None
     if "ranks_per_host" in parameters and (group.size, group.num_hosts) != (row.num_ranks, table.machine.num_hosts):
         return None
-    link = table.fitted_link(row.backend) or typical_link(group.num_hosts)
+    link = link_over(row.backend, table.fits) or typical_link(group.num_hosts)
     return algorithm.seconds(link, group.size, total_nbytes(row.op, row.nbytes, group.size), **parameters)
 
 

@@ -17,7 +17,6 @@ from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Range, join_carrier, s
 from hocket.errors import InvalidArgument, TableError
 from hocket.measure.judge import MAX_FOREIGN_BUSY
 from hocket.measure.statistics import range_of_median
-from hocket.sim import Link
 from hocket.tune.fit import Fit, is_usable
 from hocket.tune.machine import Machine
 from hocket.versioned_json import Head, read_text
@@ -138,10 +137,6 @@ class Table:
         rules = [rule for rule in self.rules if rule.key != key]
         rules += [Rule(*key, each.most_nbytes, each.ranking, each.reason) for each in ranges]
         return replace(self, rules=tuple(rules))
-
-    def fitted_link(self, backend: str) -> Link | None:
-        """The link that was fitted to messages over a backend; None where there is none."""
-        return next((fit.link for fit in self.fits if fit.backend == backend), None)
 
     @cached_property
     def hash(self) -> str:

@@ -16,6 +16,7 @@ from hocket.collectives import find_algorithm
 from hocket.collectives.source import parse_algorithm
 from hocket.comm.policy import total_nbytes
 from hocket.sim import Link
+from hocket.tune.fit import link_over
 from hocket.tune.model import typical_link
 from hocket.tune.sweep import SIZES
 from hocket.tune.table import Table
@@ -54,7 +55,7 @@ def choices(
         ranks: numbers of ranks; times that were not measured are modelled.
         backend: over which schedules were measured.
     """
-    link = table.fitted_link(backend) or typical_link(table.machine.num_hosts)
+    link = link_over(backend, table.fits) or typical_link(table.machine.num_hosts)
     for op, names in counterparts.items():
         for num_ranks in ranks:
             if num_ranks < 2:
