@@ -13,7 +13,7 @@ import pytest
 
 from hocket import _native
 from hocket.boot.connecting import Place
-from hocket.boot.control import ControlConnection, Member, Messages
+from hocket.boot.control import ControlConnection, ControlMessages, Member
 from hocket.boot.sealed import RankEnd, ServerEnd
 from hocket.boot.secret import Secret
 from hocket.errors import CommTimeout, HocketError, InvalidArgument, PeerFailure, ResourceExhausted
@@ -67,7 +67,7 @@ def connected(*with_welcome: bytes) -> Iterator[tuple[ControlConnection, Server]
     server.take_in()
     rank.take_in(ours.recv(1 << 16))
     members = [Member("host", "127.0.0.1", each, f"place {each}") for each in range(3)]
-    messages = Messages(ours, rank, place)
+    messages = ControlMessages(ours, rank, place)
     if with_welcome:
         for message in (b'{"missing": []}', *with_welcome):
             server.end.send(message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hocket.boot.job_result import JobResult, RankOutcome
-from hocket.boot.report import Report
+from hocket.boot.report import FailureReport
 from hocket.boot.summary import summarise
 
 pytestmark = pytest.mark.timeout(30)
@@ -15,11 +15,11 @@ def outcome(rank: int, return_code: int, ended_s: float, terminated_s: float | N
     return RankOutcome(rank, return_code, started_s=0.0, ended_s=ended_s, terminated_s=terminated_s)
 
 
-def report(rank: int, type_name: str, time_s: float, consequence: bool = False) -> Report:
-    return Report(rank, type_name, "text", "a.py:1 in f", f"Traceback {rank}\n", time_s, consequence)
+def report(rank: int, type_name: str, time_s: float, consequence: bool = False) -> FailureReport:
+    return FailureReport(rank, type_name, "text", "a.py:1 in f", f"Traceback {rank}\n", time_s, consequence)
 
 
-def job(*outcomes: RankOutcome, reports: tuple[Report, ...] = (), **ended: object) -> JobResult:
+def job(*outcomes: RankOutcome, reports: tuple[FailureReport, ...] = (), **ended: object) -> JobResult:
     by_rank = {one.rank: one for one in reports}
     return JobResult(outcomes, by_rank, duration_s=1.0, record_dir="/nowhere", **ended)  # type: ignore[arg-type]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hocket.backends import backends_among
-from hocket.boot.report import Report, make_report, read_reports, write_report
+from hocket.boot.report import FailureReport, make_report, read_reports, write_report
 from hocket.errors import Aborted, CommTimeout, PeerFailure
 
 from ..naming import names_value
@@ -77,7 +77,7 @@ def test_exception_without_text() -> None:
     assert make_report(0, error, error.__traceback__).type_name == "Unprintable"
 
 
-def _of(call: Callable[[], object]) -> Report:
+def _of(call: Callable[[], object]) -> FailureReport:
     try:
         call()
     except Exception as error:

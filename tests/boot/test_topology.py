@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hocket.boot.topology import find_domain
-from hocket.comm.fabric import Layout, row_length
+from hocket.comm.fabric import JobLayout, row_length
 
 
 def make_system(folder: Path, caches: dict[int, str], nodes: dict[int, int]) -> Path:
@@ -58,11 +58,11 @@ def test_rows() -> None:
 
 
 def test_levels_of_a_layout() -> None:
-    layout = Layout([0, 0, 0, 0, 1, 1, 1, 1], [0, 1, 2, 3] * 2, list("aabbaabb"))
+    layout = JobLayout([0, 0, 0, 0, 1, 1, 1, 1], [0, 1, 2, 3] * 2, list("aabbaabb"))
     everyone = range(8)
     assert (layout.ranks_per_host(everyone), layout.ranks_per_domain(everyone)) == (4, 2)
     assert (layout.ranks_per_host([0, 1, 4, 5]), layout.ranks_per_domain([0, 1, 4, 5])) == (2, 2)
     assert layout.ranks_per_host([0, 4]) == 1
     assert layout.ranks_per_host([0, 1, 4]) == layout.ranks_per_host([0, 4, 1, 5]) == 1
-    unknown = Layout(layout.hosts, layout.local_ranks, ["a"] * 7 + [""])
+    unknown = JobLayout(layout.hosts, layout.local_ranks, ["a"] * 7 + [""])
     assert unknown.ranks_per_domain(everyone) == 1 and unknown.ranks_per_domain([0, 1]) == 2

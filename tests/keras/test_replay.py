@@ -16,8 +16,8 @@ import torch
 import hocket as hk
 from hocket.keras import fit
 from hocket.keras.capture import Capture, Obstacle
-from hocket.keras.parts import Parts
-from hocket.keras.replay import Replay
+from hocket.keras.parts import ModelParts
+from hocket.keras.replay import OperationReplay
 
 from ..naming import assert_names, raises
 from ..tier import sample
@@ -188,7 +188,7 @@ def test_regularizers_without_keras() -> None:
 
 def test_calls_that_differ_the_second_time_are_left_to_keras() -> None:
     added = iter((1.0, 2.0, 3.0, 4.0))
-    replay = Replay(Parts([], []), None)
+    replay = OperationReplay(ModelParts([], []), None)
     results = [replay.run([torch.zeros(2)], lambda tensors: [tensors[0] + next(added)]) for _ in range(3)]
     assert [float(found[0][0]) for found in results] == [1, 3, 4]  # 2 is what it was compared with
     assert replay.captured is None

@@ -16,8 +16,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from hocket.keras.capture import Capture
-from hocket.keras.parts import Parts
-from hocket.keras.replay import Replay
+from hocket.keras.parts import ModelParts
+from hocket.keras.replay import OperationReplay
 
 from ..naming import names_value
 from .replaying import around, compare, inputs_of, stage_of, twins
@@ -257,7 +257,7 @@ def test_an_interruption_while_it_is_compared_leaves_nothing() -> None:
             raise KeyboardInterrupt
         return [tensors[0] * 2]
 
-    replay = Replay(Parts([], [variable]), None)
+    replay = OperationReplay(ModelParts([], [variable]), None)
     interrupts = False
     replay.run([torch.ones(2)], by_keras)
     before, interrupts = torch.get_rng_state(), True

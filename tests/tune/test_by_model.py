@@ -10,7 +10,7 @@ import pytest
 from hocket.collectives import verify
 from hocket.collectives.semantics import SEMANTICS
 from hocket.collectives.source import parse_algorithm
-from hocket.comm.policy import LARGEST_NBYTES, Candidate, Group, Policy, range_of
+from hocket.comm.policy import LARGEST_NBYTES, Group, Policy, RankedCarrier, range_of
 from hocket.session.schedules import LazySchedules
 from hocket.sim import Link
 from hocket.tune import Table, TablePolicy
@@ -45,7 +45,7 @@ def test_there_is_one_for_every_size(op: str, group: Group) -> None:
 def test_there_is_none_of_what_has_no_schedules(op: str) -> None:
     assert not best_schedules(op, GROUPS[1], "ucx", MODEL)
     assert best_candidate(op, 1000, GROUPS[1], "ucx", MODEL) is None
-    bare = Candidate("ucx", None, "in order")
+    bare = RankedCarrier("ucx", None, "in order")
     assert LazySchedules().complete_candidates([bare], op, 1000, GROUPS[1], MODEL) == [bare]
 
 

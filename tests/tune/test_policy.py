@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hocket import _native
-from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Candidate, Choices, Group, Policy
+from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Choices, Group, Policy, RankedCarrier
 from hocket.errors import InvalidArgument
 from hocket.tune import ModelPolicy, Row, TablePolicy
 
@@ -135,8 +135,8 @@ def test_backends_that_were_not_measured_are_last() -> None:
     policy = TablePolicy(table(row("broadcast", "gloo", 64, 9.0), row("broadcast", "mpi", 64, 1.0)))
     assert ranking_at(policy.choices(Group(2, ["ucx", *BACKENDS])), "broadcast", 64) == ("mpi", "gloo", "ucx", "shm")
     _, candidates = policy.explain(Group(2, ["ucx", *BACKENDS]), "broadcast", "moved", 64)
-    assert candidates[-1] == Candidate("shm", None, "not measured")
-    assert candidates[0] == Candidate("mpi", 1.0, "measured at 64 B", interval_s=(1.0, 1.0))
+    assert candidates[-1] == RankedCarrier("shm", None, "not measured")
+    assert candidates[0] == RankedCarrier("mpi", 1.0, "measured at 64 B", interval_s=(1.0, 1.0))
     # and those that this communicator does not have are not there
     assert ranking_at(policy.choices(Group(2, ["shm", "gloo"])), "broadcast", 64) == ("gloo", "shm")
 
@@ -332,7 +332,7 @@ def test_fixed() -> None:
         name = "mpi" if op == "all_to_all" else "gloo"
         assert [(each.most_nbytes, each.ranking) for each in choices[op, dtypes]] == [(LARGEST_NBYTES, (name,))]
         reason, candidates = policy.explain(Group(2, BACKENDS), op, dtypes, 64)
-        assert (reason, candidates[0]) == ("the policy names it", Candidate(name, None, "fixed"))
+        assert (reason, candidates[0]) == ("the policy names it", RankedCarrier(name, None, "fixed"))
         assert sorted(each.backend for each in candidates) == sorted(BACKENDS)
 
 
@@ -341,7 +341,7 @@ def test_fixed_without_a_rest() -> None:
     assert {op for op, _ in policy.choices(Group(2, BACKENDS))} == {"send"}
     reason, candidates = policy.explain(Group(2, BACKENDS), "recv", "moved", 64)
     assert reason == "the policy names no backend for recv"
-    assert candidates == [Candidate(each, None, "in order") for each in BACKENDS]
+    assert candidates == [RankedCarrier(each, None, "in order") for each in BACKENDS]
 
 
 def test_fixed_is_not_changed_from_outside() -> None:

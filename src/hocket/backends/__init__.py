@@ -11,8 +11,8 @@ from functools import cache
 
 from hocket.backends._declaration import (
     Declaration,
-    Finding,
-    Link,
+    DoctorFinding,
+    LinkSpec,
     Requirements,
     Tested,
     find_flaw,
@@ -20,13 +20,13 @@ from hocket.backends._declaration import (
 )
 from hocket.backends._shm import SharedMemory
 from hocket.backends._split import make_split
-from hocket.backends.base import Backend, Job, Lane, Lanes, Shares
+from hocket.backends.base import Backend, BackendJob, Lane, Lanes, Shares
 from hocket.discovery import bad_entry, by_name, declared
 from hocket.errors import BackendUnavailable
 from hocket.suggestions import did_you_mean
 
 __all__ = [
-    "Backend", "Declaration", "Finding", "Job", "Lane", "Lanes", "Link", "Requirements", "SharedMemory", "Shares",
+    "Backend", "Declaration", "DoctorFinding", "BackendJob", "Lane", "Lanes", "LinkSpec", "Requirements", "SharedMemory", "Shares",
     "Tested", "backends_among", "declarations", "find_backends", "has_collectives", "installed_version", "quickest",
 ]  # fmt: skip
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True)
-class Link:
+class LinkSpec:
     """What a backend needs for a message between two ranks.
 
     Args:
@@ -28,7 +28,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """One thing that `hocket doctor` looked at.
 
     Args:
@@ -92,11 +92,11 @@ class Declaration:
     needs_driving: ClassVar[bool] = False
     """Whether its operations go on only while a rank drives it. The tuner measures others beside such a library."""
 
-    link: ClassVar[Link | None] = None
+    link: ClassVar[LinkSpec | None] = None
     """By which a model ranks it within a host where nothing was measured; None: it is ranked last, and not spoken of by
     `hocket explain` where there is no table."""
 
-    link_between_hosts: ClassVar[Link | None] = None
+    link_between_hosts: ClassVar[LinkSpec | None] = None
     """The same between hosts."""
 
     launcher: ClassVar[str] = "plain"
@@ -115,12 +115,12 @@ class Declaration:
     """How it is tested; None: it needs devices, or is no way between processes, and has tests of its own."""
 
     @classmethod
-    def diagnose(cls) -> Iterable[Finding]:
+    def diagnose(cls) -> Iterable[DoctorFinding]:
         """Return what `hocket doctor` says of it, without loading the library; nothing by default."""
         return ()
 
     @classmethod
-    def link_for(cls, num_hosts: int) -> Link | None:
+    def link_for(cls, num_hosts: int) -> LinkSpec | None:
         """Return the declared link between ranks on so many hosts."""
         return cls.link if num_hosts == 1 else cls.link_between_hosts
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hocket import _native
-from hocket.backends.base import Job, call_driving
+from hocket.backends.base import BackendJob, call_driving
 from hocket.boot.mpi_variables import launchers_fd, say_own
 from hocket.boot.open_mpi import ask_for_pmix, pmix_obstacle, will_be_open_mpi
 from hocket.boot.pmi import connect_locally, start_local_server
@@ -33,7 +33,7 @@ _WORDS = {"mpich": "MPICH", "openmpi": "Open MPI"}
 _UCX_WITHOUT_HOOKS = {"UCX_MEM_MMAP_HOOK_MODE": "none", "UCX_MEM_EVENTS": "no"}
 
 
-class Started:
+class StartedMpi:
     """An MPI of this process: it can be started once, and stays until the process ends.
 
     Args:
@@ -43,7 +43,7 @@ class Started:
         is_missed: whether somebody misses it.
     """
 
-    def __init__(self, mpi: Any, path: str, job: Job, *, finalize_s: float, is_missed: bool) -> None:
+    def __init__(self, mpi: Any, path: str, job: BackendJob, *, finalize_s: float, is_missed: bool) -> None:
         self.mpi = mpi
         self.path = path
         self.size = job.size
@@ -54,7 +54,7 @@ class Started:
         if finalize_s > 0:
             atexit.register(self._finalize)
 
-    def is_for(self, job: Job) -> bool:
+    def is_for(self, job: BackendJob) -> bool:
         return (self.size, self.rank) == (job.size, job.rank)
 
     def _finalize(self) -> None:
@@ -68,7 +68,7 @@ class Started:
                 print(f"hocket: {error}; leaving without it", file=sys.stderr)
 
 
-_started: dict[str, Started] = {}
+_started: dict[str, StartedMpi] = {}
 # Families whose MPI_Init_thread did not return in time; MPI ends a process that calls it again.
 _unfinished: set[str] = set()
 
@@ -127,7 +127,7 @@ def _check_two(family: str) -> None:
         )
 
 
-def start(family: str, job: Job) -> Started:
+def start(family: str, job: BackendJob) -> StartedMpi:
     """Bring an MPI up; called by all ranks, and only if none of them has an obstacle.
 
     Raises:
@@ -163,12 +163,12 @@ def give_up(family: str) -> None:
         _started[family].is_broken = True
 
 
-def _join(family: str, mpi: Any, job: Job) -> Started:
+def _join(family: str, mpi: Any, job: BackendJob) -> StartedMpi:
     """Use the MPI that the program has initialised; who did that finalizes it."""
-    return Started(mpi, _loaded_library(family), job, finalize_s=0.0, is_missed=False)
+    return StartedMpi(mpi, _loaded_library(family), job, finalize_s=0.0, is_missed=False)
 
 
-def _start(family: str, job: Job) -> Started:
+def _start(family: str, job: BackendJob) -> StartedMpi:
     """Load and initialise MPI on all ranks, in steps of which each is agreed on before the next may block."""
     under_launcher = is_under_open_mpi() == (family == "openmpi") and _is_under_mpi_launcher()
     if family == "openmpi":
@@ -201,7 +201,7 @@ def _start(family: str, job: Job) -> Started:
         raise BackendUnavailable(f"MPI_Init_thread failed with code {code}")
     spans_hosts = job.local_size < job.size
     finalize_s = job.timeout if under_launcher else _FLUSH_S if spans_hosts else 0.0
-    return Started(mpi, path, job, finalize_s=finalize_s, is_missed=under_launcher)
+    return StartedMpi(mpi, path, job, finalize_s=finalize_s, is_missed=under_launcher)
 
 
 def _load(family: str) -> tuple[Any, str]:
@@ -270,7 +270,7 @@ def unlink_shared_memory() -> None:
         Path(path).unlink(missing_ok=True)
 
 
-def _connect_pmi(job: Job) -> dict[str, str]:
+def _connect_pmi(job: BackendJob) -> dict[str, str]:
     """Connect this rank to a PMI-1 server, which ends by itself; return the variables that tell the library."""
     if job.connect_pmi is not None:
         connection = job.all_or_none(job.connect_pmi)
@@ -300,7 +300,7 @@ def _is_under_mpi_launcher() -> bool:
     return launchers_fd() is None and any(name in os.environ for name in ("PMI_FD", "PMI_PORT", "PMI_RANK"))
 
 
-def _is_served(job: Job) -> bool:
+def _is_served(job: BackendJob) -> bool:
     """Whether all ranks have a socket to `hocket run` by which MPI starts as this job; called by all ranks."""
     of_launcher = (os.environ.get("PMI_SIZE"), os.environ.get("PMI_RANK"))
     is_served = launchers_fd() is not None and of_launcher == (str(job.size), str(job.rank))

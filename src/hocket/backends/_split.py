@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 from hocket import _native
-from hocket.backends.base import Backend, Job, Lanes, Shares
+from hocket.backends.base import Backend, BackendJob, Lanes, Shares
 from hocket.errors import BackendUnavailable
 
 
@@ -28,7 +28,7 @@ class SplitBackend(Backend):
         return None
 
     @classmethod
-    def start(cls, job: Job) -> Backend:
+    def start(cls, job: BackendJob) -> Backend:
         there = {library.name: library for library in job.up}
         missing = [name for name in cls.name.split("+") if name not in there]
         if missing:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from hocket import _native
-from hocket.backends.base import Job, Lane, call_driving
+from hocket.backends.base import BackendJob, Lane, call_driving
 
 Started = tuple[Any, Callable[[], None] | None]
 """The group's work, and what is left to do when it is over."""
@@ -28,7 +28,7 @@ def distributed_or_reason() -> tuple[Any, str]:
     return (dist, "") if dist.is_available() else (None, "this build of torch has no torch.distributed")
 
 
-def connect_store(job: Job, library: str) -> Any:
+def connect_store(job: BackendJob, library: str) -> Any:
     """Return a store that rank 0 keeps, by which the groups of a library find each other."""
     from torch._C._distributed_c10d import TCPStore
 

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from hocket import _native
-from hocket.backends.base import Job
+from hocket.backends.base import BackendJob
 from hocket.errors import BackendUnavailable
 
 _IN_PROGRESS = 1  # UCS_INPROGRESS
@@ -85,7 +85,7 @@ class Connection:
         job: whose ranks are connected; all of them are in this call.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: BackendJob) -> None:
         self._ucx, self._worker = job.all_or_none(_make_worker)
         addresses = job.exchange(base64.b64encode(self._worker.address.tobytes()).decode())
         self._endpoints = job.all_or_none(lambda: [self._endpoint(address) for address in addresses])

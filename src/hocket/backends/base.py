@@ -25,7 +25,7 @@ Shares = Mapping[str, Sequence[tuple[int, float]]]
 
 
 @dataclass(frozen=True)
-class Job:
+class BackendJob:
     """The job that libraries are brought up for.
 
     Args:
@@ -101,7 +101,7 @@ class Backend(Declaration, ABC):
     """A library that is up for a job; what it declares of itself stands in `Declaration`."""
 
     @classmethod
-    def find_reason_against(cls, job: Job) -> str | None:
+    def find_reason_against(cls, job: BackendJob) -> str | None:
         """Return why the library is not worth starting where nobody asked for it by name, or None."""
         return "one rank alone needs no library" if job.size == 1 else None
 
@@ -120,7 +120,7 @@ class Backend(Declaration, ABC):
 
     @classmethod
     @abstractmethod
-    def start(cls, job: Job) -> Backend:
+    def start(cls, job: BackendJob) -> Backend:
         """Bring the library up; called by all ranks, and only if none of them has an obstacle.
 
         Raises:

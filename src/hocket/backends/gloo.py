@@ -12,7 +12,7 @@ from threading import Lock, Semaphore, Thread
 from typing import Any, ClassVar, cast
 
 from hocket import _native
-from hocket.backends._declaration import Finding, Link, Requirements, installed_version
+from hocket.backends._declaration import DoctorFinding, LinkSpec, Requirements, installed_version
 from hocket.backends._torch import (
     GroupCollectives,
     GroupLane,
@@ -22,7 +22,7 @@ from hocket.backends._torch import (
     reduction_options,
     timedelta_of,
 )
-from hocket.backends.base import Backend, BlockingLane, Job, Lanes, call_driving
+from hocket.backends.base import Backend, BackendJob, BlockingLane, Lanes, call_driving
 from hocket.errors import Aborted, BackendUnavailable, first_line
 
 _REDUCED_TYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool")
@@ -32,17 +32,17 @@ class GlooBackend(Backend):
     """One gloo context per lane, whose ranks tell each other their addresses when it is opened."""
 
     name: ClassVar[str] = "gloo"
-    link: ClassVar[Link | None] = Link(100e-6, 1.0)
-    link_between_hosts: ClassVar[Link | None] = Link(200e-6, 0.9)
+    link: ClassVar[LinkSpec | None] = LinkSpec(100e-6, 1.0)
+    link_between_hosts: ClassVar[LinkSpec | None] = LinkSpec(200e-6, 0.9)
     requires: ClassVar[Requirements] = Requirements("torch", {"torch": ("_torch", "_exchanged_store", "gloo")})
 
-    def __init__(self, device: Any, job: Job) -> None:
+    def __init__(self, device: Any, job: BackendJob) -> None:
         # One for all groups: a device has a thread that wakes up a hundred times a second whether there is work or not.
         self._device = device
         self._job = job
 
     @classmethod
-    def find_reason_against(cls, job: Job) -> str | None:
+    def find_reason_against(cls, job: BackendJob) -> str | None:
         if "torch" not in sys.modules and job.local_size == job.size:  # between hosts it is needed
             return "torch was not imported before hocket.init()"
         return super().find_reason_against(job)
@@ -55,15 +55,17 @@ class GlooBackend(Backend):
         return None if dist.is_gloo_available() else "this build of torch has no gloo"
 
     @classmethod
-    def diagnose(cls) -> Iterator[Finding]:
+    def diagnose(cls) -> Iterator[DoctorFinding]:
         version = installed_version("torch")
         if version is None:
-            yield Finding("gloo", "note", "torch is not installed", "pip install 'hocket[torch]' for gloo and training")
+            yield DoctorFinding(
+                "gloo", "note", "torch is not installed", "pip install 'hocket[torch]' for gloo and training"
+            )
         else:
-            yield Finding("gloo", "good", f"torch {version}")
+            yield DoctorFinding("gloo", "good", f"torch {version}")
 
     @classmethod
-    def start(cls, job: Job) -> GlooBackend:
+    def start(cls, job: BackendJob) -> GlooBackend:
         return cls(_open_device(job), job)
 
     @property
@@ -108,7 +110,7 @@ class GlooBackend(Backend):
             raise Aborted(f"gloo could not connect the ranks of a new communicator: {first_line(error)}") from error
 
 
-def _open_device(job: Job) -> Any:
+def _open_device(job: BackendJob) -> Any:
     """Return what gloo reaches the network by; raise on all ranks where one has none."""
     from torch._C._distributed_c10d import ProcessGroupGloo
 

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from hocket.backends import _mpi
-from hocket.backends._declaration import Finding, Link, Tested
+from hocket.backends._declaration import DoctorFinding, LinkSpec, Tested
 from hocket.backends.mpi import MpiBackend
 
 
 class OpenMpiBackend(MpiBackend):
     name: ClassVar[str] = "mpi:openmpi"
     is_optional: ClassVar[bool] = True
-    link: ClassVar[Link | None] = None
-    link_between_hosts: ClassVar[Link | None] = None
+    link: ClassVar[LinkSpec | None] = None
+    link_between_hosts: ClassVar[LinkSpec | None] = None
     launcher: ClassVar[str] = "openmpi"
     tested: ClassVar[Tested | None] = None  # tests/mixing/test_two_mpis.py
 
@@ -23,7 +23,7 @@ class OpenMpiBackend(MpiBackend):
         return "openmpi"
 
     @classmethod
-    def diagnose(cls) -> Iterable[Finding]:
+    def diagnose(cls) -> Iterable[DoctorFinding]:
         return ()  # "mpi" says it for both
 
     @classmethod

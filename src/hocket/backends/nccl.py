@@ -24,7 +24,7 @@ from hocket.backends._torch import (
     reduction_options,
     timedelta_of,
 )
-from hocket.backends.base import Backend, Job, Lanes, call_driving
+from hocket.backends.base import Backend, BackendJob, Lanes, call_driving
 from hocket.errors import Aborted, BackendUnavailable, CommTimeout, first_line
 from hocket.trace.log import logger
 
@@ -54,7 +54,7 @@ class NcclBackend(Backend):
     left_files: ClassVar[tuple[str, ...]] = ("nccl-*",)
     tested: ClassVar[Tested | None] = None  # tests/memory/test_nccl.py
 
-    def __init__(self, store: Any, job: Job, gpu: Gpu) -> None:
+    def __init__(self, store: Any, job: BackendJob, gpu: Gpu) -> None:
         self._store = store
         self._job = job
         self._gpu = gpu
@@ -72,7 +72,7 @@ class NcclBackend(Backend):
         return None if torch.cuda.is_available() else "torch finds no CUDA device"
 
     @classmethod
-    def start(cls, job: Job) -> NcclBackend:
+    def start(cls, job: BackendJob) -> NcclBackend:
         gpu = job.all_or_none(own_gpu)
         ranks: dict[str, int] = {}
         for rank, name in enumerate(job.exchange(gpu.name)):

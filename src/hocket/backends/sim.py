@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from hocket import _native
 from hocket.backends._declaration import Tested
-from hocket.backends.base import Backend, Job, Lanes
+from hocket.backends.base import Backend, BackendJob, Lanes
 from hocket.errors import BackendUnavailable
 
 _OBSTACLE = "it carries the ranks of hocket.simulate alone"
@@ -37,7 +37,7 @@ class Sim(Backend):
         return _OBSTACLE
 
     @classmethod
-    def start(cls, job: Job) -> Backend:
+    def start(cls, job: BackendJob) -> Backend:
         raise BackendUnavailable(_OBSTACLE)
 
     @property

@@ -28,9 +28,9 @@ from typing import Any, ClassVar
 
 from hocket import _native
 from hocket.backends import _ucx
-from hocket.backends._declaration import Finding, Link, Requirements, installed_version
+from hocket.backends._declaration import DoctorFinding, LinkSpec, Requirements, installed_version
 from hocket.backends._refusing import RefusingLane
-from hocket.backends.base import Backend, Job, Lane, Lanes
+from hocket.backends.base import Backend, BackendJob, Lane, Lanes
 from hocket.errors import Aborted, CollectiveMismatch, CommTimeout
 
 _TAG_BITS = 31
@@ -48,12 +48,12 @@ class UcxBackend(Backend):
     is_optional: ClassVar[bool] = True
     has_collectives: ClassVar[bool] = False
     needs_driving: ClassVar[bool] = True
-    link: ClassVar[Link | None] = Link(15e-6, 1.4)
-    link_between_hosts: ClassVar[Link | None] = Link(70e-6, 1.0)
+    link: ClassVar[LinkSpec | None] = LinkSpec(15e-6, 1.4)
+    link_between_hosts: ClassVar[LinkSpec | None] = LinkSpec(70e-6, 1.0)
     requires: ClassVar[Requirements] = Requirements("ucx", {"ucxx": ("_ucx",)})
     left_files: ClassVar[tuple[str, ...]] = ("ucx_*",)
 
-    def __init__(self, connection: _ucx.Connection, job: Job) -> None:
+    def __init__(self, connection: _ucx.Connection, job: BackendJob) -> None:
         self._connection = connection
         self._rank = job.rank
         self._next_channel = 1  # 0 is for what members tell each other first
@@ -65,16 +65,18 @@ class UcxBackend(Backend):
         return _ucx.find_obstacle()
 
     @classmethod
-    def diagnose(cls) -> Iterator[Finding]:
+    def diagnose(cls) -> Iterator[DoctorFinding]:
         version = installed_version("ucxx-cu13")
         if version is None:
-            yield Finding("ucx", "note", "ucxx is not installed", "pip install 'hocket[ucx]' for backends=\"ucx\"")
+            yield DoctorFinding(
+                "ucx", "note", "ucxx is not installed", "pip install 'hocket[ucx]' for backends=\"ucx\""
+            )
         else:
             ucx = installed_version("libucx-cu13")
-            yield Finding("ucx", "good", f'ucxx {version}, UCX {ucx}; for who asks for backend "ucx"')
+            yield DoctorFinding("ucx", "good", f'ucxx {version}, UCX {ucx}; for who asks for backend "ucx"')
 
     @classmethod
-    def start(cls, job: Job) -> UcxBackend:
+    def start(cls, job: BackendJob) -> UcxBackend:
         return cls(_ucx.Connection(job), job)
 
     @property

@@ -53,7 +53,7 @@ class ControlConnection:
         members: all ranks of the job.
     """
 
-    def __init__(self, connection: Messages, members: Sequence[Member], nonce: str) -> None:
+    def __init__(self, connection: ControlMessages, members: Sequence[Member], nonce: str) -> None:
         self.members = members
         self.native = _native.Control([member.place for member in members])
         self.object_key = connection.place.secret.derive(
@@ -259,7 +259,7 @@ def _close_in_children(connection: socket.socket) -> None:
     os.register_at_fork(after_in_child=close)
 
 
-class Messages:
+class ControlMessages:
     """The messages of a connection to the server, after both sides have proven who they are."""
 
     def __init__(self, connection: socket.socket, end: RankEnd, place: Place) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hocket import errors
-from hocket.boot.report import EXIT_EXCEPTION, Report
+from hocket.boot.report import EXIT_EXCEPTION, FailureReport
 
 EXIT_TIMED_OUT = 124  # what timeout(1) returns
 EXIT_CANNOT_START = 1
@@ -95,7 +95,7 @@ class JobResult:
     """
 
     outcomes: tuple[RankOutcome, ...]
-    reports: Mapping[int, Report]
+    reports: Mapping[int, FailureReport]
     duration_s: float
     record_dir: str
     interrupted_by: int | None = None
@@ -146,7 +146,7 @@ class JobResult:
         report = None if self.first_cause is None else self.report_of(self.first_cause)
         return report is not None and not report.consequence and not hasattr(errors, report.type_name)
 
-    def report_of(self, outcome: RankOutcome) -> Report | None:
+    def report_of(self, outcome: RankOutcome) -> FailureReport | None:
         """Return the rank's report, unless its exception came only after, and so from, the launcher's SIGTERM."""
         report = self.reports.get(outcome.rank)
         if report is None or (outcome.terminated_s is not None and report.time_s > outcome.terminated_s):

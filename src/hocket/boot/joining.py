@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from hocket import _native
 from hocket.boot.connecting import Place, connect_once
-from hocket.boot.control import ControlConnection, Member, Messages
+from hocket.boot.control import ControlConnection, ControlMessages, Member
 from hocket.boot.control_server import ControlServer
 from hocket.boot.environment import World
 from hocket.boot.helper import ServerTask, start_helper
@@ -215,7 +215,7 @@ def make_mpi_server(nodes: Nodes, size: int, job: str, asker: int) -> tuple[Cont
     return server, listeners[0].getsockname()[1]
 
 
-def find_server(address: str, ports: Sequence[int], place: Place, deadline: float) -> Messages:
+def find_server(address: str, ports: Sequence[int], place: Place, deadline: float) -> ControlMessages:
     """Return a connection to the server of this job, which may not be there yet.
 
     Args:
@@ -247,7 +247,7 @@ def find_server(address: str, ports: Sequence[int], place: Place, deadline: floa
                 if isinstance(error, WrongServer) and error.is_of_job:
                     refusal = error
             else:
-                return Messages(connection, end, place)
+                return ControlMessages(connection, end, place)
             _native.progress()
             if time.monotonic() > deadline:
                 break
@@ -279,7 +279,7 @@ def _weight(error: Exception) -> int:
     )
 
 
-def _await_welcome(connection: Messages, deadline: float, timeout: float) -> Mapping[str, Any]:
+def _await_welcome(connection: ControlMessages, deadline: float, timeout: float) -> Mapping[str, Any]:
     """Wait until all ranks have come."""
     connection.socket.settimeout(_RETRY_S)
     while True:

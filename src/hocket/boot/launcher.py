@@ -26,7 +26,7 @@ from hocket.boot.report import read_reports
 from hocket.boot.signals import SignalInbox
 from hocket.boot.standard_streams import keep_standard_streams
 from hocket.boot.summary import summarise
-from hocket.boot.supervisor import Patience, Started, Supervisor
+from hocket.boot.supervisor import Patience, StartedRank, Supervisor
 from hocket.errors import InvalidArgument, LaunchError
 from hocket.reserved_port import ReservedPort
 
@@ -118,10 +118,10 @@ def run_job(
             )
             mpi = MpiSockets(nodes, num_ranks, limits, guardian.remove_too)
             cleanup.callback(mpi.close)
-        started: list[Started] = []
+        started: list[StartedRank] = []
         cleanup.callback(_close_all, started)
 
-        def start(rank: int, local_rank: int) -> Started:
+        def start(rank: int, local_rank: int) -> StartedRank:
             try:
                 channels = outputs.open(b"[%d] " % rank if tag_output else b"")
             except OSError as error:
@@ -142,7 +142,7 @@ def run_job(
                 channels.close()
                 raise
             channels.close_rank_ends()
-            started.append(Started(process, channels.outputs))
+            started.append(StartedRank(process, channels.outputs))
             guardian.watch(process.pid)
             return started[-1]
 
@@ -171,7 +171,7 @@ def run_job(
         return result
 
 
-def _close_all(started: list[Started]) -> None:
+def _close_all(started: list[StartedRank]) -> None:
     for each in started:
         each.process.close()
         for output in each.outputs:

@@ -25,7 +25,7 @@ from hocket.boot.summary import name_ranks
 from hocket.errors import CommTimeout, HocketError
 
 if TYPE_CHECKING:
-    from hocket.boot.control import Messages
+    from hocket.boot.control import ControlMessages
     from hocket.boot.control_server import ControlServer
 
 _BYE_S = 1.0
@@ -171,7 +171,7 @@ class MpiRelay:
         is_well = self._codes[rank] == 0 and passage.abort_code is None
         return is_well and not passage.has_finalized and not self._limits.keep_going
 
-    def _find_server(self, rank: int) -> Messages:
+    def _find_server(self, rank: int) -> ControlMessages:
         # Here, since few jobs need it, and all wait for the launcher to start.
         from hocket.boot.joining import find_server, mpi_server_place
         from hocket.boot.secret import find_secret

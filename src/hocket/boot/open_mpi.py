@@ -35,7 +35,7 @@ _HELP = "start it by mpirun, or install MPICH: pip install mpich"
 def watch_import() -> None:
     """See to it that Open MPI is one job, if the program imports it; to be called before the program."""
     if launchers_fd() is not None:
-        sys.meta_path.insert(0, _Finder())
+        sys.meta_path.insert(0, _OpenMpiFinder())
 
 
 def ask_for_pmix(*, starts: bool = False) -> None:
@@ -114,7 +114,7 @@ def will_be_open_mpi() -> bool:
     return (folder / "libmpi.so.40").exists() and not (folder / "libmpi.so.12").exists()
 
 
-class _Finder:
+class _OpenMpiFinder:
     """Hands the import of mpi4py's module on to those who find it, and has a look before and after."""
 
     def __init__(self) -> None:

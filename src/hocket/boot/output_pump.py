@@ -5,7 +5,7 @@ from __future__ import annotations
 import selectors
 from collections.abc import Sequence
 
-from hocket.boot.rank_output import RankOutput, Target
+from hocket.boot.rank_output import OutputTarget, RankOutput
 from hocket.boot.watcher import Watcher
 
 
@@ -17,7 +17,7 @@ class OutputPump:
         watcher: waits for ranks to write and for readers to read.
     """
 
-    def __init__(self, targets: Sequence[Target], watcher: Watcher) -> None:
+    def __init__(self, targets: Sequence[OutputTarget], watcher: Watcher) -> None:
         self._targets = targets
         self._watcher = watcher
         self._outputs: dict[int, RankOutput] = {}

@@ -33,7 +33,7 @@ HELD_S = 0.2  # so long other ranks wait for the end of a line that is shown
 MOST_LINE_BYTES = 16 << 20  # what is longer is passed on in parts
 
 
-class Target:
+class OutputTarget:
     """An output of the launcher, written to without ever waiting for its reader.
 
     Args:
@@ -145,7 +145,7 @@ class RankOutput:
         tag: what is put before each line.
     """
 
-    def __init__(self, fd: int, target: Target, tag: bytes = b"") -> None:
+    def __init__(self, fd: int, target: OutputTarget, tag: bytes = b"") -> None:
         self.fd = fd
         self.target = target
         self.is_over = False  # the rank closed it, or nobody reads the launcher's output any more
@@ -216,7 +216,7 @@ class RankOutput:
 
 
 @dataclass(frozen=True)
-class Channels:
+class OutputChannels:
     """Where a rank writes.
 
     Args:
@@ -249,16 +249,16 @@ class Outputs:
 
     def __init__(self, *, are_inherited: bool) -> None:
         fds = () if are_inherited else (1,) if os.path.sameopenfile(1, 2) else (1, 2)
-        self.targets = [Target(fd) for fd in fds]
+        self.targets = [OutputTarget(fd) for fd in fds]
 
-    def open(self, tag: bytes = b"") -> Channels:
+    def open(self, tag: bytes = b"") -> OutputChannels:
         """Make the ends for a rank that is about to start.
 
         Raises:
             OSError: there are too many descriptors.
         """
         if not self.targets:
-            return Channels()
+            return OutputChannels()
         rank_ends: list[int] = []
         outputs: list[RankOutput] = []
         try:
@@ -272,7 +272,7 @@ class Outputs:
             for output in outputs:
                 output.close()
             raise
-        return Channels(rank_ends[0], rank_ends[-1], outputs)
+        return OutputChannels(rank_ends[0], rank_ends[-1], outputs)
 
     def close(self) -> None:
         """Say on standard error what could not be written, and why."""

@@ -30,7 +30,7 @@ EXIT_EXCEPTION = 1
 
 
 @dataclass(frozen=True)
-class Report:
+class FailureReport:
     """An uncaught exception of one rank.
 
     Args:
@@ -59,7 +59,7 @@ class Report:
         return f"{self.type_name}: {first_line}" if first_line else self.type_name
 
 
-def make_report(rank: int, error: BaseException, trace: TracebackType | None) -> Report:
+def make_report(rank: int, error: BaseException, trace: TracebackType | None) -> FailureReport:
     """Describe an exception.
 
     Args:
@@ -69,7 +69,7 @@ def make_report(rank: int, error: BaseException, trace: TracebackType | None) ->
     """
     frames = traceback.extract_tb(trace)
     of_user = [frame for frame in frames if not frame.filename.startswith(_OF_OTHERS)] or frames
-    return Report(
+    return FailureReport(
         rank=rank,
         type_name=type(error).__name__,
         message=_text(error) + _hint(error),
@@ -80,7 +80,7 @@ def make_report(rank: int, error: BaseException, trace: TracebackType | None) ->
     )
 
 
-def write_report(folder: Path, report: Report) -> None:
+def write_report(folder: Path, report: FailureReport) -> None:
     """Write `folder`/rank-N.json, whole or not at all: a rank may be killed at any moment.
 
     Raises:
@@ -90,12 +90,12 @@ def write_report(folder: Path, report: Report) -> None:
     write_whole(folder / f"rank-{report.rank}.json", lambda part: part.write_text(text, encoding="utf-8"))
 
 
-def read_reports(folder: Path, ranks: Iterable[int]) -> dict[int, Report]:
+def read_reports(folder: Path, ranks: Iterable[int]) -> dict[int, FailureReport]:
     """Read the reports of those of some ranks that have left one, by rank."""
     reports = {}
     for rank in ranks:
         try:
-            reports[rank] = Report(**json.loads((folder / f"rank-{rank}.json").read_text(encoding="utf-8")))
+            reports[rank] = FailureReport(**json.loads((folder / f"rank-{rank}.json").read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             continue  # none, or not ours: a script can write there too; the rank's exit code is told in any case
     return reports

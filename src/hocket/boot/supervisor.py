@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hocket.boot.job_result import JobEnd, RankOutcome
 from hocket.boot.mpi_sockets import MpiSockets
 from hocket.boot.output_pump import OutputPump
-from hocket.boot.rank_output import RankOutput, Target
+from hocket.boot.rank_output import OutputTarget, RankOutput
 from hocket.boot.rank_process import RankProcess
 from hocket.boot.readiness import ranks_that_are_ready
 from hocket.boot.signals import SignalInbox
@@ -54,7 +54,7 @@ class Patience:
 
 
 @dataclass(frozen=True)
-class Started:
+class StartedRank:
     """A rank that runs.
 
     Args:
@@ -84,11 +84,11 @@ class Supervisor:
 
     def __init__(
         self,
-        starts: Sequence[Callable[[], Started]],
+        starts: Sequence[Callable[[], StartedRank]],
         ready: int,
         inbox: SignalInbox,
         patience: Patience,
-        targets: Sequence[Target] = (),
+        targets: Sequence[OutputTarget] = (),
         mpi: MpiSockets | None = None,
     ) -> None:
         self.interrupted_by: int | None = None
@@ -149,7 +149,7 @@ class Supervisor:
     def _may_start(self) -> bool:
         return bool(self._to_start) and not self._is_ending
 
-    def _start(self, start: Callable[[], Started]) -> None:
+    def _start(self, start: Callable[[], StartedRank]) -> None:
         started = start()
         rank = started.process
         self._running[rank.rank] = rank

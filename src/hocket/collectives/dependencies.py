@@ -11,7 +11,7 @@ from hocket.collectives.schedule import Schedule
 
 
 @dataclass(frozen=True, eq=False)
-class Dependencies:
+class SlotDependencies:
     """Steps and their order. Step m < num_messages is message m; the others reduce what came with one.
 
     Args:
@@ -33,7 +33,7 @@ def _messages_of(schedule: Schedule) -> NDArray[np.int64]:
     return np.cumsum(begins) - 1
 
 
-def find_dependencies(schedule: Schedule) -> Dependencies:
+def find_dependencies(schedule: Schedule) -> SlotDependencies:
     """Find them.
 
     A step that reads a slot comes after the one that wrote it last; a step that writes one comes after all that read
@@ -51,7 +51,7 @@ def find_dependencies(schedule: Schedule) -> Dependencies:
     num = len(schedule)
     if not num:
         nothing = np.zeros(0, np.int64)
-        return Dependencies(message_of, nothing, nothing, nothing)
+        return SlotDependencies(message_of, nothing, nothing, nothing)
     places = np.concatenate(
         [
             schedule.sources.astype(np.int64) * schedule.num_slots + schedule.source_slots,
@@ -81,4 +81,4 @@ def find_dependencies(schedule: Schedule) -> Dependencies:
     ]
     after, before = (np.concatenate(column) for column in zip(*pairs, strict=True))
     real = after != before
-    return Dependencies(message_of, after[real], before[real], reducing)
+    return SlotDependencies(message_of, after[real], before[real], reducing)

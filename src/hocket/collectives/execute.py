@@ -32,7 +32,7 @@ class Handle(Protocol):
     def wait(self) -> object: ...
 
 
-class Messages(Protocol):
+class MessageTransport(Protocol):
     """What a communicator has to have."""
 
     @property
@@ -45,7 +45,7 @@ class Messages(Protocol):
 
 def execute(
     schedule: Schedule,
-    comm: Messages,
+    comm: MessageTransport,
     x: NDArray[Any],
     out: NDArray[Any] | None = None,
     *,

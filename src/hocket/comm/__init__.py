@@ -1,7 +1,7 @@
 """The communicator: a group of ranks, their operations, and how groups are made from groups."""
 
 from hocket.comm.communicator import Communicator
-from hocket.comm.fabric import Backends, Fabric, Layout
+from hocket.comm.fabric import Backends, JobFabric, JobLayout
 from hocket.comm.messages import PROC_NULL, Recv, Send
 from hocket.comm.policy import Policy
 from hocket.comm.reductions import register_reduction
@@ -11,8 +11,8 @@ __all__ = [
     "PROC_NULL",
     "Backends",
     "Communicator",
-    "Fabric",
-    "Layout",
+    "JobFabric",
+    "JobLayout",
     "Policy",
     "Recv",
     "Send",

@@ -13,11 +13,11 @@ from hocket.comm.policy import (
     CHOOSABLE,
     LARGEST_NBYTES,
     WITH_COUNTS,
-    Candidate,
     Explanation,
     Group,
     Policy,
     Range,
+    RankedCarrier,
     dtype_class,
     join_carrier,
     range_of,
@@ -116,7 +116,7 @@ class Chooser:
 
     def carrier_over(self, backend: str, op: str, nbytes: int) -> str:
         """Return what carries an operation over a library by itself, as in `Range.ranking`."""
-        return self._complete([Candidate(backend, None, "")], op, nbytes)[0].carrier
+        return self._complete([RankedCarrier(backend, None, "")], op, nbytes)[0].carrier
 
     def find_program(self, comm: _native.Communicator, kind: str, algorithm: object, nbytes: int) -> int:
         """Return the number of a schedule, which is built when it is asked for first; 0 is the library's own way."""
@@ -130,7 +130,7 @@ class Chooser:
         self._programs_found[kind, algorithm, nbytes] = number
         return number
 
-    def _complete(self, candidates: list[Candidate], op: str, nbytes: int) -> list[Candidate]:
+    def _complete(self, candidates: list[RankedCarrier], op: str, nbytes: int) -> list[RankedCarrier]:
         """Name the schedules of libraries that have no collectives of their own."""
         if self._schedules is None:
             return candidates

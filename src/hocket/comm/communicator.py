@@ -14,7 +14,7 @@ from typing import Any
 from hocket import _native
 from hocket.comm import objects, sharing
 from hocket.comm.chooser import Chooser
-from hocket.comm.fabric import Backends, Fabric
+from hocket.comm.fabric import Backends, JobFabric
 from hocket.comm.foreign_names import ForeignNames
 from hocket.comm.fusion import Bucket, Fused
 from hocket.comm.identity import LARGEST_INT64, derive_key, read_int64, read_members
@@ -69,7 +69,7 @@ class Communicator(_native.Communicator, ForeignNames):
 
     def __init__(
         self,
-        fabric: Fabric,
+        fabric: JobFabric,
         members: list[int],
         rank: int,
         key: int,
@@ -480,7 +480,7 @@ class Communicator(_native.Communicator, ForeignNames):
         return survivors
 
     def _open(
-        self, fabric: Fabric, members: list[int], label: str, identity: tuple[object, ...], open_timeout: float
+        self, fabric: JobFabric, members: list[int], label: str, identity: tuple[object, ...], open_timeout: float
     ) -> Communicator:
         child = type(self)(
             replace(fabric, policy=self._chooser.given_policy),

@@ -30,7 +30,7 @@ def describe_shared_memory() -> str:
 
 
 @dataclass(frozen=True)
-class Layout:
+class JobLayout:
     """Where the ranks of a job are.
 
     Args:
@@ -45,8 +45,8 @@ class Layout:
     domains: Sequence[str] = ()
 
     @staticmethod
-    def on_one_host(size: int) -> Layout:
-        return Layout([0] * size, range(size))
+    def on_one_host(size: int) -> JobLayout:
+        return JobLayout([0] * size, range(size))
 
     def num_hosts(self, ranks: Sequence[int]) -> int:
         return len({self.hosts[rank] for rank in ranks})
@@ -69,7 +69,7 @@ def row_length(places: Sequence[object]) -> int:
 
 
 @dataclass(frozen=True)
-class Fabric:
+class JobFabric:
     """What every communicator of a job shares.
 
     Args:
@@ -88,7 +88,7 @@ class Fabric:
     """
 
     host: _native.Host
-    layout: Layout
+    layout: JobLayout
     control: _native.Control | None = None
     libraries: Sequence[Backend] = ()
     allowed: Sequence[str] = ("shm",)

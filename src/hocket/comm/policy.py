@@ -69,7 +69,7 @@ def range_of(ranges: Sequence[Range], nbytes: int) -> Range:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RankedCarrier:
     """What a policy knows of one way to carry an operation.
 
     Args:
@@ -125,7 +125,7 @@ class Explanation:
     num_ranks: int
     chosen: str
     reason: str
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[RankedCarrier, ...]
     refused: Mapping[str, str]
 
     def __str__(self) -> str:
@@ -210,7 +210,7 @@ class Policy(ABC):
         """Return what to choose for a communicator."""
 
     @abstractmethod
-    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[RankedCarrier]]:
         """Return why `choices` says what it says for an operation: in words, and what is known of each backend.
 
         Args:
@@ -250,9 +250,9 @@ class DefaultPolicy(Policy):
     def choices(self, group: Group) -> Choices:
         return {}
 
-    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[RankedCarrier]]:
         return "the first of the communicator's backends", [
-            Candidate(name, None, "in order") for name in group.backends
+            RankedCarrier(name, None, "in order") for name in group.backends
         ]
 
 
@@ -279,8 +279,8 @@ class _FixedPolicy(Policy):
             for dtypes in _native.DTYPE_CLASS_NAMES
         }
 
-    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[RankedCarrier]]:
         name = self._backends.get(op, self._backends.get("*"))
         order = group.backends if name is None else [name, *(each for each in group.backends if each != name)]
         reason = f"the policy names no backend for {op}" if name is None else "the policy names it"
-        return reason, [Candidate(each, None, "fixed" if each == name else "in order") for each in order]
+        return reason, [RankedCarrier(each, None, "fixed" if each == name else "in order") for each in order]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Arrays:
+class _StepArrays:
     """Memory of one operation: of one block, and of one block per rank where the operation has that."""
 
     one: np.ndarray
@@ -50,7 +50,7 @@ class Replay:
         self.traffic: Traffic = traffic
         self._comm = comm
         self._computes = computes
-        self._arrays: list[_Arrays] = (
+        self._arrays: list[_StepArrays] = (
             [_make_arrays(step, comm) for step in traffic.steps] if like is None else like._arrays
         )
         self._calls = [_prepare(comm, step, arrays) for step, arrays in zip(traffic.steps, self._arrays, strict=True)]
@@ -70,7 +70,7 @@ class Replay:
             work.wait()
 
 
-def _prepare(comm: Communicator, step: TrafficStep, arrays: _Arrays) -> Callable[[], Work | None]:
+def _prepare(comm: Communicator, step: TrafficStep, arrays: _StepArrays) -> Callable[[], Work | None]:
     arguments: tuple[Any, ...]
     match step.kind:
         case "all_gather":
@@ -90,10 +90,10 @@ def _prepare(comm: Communicator, step: TrafficStep, arrays: _Arrays) -> Callable
     return partial(getattr(comm, step.kind), *arguments, async_op=step.is_async)
 
 
-def _make_arrays(step: TrafficStep, comm: Communicator) -> _Arrays:
+def _make_arrays(step: TrafficStep, comm: Communicator) -> _StepArrays:
     has_blocks = step.kind in WITH_BLOCKS
     counts = 1, comm.size if has_blocks else 0, comm.size if step.kind == "all_to_all" else 0
-    return _Arrays(*(_zeros(step, count, comm.is_virtual) for count in counts))
+    return _StepArrays(*(_zeros(step, count, comm.is_virtual) for count in counts))
 
 
 def _zeros(step: TrafficStep, num_blocks: int, is_virtual: bool) -> np.ndarray:

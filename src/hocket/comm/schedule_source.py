@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
-from hocket.comm.policy import Candidate, Group, Policy, Range
+from hocket.comm.policy import Group, Policy, Range, RankedCarrier
 
 
 class ScheduleTable(Protocol):
@@ -40,8 +40,8 @@ class ScheduleSource(Protocol):
         ...
 
     def complete_candidates(
-        self, candidates: Sequence[Candidate], op: str, nbytes: int, group: Group, policy: Policy
-    ) -> list[Candidate]:
+        self, candidates: Sequence[RankedCarrier], op: str, nbytes: int, group: Group, policy: Policy
+    ) -> list[RankedCarrier]:
         """Name the best schedules in candidates that are libraries without collectives of their own; each way once."""
         ...
 

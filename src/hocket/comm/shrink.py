@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from hocket.comm.fabric import Fabric
+from hocket.comm.fabric import JobFabric
 from hocket.comm.messages import listed
 from hocket.errors import BackendUnavailable, InvalidArgument, InvalidState, InvalidType, PeerFailure
 from hocket.trace import logger
@@ -49,7 +49,7 @@ class Membership:
     label: str
     rank: int
     members: Sequence[int]
-    fabric: Fabric
+    fabric: JobFabric
     lineage: Lineage
 
 
@@ -66,7 +66,7 @@ class Opening:
         timeout_s: for all of them to come.
     """
 
-    fabric: Fabric
+    fabric: JobFabric
     members: list[int]
     label: str
     identity: tuple[object, ...]
@@ -141,7 +141,7 @@ def _find_gone(own: Membership) -> set[int]:
     return gone
 
 
-def _without_broken(fabric: Fabric, members: Collection[int]) -> Fabric:
+def _without_broken(fabric: JobFabric, members: Collection[int]) -> JobFabric:
     """Return what still connects some ranks: libraries that can go on without the others."""
     left_out = dict(fabric.left_out)
     libraries = []

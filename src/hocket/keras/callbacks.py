@@ -10,7 +10,7 @@ import torch
 
 from hocket.errors import InvalidModel
 from hocket.keras.meter import KerasMeter
-from hocket.keras.settings import Setting, Settings
+from hocket.keras.settings import Setting, SharedSettings
 from hocket.keras.stage import KerasStage
 from hocket.keras.update import KerasUpdate
 from hocket.keras.watching import watching
@@ -55,7 +55,7 @@ class KerasCallbacks(Callback):
         self._at_test_batch_end = self._has("on_test_batch_end")
         self._list: keras.callbacks.CallbackList | None = None
         self._model, self._update, self._meter, self._parameters = model, update, meter, parameters
-        self._settings = Settings(model)
+        self._settings = SharedSettings(model)
         self._first_step = 0
         self._last = _Last()
         self._logs: dict[str, Any] = {}

@@ -17,7 +17,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _HOLDERS_OF_PARAMETERS = (nn.ParameterDict, nn.ParameterList)
 
 
-class Parts:
+class ModelParts:
     """Layers, functions and regularizers, with the variables that they read or write.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hocket.keras.parts import Parts
+from hocket.keras.parts import ModelParts
 from hocket.keras.replay import Replays
 
 
@@ -39,7 +39,7 @@ class Penalties:
         ids = [(id(each), id(each.regularizer)) for each in regularized]
         if self._replays is None or ids != self._ids:
             parts = {id(each.regularizer): each.regularizer for each in regularized}
-            self._ids, self._replays = ids, Replays(Parts(list(parts.values()), regularized))
+            self._ids, self._replays = ids, Replays(ModelParts(list(parts.values()), regularized))
         return list(self._replays.of([], is_training=True).run([], by_keras))
 
     def forget_if_set_otherwise(self) -> None:

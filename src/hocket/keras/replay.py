@@ -10,7 +10,7 @@ import torch
 from keras.src import backend
 
 from hocket.keras.capture import Capture, Captured, Obstacle
-from hocket.keras.parts import Parts
+from hocket.keras.parts import ModelParts
 
 Run: TypeAlias = Callable[[Sequence[torch.Tensor]], Sequence[Any]]  # of tensors, what the operation makes of them, flat
 
@@ -25,12 +25,12 @@ class Replays:
         parts: whose code runs.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ModelParts) -> None:
         self._parts = parts
-        self._by_look: dict[Any, Replay] = {}
+        self._by_look: dict[Any, OperationReplay] = {}
         self._obstacle = parts.obstacle()
 
-    def of(self, tensors: Sequence[torch.Tensor], is_training: bool) -> Replay:
+    def of(self, tensors: Sequence[torch.Tensor], is_training: bool) -> OperationReplay:
         """Return that for tensors of such a look."""
         ids = list(map(id, tensors))
         look = (
@@ -42,7 +42,7 @@ class Replays:
         )
         found = self._by_look.get(look)
         if found is None:
-            found = Replay(self._parts, self._obstacle)
+            found = OperationReplay(self._parts, self._obstacle)
             if len(self._by_look) < _MOST_LOOKS:
                 self._by_look[look] = found
             elif found.obstacle is None:
@@ -67,7 +67,7 @@ class Replays:
             self._obstacle = self._parts.obstacle()
 
 
-class Replay:
+class OperationReplay:
     """An operation on tensors of one look.
 
     The first time, what Keras calls of torch is captured. The second time, on other content, it is done both ways, and
@@ -83,7 +83,7 @@ class Replay:
         obstacle: why Keras is not left out, if it is not.
     """
 
-    def __init__(self, parts: Parts, obstacle: str | None) -> None:
+    def __init__(self, parts: ModelParts, obstacle: str | None) -> None:
         self._parts = parts
         self._candidate: Captured | None = None
         self.captured: Captured | None = None

@@ -20,7 +20,7 @@ _OF_KERAS = {  # which sets them as it trains, evaluates and predicts
 }  # fmt: skip
 
 
-class Settings:
+class SharedSettings:
     """Numbers and words that layers, their regularizers and constraints, and the optimizer are set to.
 
     Args:

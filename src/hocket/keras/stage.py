@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from hocket.errors import InvalidModel
 from hocket.keras.lifetimes import last_uses
-from hocket.keras.parts import Parts
+from hocket.keras.parts import ModelParts
 from hocket.keras.penalties import Penalties
 from hocket.keras.replay import Replays
 from hocket.train import Stage
@@ -67,7 +67,7 @@ class Operation:
     @cached_property
     def replays(self) -> Replays:
         """How it is run without Keras."""
-        return Replays(Parts([self.node.operation], self.variables, self.node))
+        return Replays(ModelParts([self.node.operation], self.variables, self.node))
 
 
 _Run: TypeAlias = Callable[[Operation, Sequence[Any]], Sequence[Any]]  # an operation, of tensors: what it makes, flat

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hocket.errors import InvalidSchedule
 from hocket.pipeline.action import NONE, Action
 from hocket.pipeline.kind import kinds
-from hocket.pipeline.table import Table
+from hocket.pipeline.table import ActionTable
 from hocket.suggestions import unknown
 
 _INTEGERS = (int, np.int32, np.int64)
@@ -68,7 +68,7 @@ class Columns:
         return {name: order[bounds[code] : bounds[code + 1]] for code, name in enumerate(self.kinds)}
 
 
-def make_columns(schedule: Table) -> Columns:
+def make_columns(schedule: ActionTable) -> Columns:
     """Return the columns of a schedule.
 
     Raises:
@@ -94,7 +94,7 @@ def make_columns(schedule: Table) -> Columns:
     return columns
 
 
-def _check(schedule: Table, columns: Columns) -> None:
+def _check(schedule: ActionTable, columns: Columns) -> None:
     """Raise InvalidSchedule where a number or a kind says nothing."""
     known = kinds()
     for number, name in enumerate(columns.kinds):
@@ -132,7 +132,7 @@ def _check(schedule: Table, columns: Columns) -> None:
             _refuse(schedule, columns, int(np.flatnonzero(wrong)[0]), words)
 
 
-def _refuse(schedule: Table, columns: Columns, row: int, words: str) -> None:
+def _refuse(schedule: ActionTable, columns: Columns, row: int, words: str) -> None:
     rank = int(columns.rank[row])
     index = int(row - columns.starts[rank])
     raise InvalidSchedule(f"rank {rank}, action {index}, {schedule.actions[rank][index]}: {words}")

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from hocket.errors import MissingAction
 from hocket.pipeline.columns import Columns
 from hocket.pipeline.kind import SAME, Field, Need, kinds
-from hocket.pipeline.table import Table
+from hocket.pipeline.table import ActionTable
 
 Rows: TypeAlias = NDArray[np.int64]
 
 CARRIES = (None, "activation", "gradient", "message", "sum")
 
 
-class TableInColumns(Table, Protocol):
+class TableInColumns(ActionTable, Protocol):
     """A table of actions whose columns are at hand, such as a `PipelineSchedule`."""
 
     @property
@@ -131,7 +131,7 @@ def find_dependencies(schedule: TableInColumns) -> Dependencies:
         MissingAction: what an action waits for is not in the table.
     """
     columns = schedule.columns
-    finder = _Finder(schedule)
+    finder = _DependencyFinder(schedule)
     parts = [
         finder.find(name, need)
         for name in columns.kinds
@@ -155,7 +155,7 @@ def _is_wide(columns: Columns) -> bool:
     return bool((columns.width > 1).any())
 
 
-class _Finder:
+class _DependencyFinder:
     def __init__(self, schedule: TableInColumns) -> None:
         self._schedule = schedule
         edges = np.array(schedule.edges, np.int64).reshape(-1, 2)

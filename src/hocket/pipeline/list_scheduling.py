@@ -42,7 +42,7 @@ class Rule:
             )
 
 
-class _Job(NamedTuple):
+class _ListJob(NamedTuple):
     """An action in a heap: the least one is the most urgent."""
 
     urgency: tuple[int, int]
@@ -123,13 +123,13 @@ class _ListScheduler:
         self.first_on = [
             {stage for stage in range(num_stages) if ranks.index(ranks[stage]) == stage} for ranks in placement.ranks
         ]
-        self.backward: list[list[_Job]] = [[] for _ in range(num_ranks)]
-        self.forward: list[list[_Job]] = [[] for _ in range(num_ranks)]
-        self.weights: list[deque[_Job]] = [deque() for _ in range(num_ranks)]
+        self.backward: list[list[_ListJob]] = [[] for _ in range(num_ranks)]
+        self.forward: list[list[_ListJob]] = [[] for _ in range(num_ranks)]
+        self.weights: list[deque[_ListJob]] = [deque() for _ in range(num_ranks)]
         self.kept = [0] * num_ranks
         self.is_busy = [False] * num_ranks
         self.actions: list[list[Action]] = [[] for _ in range(num_ranks)]
-        self.events: list[tuple[float, int, int, _Job | None]] = []  # time, order, rank, what is ready there
+        self.events: list[tuple[float, int, int, _ListJob | None]] = []  # time, order, rank, what is ready there
         self.num_events = 0
         self.now = 0.0
         self.peak = 0  # activations, on any rank
@@ -186,11 +186,11 @@ class _ListScheduler:
                 self._ready(end, gradient, stage, pipe, each)
         elif kind in "BI":
             if kind == "I":
-                self.weights[rank].append(_Job((0, 0), "W", stage, pipe, turn))
+                self.weights[rank].append(_ListJob((0, 0), "W", stage, pipe, turn))
             if stage:
                 self._ready(end, gradient, stage - 1, pipe, turn, rank)
 
-    def _choose(self, rank: int) -> _Job | None:
+    def _choose(self, rank: int) -> _ListJob | None:
         is_eager = self.kept[rank] < self.rule.eager_until
         for heap in (self.forward, self.backward) if is_eager else (self.backward, self.forward):
             jobs = heap[rank]
@@ -203,7 +203,7 @@ class _ListScheduler:
             return min(inside)
         return self.weights[rank].popleft() if self.weights[rank] else None
 
-    def _has_room(self, rank: int, job: _Job) -> bool:
+    def _has_room(self, rank: int, job: _ListJob) -> bool:
         if self.rule.most_kept is None or job.stage not in self.first_on[job.pipe]:
             return True
         more = self.rule.forward_width * self.stages_on[job.pipe][rank]
@@ -214,9 +214,9 @@ class _ListScheduler:
         edge = stage if kind == "F" else stage + 1
         delay = 0.0 if source is None or source == rank else self.delays_s[pipe][edge]
         age = turn * self.rule.forward_width if kind == "F" else turn
-        self._push(now + delay, rank, _Job((age, -stage), kind, stage, pipe, turn))
+        self._push(now + delay, rank, _ListJob((age, -stage), kind, stage, pipe, turn))
 
-    def _push(self, time: float, rank: int, job: _Job | None) -> None:
+    def _push(self, time: float, rank: int, job: _ListJob | None) -> None:
         self.num_events += 1
         heapq.heappush(self.events, (time, self.num_events, rank, job))
 

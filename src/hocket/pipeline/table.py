@@ -8,7 +8,7 @@ from typing import Protocol
 from hocket.pipeline.action import Action
 
 
-class Table(Protocol):
+class ActionTable(Protocol):
     """The table of actions of a `PipelineSchedule`, and the numbers that its entries refer to."""
 
     @property

@@ -36,7 +36,7 @@ class Gap(NamedTuple):
     place: int
 
 
-class Traffic(NamedTuple):
+class EdgeTraffic(NamedTuple):
     """What crosses an edge between two stages, one way.
 
     Args:
@@ -178,7 +178,7 @@ class PipelineTimeline:
                 return path[::-1]
             task = int(earlier[np.argmax(end_s[earlier])])
 
-    def traffic(self) -> list[Traffic]:
+    def traffic(self) -> list[EdgeTraffic]:
         """Return what crossed between ranks, by edge between two stages."""
         messages = self.messages
         ends = np.stack([messages.from_stage, messages.to_stage, messages.from_rank, messages.to_rank])
@@ -186,7 +186,7 @@ class PipelineTimeline:
         numbers = np.bincount(which.ravel(), minlength=edges.shape[1])
         nbytes = np.bincount(which.ravel(), messages.nbytes, edges.shape[1])
         rows = zip(*edges.tolist(), numbers.tolist(), nbytes.tolist(), strict=True)
-        return [Traffic(*row) for row in rows]
+        return [EdgeTraffic(*row) for row in rows]
 
     @cached_property
     def holds_rank(self) -> NDArray[np.bool_]:

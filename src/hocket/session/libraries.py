@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hocket.backends import Backend, Job, backends_among
+from hocket.backends import Backend, BackendJob, backends_among
 from hocket.comm import Policy
 from hocket.comm.fabric import describe_shared_memory
 from hocket.comm.policy import DefaultPolicy
@@ -26,7 +26,7 @@ class Libraries:
     policy: Policy = field(default_factory=DefaultPolicy)
 
 
-def bring_up(job: Job, wanted: Sequence[str] | None) -> Libraries:
+def bring_up(job: BackendJob, wanted: Sequence[str] | None) -> Libraries:
     """Start libraries; called by all ranks of the job.
 
     Args:
@@ -60,7 +60,7 @@ def bring_up(job: Job, wanted: Sequence[str] | None) -> Libraries:
     return libraries
 
 
-def agree_on_policy(job: Job, libraries: Libraries, num_hosts: int) -> Policy:
+def agree_on_policy(job: BackendJob, libraries: Libraries, num_hosts: int) -> Policy:
     """Settle what policy "auto" stands for; called by all ranks.
 
     Args:
@@ -96,7 +96,7 @@ def agree_on_policy(job: Job, libraries: Libraries, num_hosts: int) -> Policy:
     return policy
 
 
-def _find_obstacle(adapter: type[Backend], job: Job, wanted: Sequence[str] | None) -> str | None:
+def _find_obstacle(adapter: type[Backend], job: BackendJob, wanted: Sequence[str] | None) -> str | None:
     if wanted is not None and adapter.name not in wanted:
         return NOT_ASKED_FOR
     if wanted is None:
@@ -113,7 +113,7 @@ def _find_obstacle(adapter: type[Backend], job: Job, wanted: Sequence[str] | Non
     return None
 
 
-def _start(adapter: type[Backend], job: Job, libraries: Libraries) -> str | None:
+def _start(adapter: type[Backend], job: BackendJob, libraries: Libraries) -> str | None:
     """Start one on all ranks, or on none; return why not."""
     library = None
     reason: str | None = None
@@ -129,7 +129,7 @@ def _start(adapter: type[Backend], job: Job, libraries: Libraries) -> str | None
     return reason
 
 
-def _exchange_reasons(job: Job, reasons: Mapping[str, str | None]) -> dict[str, str | None]:
+def _exchange_reasons(job: BackendJob, reasons: Mapping[str, str | None]) -> dict[str, str | None]:
     """Return for each name the reason of the first rank that has one."""
     of_ranks = [json.loads(text) for text in job.exchange(json.dumps(reasons))]
     joined: dict[str, str | None] = {}

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hocket.backends import has_collectives
-from hocket.comm.policy import Candidate, Group, Policy, Range
+from hocket.comm.policy import Group, Policy, Range, RankedCarrier
 from hocket.tune.model import typical_link
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ class LazySchedules:
         return best_schedules(op, group, backend, policy)
 
     def complete_candidates(
-        self, candidates: Sequence[Candidate], op: str, nbytes: int, group: Group, policy: Policy
-    ) -> list[Candidate]:
-        completed: dict[str, Candidate] = {}
+        self, candidates: Sequence[RankedCarrier], op: str, nbytes: int, group: Group, policy: Policy
+    ) -> list[RankedCarrier]:
+        completed: dict[str, RankedCarrier] = {}
         for candidate in candidates:
             each = candidate
             if not each.algorithm and not has_collectives(each.backend):

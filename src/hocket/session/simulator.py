@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hocket import _native
 from hocket.backends.sim import Sim
-from hocket.comm import Communicator, Fabric, Layout
+from hocket.comm import Communicator, JobFabric, JobLayout
 from hocket.comm.identity import derive_key
 from hocket.errors import Aborted, CommTimeout, InvalidArgument, InvalidState, InvalidType, PeerFailure
 from hocket.session.schedules import LazySchedules
@@ -82,7 +82,7 @@ def simulate(
         raise InvalidArgument(f"timeout must be a number of seconds above zero, not {timeout!r}")
     if _native.is_virtual_rank():
         raise InvalidState("a virtual rank cannot simulate others")
-    job = _Job(n, fabric, moves_data)
+    job = _VirtualJob(n, fabric, moves_data)
     threads = [_RankThread(job, rank, fn, args, timeout) for rank in range(n)]
     job.run(threads)
     _raise_first([thread.error for thread in threads])
@@ -90,7 +90,7 @@ def simulate(
     return Simulated([thread.result for thread in threads], max(rank_seconds), rank_seconds, job.times.algorithms)
 
 
-class _Job:
+class _VirtualJob:
     """What the virtual ranks of one simulation share."""
 
     def __init__(self, num_ranks: int, fabric: Uniform | Hosts | Link, moves_data: bool) -> None:
@@ -106,7 +106,7 @@ class _Job:
         else:
             raise InvalidType(f"fabric must be a Link, Uniform or Hosts, not {fabric!r}")
         ranks = range(num_ranks)
-        self.layout = Layout([rank // per_host for rank in ranks], [rank % per_host for rank in ranks])
+        self.layout = JobLayout([rank // per_host for rank in ranks], [rank % per_host for rank in ranks])
         self.times = CollectiveTimes(fabric, link, self.layout)
         self.ranks = _native.VirtualRanks(num_ranks, self.times, fabric.message_cost, moves_data)
         self.host = _native.Host(f"simulated-{os.getpid()}-{id(self):x}", 0, 1, 60.0)
@@ -115,7 +115,7 @@ class _Job:
 
     def open(self, rank: int, timeout: float) -> Communicator:
         """Make the communicator of all ranks, in the thread of one of them."""
-        fabric = Fabric(
+        fabric = JobFabric(
             self.host,
             self.layout,
             libraries=[Sim(self.ranks, rank, self._description)],
@@ -156,7 +156,9 @@ class _Job:
 class _RankThread(threading.Thread):
     """One virtual rank."""
 
-    def __init__(self, job: _Job, rank: int, fn: Callable[..., Any], args: tuple[Any, ...], timeout: float) -> None:
+    def __init__(
+        self, job: _VirtualJob, rank: int, fn: Callable[..., Any], args: tuple[Any, ...], timeout: float
+    ) -> None:
         super().__init__(name=f"virtual rank {rank}", daemon=True)
         self._job, self._rank = job, rank
         self._fn, self._args, self._timeout = fn, args, timeout

@@ -15,13 +15,13 @@ from types import NoneType
 from typing import Literal
 
 from hocket import _native
-from hocket.backends import Backend, Job, backends_among
+from hocket.backends import Backend, BackendJob, backends_among
 from hocket.boot.control import ControlConnection
 from hocket.boot.environment import World, meeting_name, read_world
 from hocket.boot.joining import connect, connect_to
 from hocket.boot.record_folder import record_folder
 from hocket.boot.topology import find_domain
-from hocket.comm import Communicator, Fabric, Layout, Policy
+from hocket.comm import Communicator, JobFabric, JobLayout, Policy
 from hocket.comm.identity import derive_key
 from hocket.comm.policy import DefaultPolicy
 from hocket.comm.unavailable import NOT_ASKED_FOR
@@ -147,7 +147,7 @@ def connect_ranks(
     world = World(rank, len(hosts), local.index(rank), len(local), name, name)
     if server is None:
         host = _connect(name, rank, len(hosts), timeout)
-        meeting = _Meeting(host, Layout.on_one_host(len(hosts)))
+        meeting = _Meeting(host, JobLayout.on_one_host(len(hosts)))
     else:
         address, port = server
         control = connect_to(address, [port], name, world, timeout, version("hocket"))
@@ -161,7 +161,7 @@ def _join(
     """Bring up what is wanted between ranks that have met, and make the communicator of all of them."""
     libraries, domains, object_key = _bring_up(meeting, world, wanted, policy, timeout)
     failures = _FailureRecorder(world, libraries.up)
-    fabric = Fabric(
+    fabric = JobFabric(
         meeting.host,
         replace(meeting.layout, domains=domains),
         None if meeting.control is None else meeting.control.native,
@@ -199,7 +199,7 @@ class _Meeting:
     """The ranks of this host, and how the ranks of all hosts hear of each other; no control where there is one host."""
 
     host: _native.Host
-    layout: Layout
+    layout: JobLayout
     control: ControlConnection | None = None
 
 
@@ -209,7 +209,7 @@ def _meet(world: World, wanted: Sequence[str] | None, timeout: float) -> _Meetin
     if world.local_size == world.size:
         host = _connect(name, world.rank, world.size, timeout)
         _session.generation += 1
-        return _Meeting(host, Layout.on_one_host(world.size))
+        return _Meeting(host, JobLayout.on_one_host(world.size))
     if wanted == ["shm"]:
         raise BackendUnavailable(_too_far(world.local_size, world.size))
     control = connect(world, generation, timeout, version("hocket"))
@@ -240,7 +240,7 @@ def _meet_on_hosts(control: ControlConnection, world: World, timeout: float) -> 
         control.close(error)
         raise
     numbers = {each: number for number, each in enumerate(dict.fromkeys(member.host for member in control.members))}
-    layout = Layout(
+    layout = JobLayout(
         [numbers[member.host] for member in control.members], [member.local_rank for member in control.members]
     )
     return _Meeting(host, layout, control)
@@ -256,7 +256,7 @@ def _bring_up(
         control = meeting.control
         own = control.members[world.rank].address
         exchange = partial(control.exchange, timeout=timeout)
-        job = Job(*_place(world), own, timeout, exchange, control.gather, connect_pmi=control.connect_pmi)
+        job = BackendJob(*_place(world), own, timeout, exchange, control.gather, connect_pmi=control.connect_pmi)
         try:
             libraries = _start_libraries(job, wanted, policy, meeting.layout.num_hosts(range(world.size)))
             if not libraries.up:
@@ -270,7 +270,7 @@ def _bring_up(
         left_out = dict.fromkeys(backends_among(wanted), NOT_ASKED_FOR)
         return Libraries(left_out=left_out, policy=policy if isinstance(policy, Policy) else DefaultPolicy()), (), b""
     start_up = Communicator(
-        Fabric(meeting.host, meeting.layout),
+        JobFabric(meeting.host, meeting.layout),
         list(range(world.size)),
         world.rank,
         derive_key("control"),
@@ -280,7 +280,7 @@ def _bring_up(
     )
     try:
         gather = partial(_gather_here, meeting, world.rank)
-        job = Job(*_place(world), "127.0.0.1", timeout, start_up.all_gather_object, gather)
+        job = BackendJob(*_place(world), "127.0.0.1", timeout, start_up.all_gather_object, gather)
         libraries = _start_libraries(job, wanted, policy, 1)
         told = [text.split(" ", 1) for text in job.exchange(f"{os.urandom(32).hex()} {find_domain()}")]
         return libraries, [domain for _, domain in told], bytes.fromhex(told[0][0])
@@ -293,7 +293,7 @@ def _gather_here(
 ) -> list[str]:
     """Hand a text to some ranks of this host and return the texts of all of them, through a communicator of its own."""
     members = list(members)
-    fabric, place = Fabric(meeting.host, meeting.layout), members.index(rank)
+    fabric, place = JobFabric(meeting.host, meeting.layout), members.index(rank)
     comm = Communicator(fabric, members, place, derive_key(name), "start-up", timeout, timeout)
     try:
         return comm.all_gather_object(text)
@@ -305,14 +305,14 @@ def _place(world: World) -> tuple[int, int, int, int]:
     return world.rank, world.size, world.local_rank, world.local_size
 
 
-def _start_libraries(job: Job, wanted: Sequence[str] | None, policy: str | Policy, num_hosts: int) -> Libraries:
+def _start_libraries(job: BackendJob, wanted: Sequence[str] | None, policy: str | Policy, num_hosts: int) -> Libraries:
     libraries = bring_up(job, wanted)
     libraries.policy = policy if isinstance(policy, Policy) else agree_on_policy(job, libraries, num_hosts)
     return libraries
 
 
 def _make_root(
-    fabric: Fabric, rank: int, size: int, timeout: float, control: ControlConnection | None = None
+    fabric: JobFabric, rank: int, size: int, timeout: float, control: ControlConnection | None = None
 ) -> Communicator:
     """Make a communicator of all ranks that lives until it is finalized or the process ends."""
     communicator = Communicator(fabric, list(range(size)), rank, _WORLD_KEY, "world", timeout, timeout)

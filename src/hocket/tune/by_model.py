@@ -13,7 +13,7 @@ from typing import Any
 from hocket.collectives.registry import Algorithm
 from hocket.collectives.semantics import SEMANTICS
 from hocket.collectives.source import format_algorithm, parse_algorithm
-from hocket.comm.policy import WITH_COUNTS, Candidate, Group, Policy, Range, range_of
+from hocket.comm.policy import WITH_COUNTS, Group, Policy, Range, RankedCarrier, range_of
 from hocket.sim import Link
 from hocket.tune.contest import predict, ways
 from hocket.tune.model import link_of
@@ -49,7 +49,7 @@ def best_schedules(op: str, group: Group, backend: str, policy: Policy) -> Seque
     return ranges_as_called(op, group, _by_size(collective, known, _link(group, backend, policy), is_direct))
 
 
-def best_candidate(op: str, nbytes: int, group: Group, backend: str, policy: Policy) -> Candidate | None:
+def best_candidate(op: str, nbytes: int, group: Group, backend: str, policy: Policy) -> RankedCarrier | None:
     """Return what `best_schedules` says for one size, with its time; None where there are no schedules.
 
     Args:
@@ -62,7 +62,7 @@ def best_candidate(op: str, nbytes: int, group: Group, backend: str, policy: Pol
     (name,) = range_of(ranges, nbytes).ranking
     algorithm, parameters = parse_algorithm(WITH_COUNTS.get(op, op), name)
     seconds = predict(algorithm, parameters, timed_nbytes(op, group, nbytes), group, _link(group, backend, policy))
-    return Candidate(backend, seconds, "modelled", name)
+    return RankedCarrier(backend, seconds, "modelled", name)
 
 
 def _link(group: Group, backend: str, policy: Policy) -> Link:

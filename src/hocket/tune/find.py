@@ -9,7 +9,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-from hocket.comm.policy import Candidate, Choices, DefaultPolicy, Group, Policy
+from hocket.comm.policy import Choices, DefaultPolicy, Group, Policy, RankedCarrier
 from hocket.errors import InvalidArgument, TableError
 from hocket.tune.machine import Machine
 from hocket.tune.model import ModelPolicy
@@ -52,7 +52,7 @@ class PolicyByHosts(Policy):
     def choices(self, group: Group) -> Choices:
         return self._for(group).choices(group)
 
-    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[RankedCarrier]]:
         return self._for(group).explain(group, op, dtypes, nbytes)
 
     def _for(self, group: Group) -> Policy:

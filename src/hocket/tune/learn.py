@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hocket.comm import Communicator
-from hocket.comm.policy import CHOOSABLE, Candidate, Choices, Group, Policy, Range, join_carrier, split_carrier
+from hocket.comm.policy import CHOOSABLE, Choices, Group, Policy, Range, RankedCarrier, join_carrier, split_carrier
 from hocket.errors import InvalidArgument, InvalidType
 from hocket.measure.statistics import MIN_VALUES
 from hocket.trace import logger
@@ -93,7 +93,7 @@ class _Corrected(Policy):
             for (kind, dtypes), ranges in _all_choices(self._base, group).items()
         }
 
-    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[RankedCarrier]]:
         is_learned = (timed_as(op), dtypes, group.size) in self._learned.table.ranges
         return (self._learned if is_learned else self._base).explain(group, op, dtypes, nbytes)
 

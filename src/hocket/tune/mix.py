@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hocket.comm import Communicator
-from hocket.comm.policy import CHOOSABLE, Candidate, Choices, Group, Policy, dtype_class, join_carrier
+from hocket.comm.policy import CHOOSABLE, Choices, Group, Policy, RankedCarrier, dtype_class, join_carrier
 from hocket.comm.replay import Replay
 from hocket.errors import InvalidState
 from hocket.measure import Contender
@@ -48,9 +48,9 @@ class CoarsePolicy(Policy):
             if key[0] in CHOOSABLE
         }
 
-    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[RankedCarrier]]:
         name = self.best(group)[op, dtypes]
-        return "it loses least over all sizes", [Candidate(name, None, "measured")]
+        return "it loses least over all sizes", [RankedCarrier(name, None, "measured")]
 
 
 @dataclass(frozen=True)

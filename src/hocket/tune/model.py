@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
 
-from hocket.backends import Link, declarations
-from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, WITH_COUNTS, Candidate, Choices, Group, Policy, Range
+from hocket.backends import LinkSpec, declarations
+from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, WITH_COUNTS, Choices, Group, Policy, Range, RankedCarrier
 
 from hocket import _native, sim  # isort: skip
 
 
 KINDS = tuple((op, dtypes) for op in CHOOSABLE for dtypes in _native.DTYPE_CLASS_NAMES)
 """What a policy chooses for: operations, and classes of types."""
-_TYPICAL, _TYPICAL_BETWEEN_HOSTS = Link(1e-6, 5.0), Link(50e-6, 1.0)  # whatever backends there are
-_UNKNOWN = Link(1e-3, 0.1)
+_TYPICAL, _TYPICAL_BETWEEN_HOSTS = LinkSpec(1e-6, 5.0), LinkSpec(50e-6, 1.0)  # whatever backends there are
+_UNKNOWN = LinkSpec(1e-3, 0.1)
 
 
 @cache
-def links_for(num_hosts: int) -> Mapping[str, Link]:
+def links_for(num_hosts: int) -> Mapping[str, LinkSpec]:
     """Return what backends declare for messages between ranks on so many hosts, by name; the least latency first."""
     declared = {name: each.link_for(num_hosts) for name, each in declarations().items()}
     known = {name: link for name, link in declared.items() if link is not None}
@@ -42,7 +42,7 @@ def link_of(backend: str, num_hosts: int) -> sim.Link:
     return _simulated(links_for(num_hosts).get(backend, _UNKNOWN))
 
 
-def _simulated(link: Link) -> sim.Link:
+def _simulated(link: LinkSpec) -> sim.Link:
     return sim.Link(link.latency_s, 1e-9 / link.bandwidth_gb_s)
 
 
@@ -72,9 +72,9 @@ def predict_seconds(backend: str, op: str, group: Group, nbytes: int) -> float:
     return rounds * link.latency_s + traffic * nbytes / (link.bandwidth_gb_s * 1e9)
 
 
-def rank_by_model(group: Group, op: str, nbytes: int) -> list[Candidate]:
+def rank_by_model(group: Group, op: str, nbytes: int) -> list[RankedCarrier]:
     """Return the backends from best to worst."""
-    candidates = [Candidate(name, predict_seconds(name, op, group, nbytes), "modelled") for name in group.backends]
+    candidates = [RankedCarrier(name, predict_seconds(name, op, group, nbytes), "modelled") for name in group.backends]
     return sorted(candidates, key=lambda each: each.seconds or math.inf)
 
 
@@ -97,5 +97,5 @@ class ModelPolicy(Policy):
         # Latency and bandwidth order the backends alike, so one size stands for all.
         return {kind: in_order(each.backend for each in rank_by_model(group, kind[0], 1)) for kind in KINDS}
 
-    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[RankedCarrier]]:
         return f"a model decides, as {self.reason}", rank_by_model(group, op, nbytes)

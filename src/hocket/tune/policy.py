@@ -12,11 +12,11 @@ from hocket import _native
 from hocket.comm.policy import (
     LARGEST_NBYTES,
     WITH_COUNTS,
-    Candidate,
     Choices,
     Group,
     Policy,
     Range,
+    RankedCarrier,
     format_nbytes,
     range_of,
     split_carrier,
@@ -58,7 +58,7 @@ class TablePolicy(Policy):
     def choices(self, group: Group) -> Choices:
         return {kind: self.ranges(group, *kind) for kind in KINDS}
 
-    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[Candidate]]:
+    def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[RankedCarrier]]:
         asked = nbytes // group.size if op in WITH_COUNTS else nbytes
         nbytes = timed_nbytes(op, group, nbytes)
         measured_size, sizes = self._rows_for(group, op, dtypes)
@@ -154,7 +154,7 @@ class TablePolicy(Policy):
 
     def _candidate(
         self, sizes: Sizes, carrier: str, nearest: int, nbytes: int, group: Group, carried_over: str
-    ) -> Candidate:
+    ) -> RankedCarrier:
         """What is known of a carrier at a size; with an interval unless its time follows from those of other sizes.
 
         Args:
@@ -184,7 +184,7 @@ class TablePolicy(Policy):
         predicted_s = formula_seconds(row, group, self.table) if row.algorithm and self.table.fits else None
         if row.source == "run":
             source = source.replace("measured", "measured while running", 1)
-        return Candidate(row.backend, row.seconds, source + carried_over, row.algorithm, predicted_s, interval)
+        return RankedCarrier(row.backend, row.seconds, source + carried_over, row.algorithm, predicted_s, interval)
 
     def ranges(self, group: Group, op: str, dtypes: str) -> Sequence[Range]:
         """Return what `choices` has for one operation and class of types."""
@@ -334,9 +334,9 @@ def ranking_for(group: Group, ranking: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*there, *group.backends)))
 
 
-def _unmeasured(carrier: str) -> Candidate:
+def _unmeasured(carrier: str) -> RankedCarrier:
     backend, algorithm = split_carrier(carrier)
-    return Candidate(backend, None, "not measured", algorithm)
+    return RankedCarrier(backend, None, "not measured", algorithm)
 
 
 def _is_faster(row: Row, other: Row) -> bool:

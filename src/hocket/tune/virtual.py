@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hocket.collectives.simulate import simulate
 from hocket.collectives.source import format_algorithm
-from hocket.comm.fabric import Layout
+from hocket.comm.fabric import JobLayout
 from hocket.comm.policy import WITH_COUNTS, Group, total_nbytes
 from hocket.sim import Among, Fabric, Link
 from hocket.tune.contest import predict_all, ways
@@ -30,7 +30,7 @@ class CollectiveTimes:
         layout: where the ranks are.
     """
 
-    def __init__(self, fabric: Fabric, link: Link, layout: Layout) -> None:
+    def __init__(self, fabric: Fabric, link: Link, layout: JobLayout) -> None:
         self._fabric = fabric
         self._link = link
         self._layout = layout

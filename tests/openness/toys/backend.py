@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from hocket.backends import Finding, Job, Link, Requirements, Tested
+from hocket.backends import BackendJob, DoctorFinding, LinkSpec, Requirements, Tested
 from hocket.backends.gloo import GlooBackend
 
 
 class ToyBackend(GlooBackend):
     name: ClassVar[str] = "toy"
-    link: ClassVar[Link | None] = Link(3e-6, 2.0)
-    link_between_hosts: ClassVar[Link | None] = Link(60e-6, 1.0)
+    link: ClassVar[LinkSpec | None] = LinkSpec(3e-6, 2.0)
+    link_between_hosts: ClassVar[LinkSpec | None] = LinkSpec(60e-6, 1.0)
     requires: ClassVar[Requirements] = Requirements("torch", {"torch": ("toy",)})
     tested: ClassVar[Tested | None] = Tested(num_ranks=(2,))
 
     @classmethod
-    def find_reason_against(cls, job: Job) -> str | None:
+    def find_reason_against(cls, job: BackendJob) -> str | None:
         return super(GlooBackend, cls).find_reason_against(job)  # torch need not be imported before
 
     @classmethod
-    def diagnose(cls) -> Iterator[Finding]:
-        yield Finding("toy", "note", "it is a toy", "use another one")
+    def diagnose(cls) -> Iterator[DoctorFinding]:
+        yield DoctorFinding("toy", "note", "it is a toy", "use another one")
 
     @property
     def description(self) -> str:

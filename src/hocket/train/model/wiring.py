@@ -8,7 +8,7 @@ from hocket.train.model.split_model import Hop, SplitModel
 
 
 @dataclass(frozen=True)
-class Ends:
+class StageEnds:
     """The hops that begin and end at a stage, by their numbers.
 
     Args:
@@ -38,11 +38,11 @@ class Wiring:
         self.edges = split.edges(with_ties=with_ties)
         self._ends = tuple(self._ends_of(stage) for stage in range(split.num_stages))
 
-    def of(self, stage: int) -> Ends:
+    def of(self, stage: int) -> StageEnds:
         """Return the ends at a stage."""
         return self._ends[stage]
 
-    def _ends_of(self, stage: int) -> Ends:
+    def _ends_of(self, stage: int) -> StageEnds:
         def numbers(end: str, tied: bool) -> tuple[int, ...]:
             return tuple(
                 number
@@ -50,7 +50,7 @@ class Wiring:
                 if getattr(hop, end) == stage and (hop.parameter is not None) == tied
             )
 
-        return Ends(
+        return StageEnds(
             numbers("to_stage", False),
             numbers("from_stage", False),
             numbers("to_stage", True),

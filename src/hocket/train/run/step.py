@@ -20,7 +20,7 @@ from hocket.train.data.micro_batches import MicroBatch
 from hocket.train.data.randomness import random_key
 from hocket.train.model.specs import ValueSpec, flatten
 from hocket.train.model.stage import Stage
-from hocket.train.model.wiring import Ends
+from hocket.train.model.wiring import StageEnds
 from hocket.train.run.backward import Gradients, SplitBackward
 from hocket.train.run.channels import Channels, Leaves, Parcel, from_leaves, to_leaves
 from hocket.train.run.copies import Copies
@@ -333,7 +333,7 @@ class Step:
     def _spec(self, number: int, micro_batch: int) -> ValueSpec:
         return self._specs[micro_batch].values[self._hop(number).value]
 
-    def _ends(self, action: Action) -> Ends:
+    def _ends(self, action: Action) -> StageEnds:
         return self._layout.wiring.of(action.stage)
 
     def _hop(self, number: int) -> Any:
