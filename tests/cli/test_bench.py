@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,9 @@ import pytest
 from .. import program
 from ..naming import NO_SUCH_FILE, assert_names
 
+hocket = partial(program.hocket, "bench", timeout_s=100)
 pytestmark = pytest.mark.timeout(120)
 QUICK = ("--budget", "1", "--ci", "0.5")
-
-
-def hocket(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return program.hocket("bench", *arguments, timeout_s=100)
 
 
 def test_run_and_report(tmp_path: Path) -> None:

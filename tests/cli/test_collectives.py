@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,11 +11,8 @@ import pytest
 from .. import program
 from ..naming import NO_SUCH_FILE, assert_names
 
+hocket = partial(program.hocket, "collectives", timeout_s=50)
 pytestmark = pytest.mark.timeout(60)
-
-
-def hocket(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return program.hocket("collectives", *arguments, timeout_s=50)
 
 
 def test_list() -> None:

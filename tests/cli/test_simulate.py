@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,11 +13,8 @@ from hocket.trace.traffic import Traffic, TrafficStep
 from .. import program
 from ..naming import assert_names
 
+hocket = partial(program.hocket, "simulate", timeout_s=50)
 pytestmark = pytest.mark.timeout(60)
-
-
-def hocket(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return program.hocket("simulate", *arguments, timeout_s=50)
 
 
 def test_model() -> None:

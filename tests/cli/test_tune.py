@@ -299,17 +299,22 @@ def test_help_has_examples(folder: Path) -> None:
     assert done.returncode == 2 and all(f"  {verb} " in done.stderr for verb in ("run", "show", "check", "export"))
 
 
+def save_wrong(path: Path, sizes: Sequence[int], shm_s: float) -> None:
+    """Write a table that says that shared memory takes longer than gloo."""
+    rows = [
+        Row("broadcast", "moved", 2, nbytes, backend, False, seconds, seconds, seconds)
+        for nbytes in sizes
+        for backend, seconds in (("gloo", 1e-6), ("shm", shm_s))
+    ]
+    machine = replace(MACHINE, backends={"shm": "shared memory", "gloo": "gloo"})
+    save_table(Table(machine, tuple(rows)), path)
+
+
 @full
 @pytest.mark.timeout(120)
 def test_check_times_choices_again(folder: Path) -> None:
     """A table that prefers gloo where shared memory takes a hundredth of its time is found out."""
-    machine = replace(TABLE.machine, backends={"shm": "shared memory", "gloo": "gloo"})
-    rows = tuple(
-        Row("broadcast", "moved", 2, nbytes, backend, False, seconds, seconds, seconds)
-        for nbytes in (1 << 12, 1 << 16)
-        for backend, seconds in (("gloo", 1e-6), ("shm", 2e-6))
-    )
-    save_table(replace(TABLE, machine=machine, rows=rows), folder / "wrong.json")
+    save_wrong(folder / "wrong.json", (1 << 12, 1 << 16), shm_s=2e-6)
     done = hocket(folder, "tune", "check", "wrong.json", "--points", "2", "--seed", "3", "--json")
     assert done.returncode == 1, done.stderr
     points = json.loads(done.stdout)["points"]
@@ -327,12 +332,7 @@ def test_check_times_choices_again(folder: Path) -> None:
 @pytest.mark.timeout(120)
 def test_check_does_not_take_the_table_at_its_word(folder: Path) -> None:
     """What a table says is a thousand times as slow is timed all the same: the times are what is checked."""
-    machine = replace(TABLE.machine, backends={"shm": "shared memory", "gloo": "gloo"})
-    rows = tuple(
-        Row("broadcast", "moved", 2, 1 << 12, backend, False, seconds, seconds, seconds)
-        for backend, seconds in (("gloo", 1e-6), ("shm", 1e-3))
-    )
-    save_table(replace(TABLE, machine=machine, rows=rows), folder / "wrong.json")
+    save_wrong(folder / "wrong.json", (1 << 12,), shm_s=1e-3)
     done = hocket(folder, "tune", "check", "wrong.json", "--points", "1", "--seed", "3", "--json")
     assert done.returncode == 1, done.stderr
     (point,) = json.loads(done.stdout)["points"]

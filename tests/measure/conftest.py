@@ -3,10 +3,13 @@
 import random
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
 from hocket.measure import Contender, Measurement, Settings, Team, measure
+
+from .meeting import Meeting, on_threads
 
 
 class FakeRank:
@@ -36,17 +39,9 @@ def measure_on_threads(
     kernel: Callable[[int, int], float] = lambda rank, call: 1.0,
 ) -> list[Measurement]:
     """Measures on `num_ranks` threads; `kernel(rank, call)` gives the seconds of the compute kernel."""
-    meeting = threading.Barrier(num_ranks, timeout=20)
-    values: list[list[float]] = [[] for _ in range(num_ranks)]
+    meeting = Meeting(num_ranks)
     results: dict[int, Measurement] = {}
     errors: list[BaseException] = []
-
-    def gather(rank: int, mine: list[float]) -> list[list[float]]:
-        values[rank] = mine
-        meeting.wait()
-        everyone = list(values)
-        meeting.wait()
-        return everyone
 
     def body(rank: int) -> None:
         fake = FakeRank(rank)
@@ -55,8 +50,8 @@ def measure_on_threads(
             team = Team(
                 contenders(fake),
                 rank,
-                meeting.wait,
-                lambda mine: gather(rank, mine),
+                meeting.barrier.wait,
+                partial(meeting.gather, rank),
                 clock=fake.clock,
                 kernel=lambda: kernel(rank, next(calls)),
                 num_cpus=num_ranks,
@@ -64,13 +59,9 @@ def measure_on_threads(
             results[rank] = measure(team, settings)
         except BaseException as error:
             errors.append(error)
-            meeting.abort()
+            meeting.barrier.abort()
 
-    threads = [threading.Thread(target=body, args=(rank,)) for rank in range(num_ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    on_threads(num_ranks, body)
     if errors:
         raise next((error for error in errors if not isinstance(error, threading.BrokenBarrierError)), errors[0])
     return [results[rank] for rank in range(num_ranks)]

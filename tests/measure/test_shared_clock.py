@@ -1,12 +1,14 @@
 """Clocks of different hosts, compared: here threads with clocks that are known to differ."""
 
-import threading
 import time
+from functools import partial
 from queue import Queue
 
 import pytest
 
 from hocket.measure.shared_clock import SharedClock
+
+from .meeting import Meeting, on_threads
 
 pytestmark = pytest.mark.timeout(60)
 HOSTS = ["a", "a", "b", "b", "c"]
@@ -17,17 +19,7 @@ def clocks(hosts):
     """Return the clocks of all ranks after they have settled."""
     size = len(hosts)
     mail = {(src, dst): Queue() for src in range(size) for dst in range(size)}
-    barrier, values = threading.Barrier(size, timeout=30), [None] * size
-
-    def gather_of(rank):
-        def gather(own):
-            values[rank] = own
-            barrier.wait()
-            found = list(values)
-            barrier.wait()
-            return found
-
-        return gather
+    meeting = Meeting(size)
 
     def make(rank):
         return SharedClock(
@@ -35,16 +27,12 @@ def clocks(hosts):
             hosts,
             lambda value, peer: mail[rank, peer].put(value),
             lambda peer: mail[peer, rank].get(timeout=30),
-            gather_of(rank),
+            partial(meeting.gather, rank),
             lambda: time.perf_counter() + AHEAD_S[hosts[rank]],
         )
 
     made = [make(rank) for rank in range(size)]
-    threads = [threading.Thread(target=each.settle) for each in made]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(timeout=30)
+    on_threads(size, lambda rank: made[rank].settle())
     return made
 
 

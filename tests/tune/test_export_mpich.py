@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from hocket.bench.launchers import wheel_file
-from hocket.tune import Row, Table
+from hocket.bench.launchers import mpich_job, wheel_file
+from hocket.tune import Table
 from hocket.tune.export import export_table
 from hocket.tune.exporters._mpich_tree import Tree, own_choices
 from hocket.tune.exporters.mpich_json import _ALGORITHMS
 from hocket.tune.fit import Fit
 
 from ..tier import sample
-from .tables import MACHINE
+from .tables import MACHINE, row
 
 NBYTES = 1 << 16
 FITS = (Fit("mpi", 1e-6, 1e-9, 1e-10, 0.0),)
@@ -31,11 +31,8 @@ FITS = (Fit("mpi", 1e-6, 1e-9, 1e-10, 0.0),)
 
 def table(*bests: tuple[str, str, int], sizes: Sequence[int] = (NBYTES,)) -> Table:
     """One in which these schedules are the fastest: (collective, schedule, number of ranks)."""
-    seconds = 1e-12
     rows = [
-        Row(op, "full" if "reduce" in op else "moved", ranks, nbytes, "mpi", False, seconds, seconds, seconds, name)
-        for op, name, ranks in bests
-        for nbytes in sizes
+        row(op, "mpi", nbytes, 1e-12, num_ranks=ranks, algorithm=name) for op, name, ranks in bests for nbytes in sizes
     ]
     return Table(MACHINE, tuple(rows), fits=FITS)
 
@@ -158,16 +155,16 @@ def test_powers_of_two_have_algorithms_of_their_own() -> None:
 
 def run(script: Path, num_ranks: int, choices: Path, *arguments: str, device: str = "none") -> str:
     """Run a program under MPICH's own launcher, which takes its ranks with it when it has to end."""
-    environ = os.environ | {
-        "MPI4PY_LIBMPI": wheel_file("mpich", "libmpi.so.12"),
+    python = [sys.executable, "-m", "mpi4py"]  # a rank that raises ends the others
+    (launcher,) = mpich_job([*python, str(script), *arguments], num_ranks).processes
+    environ = {
+        **os.environ,
+        **launcher.env,
         "MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE": str(choices),
         "MPIR_CVAR_DEVICE_COLLECTIVES": device,
     }
-    python = [sys.executable, "-m", "mpi4py"]  # a rank that raises ends the others
-    command = [wheel_file("mpich", "mpiexec.hydra"), "-n", str(num_ranks), *python, str(script), *arguments]
-    with subprocess.Popen(
-        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    ) as process:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(launcher.argv, env=environ, **pipes, start_new_session=True) as process:
         try:
             output, _ = process.communicate(timeout=60)
         except subprocess.TimeoutExpired:

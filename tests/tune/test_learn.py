@@ -36,9 +36,9 @@ def _wrong_table(comm: hk.Communicator, order: tuple[str, ...] = ("gloo", "mpi",
     return Table(this_machine(comm.backends), tuple(rows))
 
 
-def _with_backends(names: list[str], comm: hk.Communicator, body: Callable[..., Any], *arguments: Any) -> Any:
+def _with_three(comm: hk.Communicator, body: Callable[..., Any], *arguments: Any) -> Any:
     comm.finalize()
-    with hk.init(backends=names, timeout=scaled(60)) as again:
+    with hk.init(backends=["shm", "gloo", "mpi"], timeout=scaled(60)) as again:
         return body(again, *arguments)
 
 
@@ -85,12 +85,8 @@ def _climb(comm: hk.Communicator) -> tuple[list[str], list[tuple[str, str, bool]
     return used[-100:], lessons, explanation, elsewhere
 
 
-def _run_climb(comm: hk.Communicator) -> Any:
-    return _with_backends(["shm", "gloo", "mpi"], comm, _climb)
-
-
 def test_the_fastest_is_found_and_used() -> None:
-    of_ranks = hk.spawn(_run_climb, 2, timeout=80)
+    of_ranks = hk.spawn(_with_three, 2, _climb, timeout=80)
     assert of_ranks[0] == of_ranks[1]
     used, lessons, explanation, elsewhere = of_ranks[0]
     assert set(used) == {"shm"}
@@ -126,13 +122,9 @@ def _on_real_times(comm: hk.Communicator) -> list[tuple[Any, ...]]:
     return [(each.seq, each.cell, each.incumbent, each.challenger, each.changed) for each in learner.lessons]
 
 
-def _run_on_real_times(comm: hk.Communicator) -> Any:
-    return _with_backends(["shm", "gloo", "mpi"], comm, _on_real_times)
-
-
 @pytest.mark.parametrize("num_ranks", sample([2, 3], 1))
 def test_ranks_agree_whatever_they_measure(num_ranks: int) -> None:
-    first, *others = hk.spawn(_run_on_real_times, num_ranks, timeout=90)
+    first, *others = hk.spawn(_with_three, num_ranks, _on_real_times, timeout=90)
     assert first and all(other == first for other in others)
 
 
@@ -146,12 +138,8 @@ def _asynchronous(comm: hk.Communicator) -> tuple[int, list[str]]:
     return sum(row.source == "run" for row in learner.table.rows), [each.challenger for each in learner.lessons][:2]
 
 
-def _run_asynchronous(comm: hk.Communicator) -> Any:
-    return _with_backends(["shm", "gloo", "mpi"], comm, _asynchronous)
-
-
 def test_asynchronous_operations_change_rules_alone() -> None:
-    assert hk.spawn(_run_asynchronous, 2, timeout=80) == [(0, ["mpi", "shm"])] * 2
+    assert hk.spawn(_with_three, 2, _asynchronous, timeout=80) == [(0, ["mpi", "shm"])] * 2
 
 
 def _without_a_table(comm: hk.Communicator) -> tuple[list[str], str]:
@@ -208,12 +196,8 @@ def test_a_policy_of_the_programs_own_ends_it() -> None:
     assert first == second > 0
 
 
-def _run_another_policy(comm: hk.Communicator) -> Any:
-    return _with_backends(["shm", "gloo", "mpi"], comm, _another_policy)
-
-
 def test_a_policy_set_meanwhile_is_taken_over() -> None:
-    assert hk.spawn(_run_another_policy, 2, timeout=80) == [(True, True)] * 2
+    assert hk.spawn(_with_three, 2, _another_policy, timeout=80) == [(True, True)] * 2
 
 
 def _wrong(comm: hk.Communicator) -> list[str]:
@@ -369,12 +353,8 @@ def _save(comm: hk.Communicator, path: Path) -> None:
         assert new.ranges == learner.table.ranges
 
 
-def _run_save(comm: hk.Communicator, path: Path) -> None:
-    _with_backends(["shm", "gloo", "mpi"], comm, _save, path)
-
-
 def test_saved_into_a_table_that_is_there(tmp_path: Path) -> None:
-    hk.spawn(_run_save, 2, tmp_path / "table.json", timeout=80)
+    hk.spawn(_with_three, 2, _save, tmp_path / "table.json", timeout=80)
 
 
 def _dies(comm: hk.Communicator) -> str:

@@ -11,7 +11,7 @@ from functools import cache
 
 from hocket.backends._declaration import (
     Declaration,
-    Finding,
+    DoctorFinding,
     LinkSpec,
     Requirements,
     Tested,
@@ -26,9 +26,8 @@ from hocket.errors import BackendUnavailable
 from hocket.suggestions import did_you_mean
 
 __all__ = [
-    "Backend", "BackendJob", "Declaration", "Finding", "Lane", "Lanes", "LinkSpec", "Requirements", "SharedMemory",
-    "Shares", "Tested", "backends_among", "declarations", "find_backends", "has_collectives", "installed_version",
-    "quickest",
+    "Backend", "Declaration", "DoctorFinding", "BackendJob", "Lane", "Lanes", "LinkSpec", "Requirements", "SharedMemory", "Shares",
+    "Tested", "backends_among", "declarations", "find_backends", "has_collectives", "installed_version", "quickest",
 ]  # fmt: skip
 
 

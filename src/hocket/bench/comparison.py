@@ -22,7 +22,7 @@ from typing import Any, Literal
 from hocket.bench.result import Result
 from hocket.comm.policy import format_nbytes
 from hocket.errors import InvalidArgument
-from hocket.measure.statistics import MIN_VALUES, interval_rank, median_interval
+from hocket.measure.statistics import MIN_VALUES, interval_of, quotients
 
 Verdict = Literal["faster", "slower", "as fast", "too few samples", "too few launches"]
 _FALSE_ALARMS = 0.05  # in all rows together: equals that are called slower
@@ -125,8 +125,7 @@ def row_confidence(num_rows: int) -> float:
 
 def _row(first: Result, second: Result, confidence: float, least: float, paired: bool) -> Row:
     if paired:
-        ratios = [their / our for our, their in zip(first.samples, second.samples, strict=True)]
-        values = second.over_launches(ratios)
+        values = second.over_launches(quotients(first.samples, second.samples))
         middle, interval = median(values), interval_of(values, confidence)
     else:
         ours, theirs = (each.over_launches(each.samples) for each in (first, second))
@@ -147,15 +146,6 @@ def _row(first: Result, second: Result, confidence: float, least: float, paired:
         paired,
         num_launches,
     )
-
-
-def interval_of(values: Sequence[float], confidence: float) -> tuple[float, float] | None:
-    """Return the interval of the median, or None where there are too few values for it."""
-    try:
-        interval_rank(len(values), confidence)
-    except InvalidArgument:
-        return None
-    return median_interval(values, confidence)
 
 
 def _verdict(ratio: float, interval: tuple[float, float] | None, least: float) -> Verdict:

@@ -10,13 +10,12 @@ from hocket.bench.point import labels_of
 from hocket.bench.registry import find_benchmark
 from hocket.bench.result import Result, format_value
 from hocket.comm.policy import format_nbytes
-from hocket.measure.pictures import load_pyplot
+from hocket.measure.pictures import COLORS, load_pyplot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MOST_LINEAR = 20  # times as much as the smallest value; beyond it bars are logarithmic
-_COLORS = ("#2a78b8", "#d1495b", "#3d8a5a", "#8a6fb0", "#c28a2b", "#5b6770")
 
 
 def draw_benchmark(results: Sequence[Result], path: str | Path) -> None:
@@ -38,7 +37,7 @@ def draw_benchmark(results: Sequence[Result], path: str | Path) -> None:
     if benchmark.has_sizes:
         for number, (way, label) in enumerate(labels.items()):
             of_way = [each for each in results if each.point.way == way]
-            _draw_line(axes, of_way, _COLORS[number % len(_COLORS)], label)
+            _draw_line(axes, of_way, COLORS[number % len(COLORS)], label)
         _scale(axes, sorted({each.point.nbytes for each in results}))
     else:
         _draw_bars(axes, results, labels)
@@ -65,7 +64,7 @@ def _draw_line(axes: Axes, results: Sequence[Result], color: str, label: str) ->
 
 def _draw_bars(axes: Axes, results: Sequence[Result], labels: Mapping[str, str]) -> None:
     values = [each.value for each in results]
-    bars = axes.barh([labels[each.point.way] for each in results], values, height=0.6, color=_COLORS[0])
+    bars = axes.barh([labels[each.point.way] for each in results], values, height=0.6, color=COLORS[0])
     axes.bar_label(bars, [format_value(each) for each in values], padding=3, fontsize=9)
     axes.invert_yaxis()
     if max(values) > _MOST_LINEAR * min(values):

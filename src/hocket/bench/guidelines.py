@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from hocket.bench.comparison import interval_of, row_confidence
+from hocket.bench.comparison import row_confidence
 from hocket.bench.result import Result
+from hocket.measure.statistics import interval_of
 
 
 @dataclass(frozen=True)

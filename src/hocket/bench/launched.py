@@ -16,7 +16,7 @@ from hocket.errors import InvalidArgument
 from hocket.measure import Key, Team
 from hocket.measure.rounds import OnRound
 from hocket.measure.shared_clock import SharedClock
-from hocket.measure.team import Gather
+from hocket.measure.team import gather_over
 from hocket.reserved_port import ReservedPort
 from hocket.session import init
 
@@ -45,7 +45,7 @@ def measure_launched(request: Request, on_round: OnRound | None, on_results: OnR
             by_key = {point.key: each for point, each in prepared.items()}
 
             clock, control = _clock_of(world)
-            gather = _gather_over(control)
+            gather = gather_over(control.all_gather, control.size)
 
             def check(key: Key, turn: int) -> None:
                 raise_wrong(control.all_gather_object(look(by_key[key], turn)))
@@ -79,16 +79,7 @@ def _clock_of(world: Communicator) -> tuple[SharedClock, Communicator]:
         return float(found[0])
 
     hosts = [str(each) for each in control.all_gather_object(host_identity())]
-    return SharedClock(world.rank, hosts, send, recv, _gather_over(control)), control
-
-
-def _gather_over(control: Communicator) -> Gather:
-    def gather(values: list[float]) -> list[list[float]]:
-        out = np.empty((control.size, len(values)))
-        control.all_gather(out, np.array(values))
-        return [list(map(float, row)) for row in out]
-
-    return gather
+    return SharedClock(world.rank, hosts, send, recv, gather_over(control.all_gather, control.size)), control
 
 
 def _tell_torch(world: Communicator, free_port: int) -> None:

@@ -139,11 +139,6 @@ class Benchmark:
         num_pairs = num_ranks // 2 if self.needs_pairs else 1
         return point.nbytes * self.num_messages(point) * num_pairs / seconds / 1e6
 
-    @property
-    def is_better_larger(self) -> bool:
-        """Whether larger values are better."""
-        return self.unit != "us"
-
 
 @lru_cache
 def benchmarks() -> Mapping[str, Benchmark]:

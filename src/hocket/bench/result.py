@@ -10,10 +10,10 @@ from statistics import median
 from typing import Any
 
 from hocket.bench.point import PLACES, Point
-from hocket.bench.registry import find_benchmark
+from hocket.bench.registry import Benchmark, find_benchmark
 from hocket.errors import InvalidArgument
-from hocket.measure import Key, Series, median_interval
-from hocket.measure.statistics import MIN_VALUES
+from hocket.measure import Key, Series
+from hocket.measure.statistics import MIN_VALUES, interval_of
 
 _BUS_FACTORS = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
@@ -98,7 +98,7 @@ class Result:
     @property
     def unit(self) -> str:
         """Of `value`: "us" or "MB/s"."""
-        return find_benchmark(self.point.benchmark).unit
+        return self._benchmark.unit
 
     @property
     def value(self) -> float:
@@ -110,9 +110,10 @@ class Result:
         """The 95 % interval of the median, in `unit`: over launches, with 6 of them or more, otherwise over samples;
         None where there are too few of those."""
         values = self.over_launches(self.samples)
-        if len(values) < MIN_VALUES:
+        interval = interval_of(values)
+        if interval is None:
             return None
-        low, high = sorted(map(self.value_of, median_interval(values)))
+        low, high = sorted(map(self.value_of, interval))
         return low, high
 
     @property
@@ -123,7 +124,7 @@ class Result:
 
     def value_of(self, seconds: float) -> float:
         """Return what an iteration of so many seconds means, in `unit`."""
-        return find_benchmark(self.point.benchmark).value(seconds, self.point, self.num_ranks)
+        return self._benchmark.value(seconds, self.point, self.num_ranks)
 
     def percentile(self, percent: float) -> float:
         """Return the time, in microseconds, that so many percent of the operations stayed below: of single calls, where
@@ -146,7 +147,7 @@ class Result:
     @property
     def total_nbytes(self) -> int:
         """Bytes of the larger array of a rank, which nccl-tests counts."""
-        return (self.num_ranks if self._op in _OF_ALL else 1) * self.point.nbytes
+        return (self.num_ranks if self._benchmark.op in _OF_ALL else 1) * self.point.nbytes
 
     @property
     def algbw(self) -> float:
@@ -158,7 +159,7 @@ class Result:
     @property
     def busbw(self) -> float:
         """Bus bandwidth in 10^9 bytes a second: `algbw` by what the busiest link carries."""
-        factor = _BUS_FACTORS.get(self._op)
+        factor = _BUS_FACTORS.get(self._benchmark.op)
         return self.algbw * (factor(self.num_ranks) if factor else 1.0)
 
     def to_json(self, raw: bool = False) -> dict[str, Any]:
@@ -221,11 +222,16 @@ class Result:
     @property
     def operations(self) -> int:
         """Messages, or operations, of an iteration."""
-        return find_benchmark(self.point.benchmark).num_messages(self.point)
+        return self._benchmark.num_messages(self.point)
 
     @property
-    def _op(self) -> str:
-        return find_benchmark(self.point.benchmark).op
+    def num_timed(self) -> int:
+        """How many operations were timed: calls, or iterations of loops."""
+        return len(self.calls) or len(self.samples) * self.iterations
+
+    @property
+    def _benchmark(self) -> Benchmark:
+        return find_benchmark(self.point.benchmark)
 
 
 def clearly_fastest(results: Collection[Result]) -> Result | None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from hocket.bench.choice import choose_points
 from hocket.bench.comparison import compare
-from hocket.bench.result import Result
 from hocket.bench.run import Run, run_points
 from hocket.bench.targets import parse_targets
 from hocket.errors import LaunchError
@@ -73,17 +72,13 @@ def _delayed(library: str, num_ranks: int, rule: StopRule) -> Trial:
 
 
 def _slowed(library: str, num_ranks: int, rule: StopRule) -> Trial:
-    first, second = _both(f"{library}!slow=0%", f"{library}!slow=5%", num_ranks, rule)
-    found = compare(first, second, least=0.02, paired=True)
-    words = ", ".join(f"{row.case}: {row.ratio:.3f} times as long, {row.verdict}" for row in found.rows)
-    return Trial("everything takes 5 % longer: slower", found.is_slower, words)
+    is_slower, words = _compared(f"{library}!slow=0%", f"{library}!slow=5%", num_ranks, rule)
+    return Trial("everything takes 5 % longer: slower", is_slower, words)
 
 
 def _equal(library: str, num_ranks: int, rule: StopRule) -> Trial:
-    first, second = _both(library, f"{library}!again", num_ranks, rule)
-    found = compare(first, second, least=0.02, paired=True)
-    words = ", ".join(f"{row.case}: {row.ratio:.3f} times as long, {row.verdict}" for row in found.rows)
-    return Trial("nothing takes longer: not slower", not found.is_slower, words)
+    is_slower, words = _compared(library, f"{library}!again", num_ranks, rule)
+    return Trial("nothing takes longer: not slower", not is_slower, words)
 
 
 def _crowded(library: str, rule: StopRule) -> Trial:
@@ -93,10 +88,13 @@ def _crowded(library: str, rule: StopRule) -> Trial:
     return Trial(f"{num_ranks} ranks on {usable_cpus()} CPUs: a warning", bool(found), "".join(found) or "none")
 
 
-def _both(first: str, second: str, num_ranks: int, rule: StopRule) -> tuple[Sequence[Result], Sequence[Result]]:
+def _compared(first: str, second: str, num_ranks: int, rule: StopRule) -> tuple[bool, str]:
+    """Whether the second is slower, and how much, in words."""
     results = _run(f"{first},{second}", ["all_reduce"], num_ranks, rule, _LAUNCHES).results
-    of_first, of_second = ([each for each in results if each.point.target == name] for name in (first, second))
-    return of_first, of_second
+    both = ([each for each in results if each.point.target == name] for name in (first, second))
+    found = compare(*both, least=0.02, paired=True)
+    rows = (f"{row.case}: {row.ratio:.3f} times as long, {row.verdict}" for row in found.rows)
+    return found.is_slower, ", ".join(rows)
 
 
 def _run(libraries: str, names: Sequence[str], num_ranks: int, rule: StopRule, num_launches: int = 1) -> Run:

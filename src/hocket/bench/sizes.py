@@ -13,10 +13,5 @@ def powers_of_two(least: int, most: int) -> list[int]:
     """
     if least < 0 or most < least:
         raise InvalidArgument(f"sizes go from a smaller to a larger one, not from {least} to {most}")
-    found = [least]
-    power = 1
-    while power < most:
-        if power > least:
-            found.append(power)
-        power *= 2
-    return found if most == least else [*found, most]
+    between = [1 << bits for bits in range(most.bit_length()) if least < 1 << bits < most]
+    return [least] if most == least else [least, *between, most]

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from itertools import repeat
+from collections.abc import Mapping
+from functools import partial
 
 from hocket.bench.launchers import LAUNCHERS
 from hocket.bench.targets import Target, parse_targets
@@ -33,23 +33,19 @@ def measure_startup(
     Raises:
         LaunchError: one fails, or does not end; shows what it wrote.
     """
-    contenders = [Contender(*key, _starter(each, num_ranks)) for key, each in keys.items()]
+    contenders = [Contender.of_call(*key, partial(_start, each, num_ranks)) for key, each in keys.items()]
     return measure_series(Team(contenders), rule, on_round=on_round)
 
 
-def _starter(target: Target, num_ranks: int) -> Callable[[int], None]:
-    def run(iterations: int) -> None:
-        for _ in repeat(None, iterations):
-            argv = [sys.executable, "-m", "hocket.bench.startup", target.name]
-            running = RunningJob(LAUNCHERS[target.launcher](argv, num_ranks, target.launcher), "startup")
-            try:
-                status = running.finish(_TIMEOUT_S)
-                if status != 0:
-                    raise LaunchError(f"{target.name} ended with {status}\n{running.output()}")
-            finally:
-                running.close()
-
-    return run
+def _start(target: Target, num_ranks: int) -> None:
+    argv = [sys.executable, "-m", "hocket.bench.startup", target.name]
+    running = RunningJob(LAUNCHERS[target.launcher](argv, num_ranks, target.launcher), "startup")
+    try:
+        status = running.finish(_TIMEOUT_S)
+        if status != 0:
+            raise LaunchError(f"{target.name} ended with {status}\n{running.output()}")
+    finally:
+        running.close()
 
 
 def main(name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +25,7 @@ from hocket.cli._bench_options import (
 )
 from hocket.cli._output import AsJson
 from hocket.cli._sizes import read_size
+from hocket.cli._tables import console_of, table_of
 from hocket.comm.policy import format_nbytes
 from hocket.errors import InvalidArgument
 
@@ -100,12 +100,8 @@ def _count(findings: Sequence[Finding], verdict: str) -> int:
 
 
 def _print(findings: Sequence[Finding], num_ranks: int) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"performance guidelines, {num_ranks} ranks", title_justify="left")
-    for heading in ("guideline", "over", "size", "times as long", "interval", ""):
-        table.add_column(heading, justify="right" if heading in ("size", "times as long", "interval") else "left")
+    headings = ("guideline", "over", "size", "times as long", "interval", "")
+    table = table_of(f"performance guidelines, {num_ranks} ranks", headings, left=("guideline", "over", ""))
     for each in findings:
         interval = "-" if each.interval is None else f"{each.interval[0]:.2f} .. {each.interval[1]:.2f}"
         table.add_row(
@@ -116,7 +112,7 @@ def _print(findings: Sequence[Finding], num_ranks: int) -> None:
             interval,
             "too few samples" if each.interval is None else _VERDICTS[each.verdict],
         )
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    console_of(140).print(table)
 
 
 SELFTEST_HELP = """Put faults into a library, and see whether the suite finds them. Exit code 1 if it does not.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +23,7 @@ from hocket.cli._bench_options import (
     tell,
 )
 from hocket.cli._output import AsJson
+from hocket.cli._tables import console_of, table_of
 from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -63,7 +63,10 @@ def compare(
 ) -> int:
     """Compare, and print the rows."""
     from hocket.bench.comparison import compare as compare_results
+    from hocket.bench.comparison import launches_needed
     from hocket.bench.files import load_run
+    from hocket.bench.run import run_points
+    from hocket.measure import StopRule, progress
 
     check_least(least)
     files = [Path(each) for each in (first, second) if Path(each).suffix == ".json"]
@@ -72,9 +75,22 @@ def compare(
     if files:
         found = compare_results(*(load_run(each).results for each in files), least=least, paired=False)
     else:
-        found = _of_libraries(
-            first, second, benchmark, number_of_ranks(num_ranks), buffer, sizes, dtype, least, launches, budget, seed
-        )
+        size = number_of_ranks(num_ranks)
+        libraries = f"{first},{second}"
+        points, targets = choose(benchmark.split(","), libraries, size, sizes, buffers=[buffer], dtype=dtype)
+        # As many rounds as there is time for: the interval is that of a ratio, which is not known beforehand.
+        rule = StopRule(precision=0.002, max_samples=400, time_limit_s=budget, seed=seed)
+        if len(targets) != 2:
+            raise InvalidArgument(f"two libraries are compared, not {len(targets)}: {first} and {second}")
+        needed = max(9, launches_needed(len(points) // 2, paired=True))
+        if launches is not None and 1 < launches < needed:
+            raise InvalidArgument(f"{len(points) // 2} rows take {needed} launches to be judged, not {launches}")
+        num_launches = 1 if read_world().size > 1 else launches or needed
+        with progress(f"{first} and {second}", "points", is_first()) as on_round:
+            ran = run_points(points, targets, size, rule, num_launches=num_launches, on_round=on_round)
+        tell(ran.warnings)
+        by_library = [[each for each in ran.results if each.point.target == target.name] for target in targets]
+        found = compare_results(*by_library, least=least, paired=True)
     if as_json:
         print(json.dumps({"first": first, "second": second, **found.to_json()}))
     else:
@@ -84,53 +100,16 @@ def compare(
     return 0 if found.is_judged else EXIT_UNJUDGED
 
 
-def _of_libraries(
-    first: str,
-    second: str,
-    benchmark: str,
-    num_ranks: int,
-    buffer: str,
-    sizes: str | None,
-    dtype: str | None,
-    least: float,
-    launches: int | None,
-    budget: float,
-    seed: int,
-) -> Comparison:
-    from hocket.bench.comparison import compare as compare_results
-    from hocket.bench.comparison import launches_needed
-    from hocket.bench.run import run_points
-    from hocket.measure import StopRule, progress
-
-    points, targets = choose(benchmark.split(","), f"{first},{second}", num_ranks, sizes, buffers=[buffer], dtype=dtype)
-    # As many rounds as there is time for: the interval is that of a ratio, which is not known beforehand.
-    rule = StopRule(precision=0.002, max_samples=400, time_limit_s=budget, seed=seed)
-    if len(targets) != 2:
-        raise InvalidArgument(f"two libraries are compared, not {len(targets)}: {first} and {second}")
-    needed = max(9, launches_needed(len(points) // 2, paired=True))
-    if launches is not None and 1 < launches < needed:
-        raise InvalidArgument(f"{len(points) // 2} rows take {needed} launches to be judged, not {launches}")
-    num_launches = 1 if read_world().size > 1 else launches or needed
-    with progress(f"{first} and {second}", "points", is_first()) as on_round:
-        ran = run_points(points, targets, num_ranks, rule, num_launches=num_launches, on_round=on_round)
-    tell(ran.warnings)
-    by_library = [[each for each in ran.results if each.point.target == target.name] for target in targets]
-    return compare_results(*by_library, least=least, paired=True)
-
-
 def _print(first: str, second: str, found: Comparison) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from hocket.bench.result import format_value
 
-    table = Table(title=f"{second}, judged by {first}, {found.rows[0].num_launches} launches", title_justify="left")
-    for heading in ("", first, second, "", "times as long", "interval", "verdict"):
-        table.add_column(heading, justify="left" if heading in ("", "verdict") else "right")
+    title = f"{second}, judged by {first}, {found.rows[0].num_launches} launches"
+    headings = ("", first, second, "", "times as long", "interval", "verdict")
+    table = table_of(title, headings, left=("", "verdict"))
     for row in found.rows:
         interval = "-" if row.interval is None else f"{row.interval[0]:.3f} .. {row.interval[1]:.3f}"
         verdict = f"[bold red]{row.verdict}[/]" if row.verdict == "slower" else row.verdict
         table.add_row(
             row.case, format_value(row.first), format_value(row.second), row.unit, f"{row.ratio:.3f}", interval, verdict
         )
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    console_of(140).print(table)

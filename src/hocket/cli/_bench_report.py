@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ import typer
 from hocket.cli._bench_options import DEFAULT_SEED, Budget, NumRanks, Precision, Seed, jobs_of
 from hocket.cli._links import Bandwidth, HostBandwidth, HostLatency, Latency, RanksPerHost, read_fabric
 from hocket.cli._output import AsJson
+from hocket.cli._tables import console_of, table_of
 from hocket.errors import InvalidArgument
 from hocket.whole_file import check_output
 
@@ -113,12 +113,8 @@ def apps(
 
 
 def _print(found: list[Speedup]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"applications, {found[0].num_ranks} ranks, measured", title_justify="left")
-    for heading in ("", "rows", "one process", "all ranks", "speed-up", "core factor", "part of it", "interval"):
-        table.add_column(heading, justify="left" if not heading else "right")
+    headings = ("", "rows", "one process", "all ranks", "speed-up", "core factor", "part of it", "interval")
+    table = table_of(f"applications, {found[0].num_ranks} ranks, measured", headings, left=("",))
     for each in found:
         interval = "-" if each.interval is None else f"{each.interval[0]:.2f} .. {each.interval[1]:.2f}"
         table.add_row(
@@ -131,7 +127,7 @@ def _print(found: list[Speedup]) -> None:
             f"{each.share:.2f}",
             interval,
         )
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = console_of(120)
     console.print(table)
     for each in found:
         for more in each.modelled:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hocket.bench.point import labels_of
 from hocket.bench.result import clearly_fastest, format_value
 from hocket.cli._bench_options import is_first
+from hocket.cli._tables import console_of
 from hocket.comm.policy import format_nbytes
 from hocket.measure.progress import Bar, progress
 
@@ -46,9 +47,7 @@ def shown(what: str) -> Iterator[tuple[OnRound, Callable[[Sequence[Result]], obj
 
 def print_run(ran: Run) -> None:
     """Print a table for each benchmark, and what a reader has to know of the machine."""
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = console_of(160)
     for table in tables_of(ran.results):
         console.print(table)
     late = sum(each.num_late for each in ran.results)

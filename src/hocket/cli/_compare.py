@@ -14,8 +14,9 @@ import typer
 from hocket.boot.launcher import run_job
 from hocket.boot.rank_process import runner_command
 from hocket.boot.summary import summarise
-from hocket.cli._names import read_backends
+from hocket.cli._names import Backends, read_backends
 from hocket.cli._output import AsJson
+from hocket.cli._tables import console_of, table_of
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
 from hocket.measure.judge import MAX_FOREIGN_BUSY
@@ -36,9 +37,7 @@ Examples:
 
 def compare(
     traffics: Annotated[list[Path], typer.Argument(metavar="TRAFFIC...", show_default=False, help="Files of traffic.")],
-    backends: Annotated[
-        str | None, typer.Option(metavar="A,B", show_default=False, help="Default: all there are.")
-    ] = None,
+    backends: Backends = None,
     rounds: Annotated[int, typer.Option(metavar="N", help="Rounds of replaying everything.")] = 9,
     as_json: AsJson = False,
 ) -> int:
@@ -82,20 +81,15 @@ def compare(
 
 def print_comparison(traffic: dict[str, Any]) -> None:
     """Print two tables: the time over each library and over the mix, and what the mix chose."""
-    from rich.console import Console
-    from rich.table import Table as Grid
-
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    grid = Grid(title=f"one step of {traffic['name']}", title_justify="left")
-    for heading in ("over", "measured", "predicted"):
-        grid.add_column(heading, justify="left" if heading == "over" else "right", no_wrap=True)
+    console = console_of(120, highlight=False)
+    headings = ("over", "measured", "predicted")
+    grid = table_of(f"one step of {traffic['name']}", headings, left=headings[:1], no_wrap=True)
     for name, times in traffic["variants"].items():
         predicted = times["predicted_seconds"]
         grid.add_row(name, format_seconds(times["seconds"]), "-" if predicted is None else format_seconds(predicted))
     console.print(grid)
-    choices = Grid(title="what the mix chose", title_justify="left")
-    for heading in ("operation", "type", "size", "times", "library"):
-        choices.add_column(heading, justify="right" if heading in ("size", "times") else "left", no_wrap=True)
+    left = ("operation", "type", "library")
+    choices = table_of("what the mix chose", (*left[:2], "size", "times", left[2]), left, no_wrap=True)
     for each in traffic["chosen"]:
         choices.add_row(each["op"], each["dtype"], format_nbytes(each["nbytes"]), str(each["count"]), each["carrier"])
     console.print(choices)

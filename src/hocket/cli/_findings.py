@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from hocket import _native
-from hocket.backends import Finding, SharedMemory, declarations, find_backends, installed_version
+from hocket.backends import DoctorFinding, SharedMemory, declarations, find_backends, installed_version
 from hocket.errors import TableError
 from hocket.tune.find import find_table
 from hocket.tune.machine import this_machine
@@ -18,33 +18,33 @@ from hocket.tune.table import load_table
 _LEAST_OPEN_FILES = 1024
 
 
-def find_all() -> list[Finding]:
+def find_all() -> list[DoctorFinding]:
     """Make all checks."""
     return [finding for check in _CHECKS for finding in check()]
 
 
-def check_processors() -> Iterator[Finding]:
+def check_processors() -> Iterator[DoctorFinding]:
     usable, all_of_them = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     text = f"{usable} usable, {_native.ISA} reductions"
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "0") or 0)
     if ranks > usable:
-        yield Finding(
+        yield DoctorFinding(
             "processors",
             "note",
             f"{text}; {ranks} ranks on this host share them",
             "start at most as many ranks as processors, or bind fewer threads to each",
         )
     elif usable < all_of_them:
-        yield Finding(
+        yield DoctorFinding(
             "processors",
             "note",
             f"{text} of {all_of_them}: this process is bound to some of them",
             "widen the binding (taskset, the launcher's --bind-to) if that was not meant",
         )
     else:
-        yield Finding("processors", "good", text)
+        yield DoctorFinding("processors", "good", text)
     if os.environ.get("OMP_NUM_THREADS") is None and ranks > 1:
-        yield Finding(
+        yield DoctorFinding(
             "threads",
             "note",
             "OMP_NUM_THREADS is not set, so each rank may use every processor",
@@ -52,15 +52,17 @@ def check_processors() -> Iterator[Finding]:
         )
 
 
-def check_limits() -> Iterator[Finding]:
+def check_limits() -> Iterator[DoctorFinding]:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < _LEAST_OPEN_FILES:
-        yield Finding("open files", "note", f"at most {soft} per process", f"ulimit -n {_LEAST_OPEN_FILES} or more")
+        yield DoctorFinding(
+            "open files", "note", f"at most {soft} per process", f"ulimit -n {_LEAST_OPEN_FILES} or more"
+        )
     else:
-        yield Finding("open files", "good", f"{soft} per process")
+        yield DoctorFinding("open files", "good", f"{soft} per process")
 
 
-def check_libraries() -> Iterator[Finding]:
+def check_libraries() -> Iterator[DoctorFinding]:
     """What each library but shared memory says of itself; behind it, what else of hocket needs the same modules."""
     others = {"torch": check_torch}
     for adapter in find_backends().values():
@@ -70,29 +72,29 @@ def check_libraries() -> Iterator[Finding]:
                 yield from others.pop(module)()
 
 
-def check_torch() -> Iterator[Finding]:
+def check_torch() -> Iterator[DoctorFinding]:
     if installed_version("torch") is None:
         return
     entry_points = importlib.metadata.entry_points(group="torch.backends")
     if not any(point.name == "hocket" for point in entry_points):
-        yield Finding(
+        yield DoctorFinding(
             "torch backend",
             "problem",
             'torch does not find hocket\'s entry point: init_process_group("hocket") fails',
             "install hocket (pip install .), do not only put it on PYTHONPATH",
         )
     elif os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
-        yield Finding(
+        yield DoctorFinding(
             "torch backend",
             "problem",
             "TORCH_DEVICE_BACKEND_AUTOLOAD=0: torch registers no backends of others",
             "unset it, or call hocket.torch.autoload()",
         )
     else:
-        yield Finding("torch backend", "good", 'init_process_group("hocket") works')
+        yield DoctorFinding("torch backend", "good", 'init_process_group("hocket") works')
 
 
-def check_left_segments() -> Iterator[Finding]:
+def check_left_segments() -> Iterator[DoctorFinding]:
     """hocket leaves no names in /dev/shm; other libraries do when their processes are killed."""
     folder = Path("/dev/shm")
     patterns = dict.fromkeys(pattern for each in declarations().values() for pattern in each.left_files)
@@ -108,38 +110,38 @@ def check_left_segments() -> Iterator[Finding]:
     if left:
         nbytes = sum(path.stat().st_size for path in left if path.exists())
         names = ", ".join(path.name for path in left[:3]) + (", ..." if len(left) > 3 else "")
-        yield Finding(
+        yield DoctorFinding(
             "left segments",
             "note",
             f"{len(left)} files of {nbytes >> 20} MiB in /dev/shm that no process of yours maps: {names}",
             "remove them",
         )
     else:
-        yield Finding("left segments", "good", "none in /dev/shm")
+        yield DoctorFinding("left segments", "good", "none in /dev/shm")
 
 
-def check_table() -> Iterator[Finding]:
+def check_table() -> Iterator[DoctorFinding]:
     path = find_table()
     if path is None:
-        yield Finding("table", "note", "none: a model chooses among the libraries", "hocket tune run -n RANKS")
+        yield DoctorFinding("table", "note", "none: a model chooses among the libraries", "hocket tune run -n RANKS")
         return
     if not path.exists():
         told = f"HOCKET_TABLE names {path}, which is not there"
-        yield Finding("table", "problem", told, "hocket tune run -n RANKS writes it; or unset HOCKET_TABLE")
+        yield DoctorFinding("table", "problem", told, "hocket tune run -n RANKS writes it; or unset HOCKET_TABLE")
         return
     try:
         table = load_table(path)
     except (TableError, OSError) as error:
-        yield Finding("table", "problem", str(error), f"remove {path}, or measure again: hocket tune run")
+        yield DoctorFinding("table", "problem", str(error), f"remove {path}, or measure again: hocket tune run")
         return
     difference = this_machine({}).difference(table.machine)
     if difference is not None:
-        yield Finding("table", "note", f"{path} is of another machine: {difference}", "hocket tune run")
+        yield DoctorFinding("table", "note", f"{path} is of another machine: {difference}", "hocket tune run")
     else:
-        yield Finding("table", "good", f"{path}, {len(table.rows)} rows, hash {table.hash}")
+        yield DoctorFinding("table", "good", f"{path}, {len(table.rows)} rows, hash {table.hash}")
 
 
-_CHECKS: tuple[Callable[[], Iterable[Finding]], ...] = (
+_CHECKS: tuple[Callable[[], Iterable[DoctorFinding]], ...] = (
     check_processors, SharedMemory.diagnose, check_limits, check_libraries, check_left_segments, check_table,
 )  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from dataclasses import asdict
@@ -10,12 +9,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from hocket.backends import backends_among
 from hocket.comm import Communicator
 from hocket.comm.policy import DefaultPolicy
 from hocket.measure import Comparison, Measurement, Settings, Team, judge, measure, progress
+from hocket.measure.team import gather_over
 from hocket.session import init
 from hocket.trace.traffic import Traffic
 from hocket.tune.mix import COARSE, FINE, chosen, mix_contenders, predicted_seconds, sweep_of
@@ -28,19 +26,13 @@ def main(options: dict[str, Any]) -> None:
     installed = [name for name, adapter in backends_among(None).items() if adapter.find_obstacle() is None]
     comm = init(backends=options["backends"] or ["shm", *installed], policy=DefaultPolicy(), timeout=120.0)
     traffics = [Traffic.load(path) for path in options["traffics"]]
-    show = progress("table") if comm.rank == 0 else contextlib.nullcontext()
-    with show as on_round:
+    with progress("table", shown=comm.rank == 0) as on_round:
         table = measure_table(comm, sweep_of(traffics, time_limit_s=60.0), on_round=on_round)
 
-    def gather(values: list[float]) -> list[list[float]]:
-        out = np.empty((comm.size, len(values)))
-        comm.all_gather(out, np.array(values))
-        return [list(map(float, row)) for row in out]
-
+    gather = gather_over(comm.all_gather, comm.size)
     team = Team(mix_contenders(comm, table, traffics), comm.rank, comm.barrier, gather)
     settings = Settings(min_rounds=options["rounds"], core_rounds=0, time_limit_s=120.0)
-    show = progress("replay") if comm.rank == 0 else contextlib.nullcontext()
-    with show as on_round:
+    with progress("replay", shown=comm.rank == 0) as on_round:
         measured = measure(team, settings, on_round=on_round)
     if comm.rank == 0:
         result = {

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from hocket.backends import backends_among
 from hocket.errors import BackendUnavailable, InvalidArgument
+
+Backends = Annotated[
+    str | None, typer.Option("--backends", metavar="A,B", show_default=False, help="Default: all there are.")
+]
 
 
 def read_backends(text: str | None) -> list[str] | None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 
 def format_params(parameters: Mapping[str, Any]) -> str:
@@ -12,9 +16,25 @@ def format_params(parameters: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in parameters.items() if value is not None)
 
 
+def console_of(width: int, **options: Any) -> Console:
+    """Return standard output; without a terminal it is so many characters wide."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else width, **options)
+
+
+def table_of(title: str, headings: Sequence[str], left: Collection[str], **options: Any) -> Table:
+    """Return a table of numbers without rows; left: headings of columns of words; options: of all columns."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right", **options)
+    return table
+
+
 def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; without a terminal it is 140 characters wide."""
-    from rich.console import Console
     from rich.table import Table as Grid
 
     grid = Grid(title=title)
@@ -22,4 +42,4 @@ def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str
         grid.add_column(heading, overflow="fold")
     for row in rows:
         grid.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 140).print(grid)
+    console_of(140).print(grid)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -33,8 +32,7 @@ def main(options: dict[str, Any]) -> None:
     if "check" in options:
         _check(comm, options["check"], sweep)
         return
-    show = progress(f"tuning {', '.join(comm.backends)}") if comm.rank == 0 else contextlib.nullcontext()
-    with show as on_round:
+    with progress(f"tuning {', '.join(comm.backends)}", shown=comm.rank == 0) as on_round:
         table = measure_table(comm, sweep, on_round=on_round)
     if not table.is_judged and not options["beside_others"]:
         if comm.rank == 0:

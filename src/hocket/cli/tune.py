@@ -21,10 +21,11 @@ from hocket.boot.summary import summarise
 from hocket.cli._compare import EXAMPLES as COMPARE_EXAMPLES
 from hocket.cli._compare import HELP as COMPARE_HELP
 from hocket.cli._compare import compare
-from hocket.cli._names import read_backends
+from hocket.cli._names import Backends, read_backends
 from hocket.cli._nodes import MasterAddr, MasterPort, NodeRank, NumNodes
 from hocket.cli._output import AsJson
 from hocket.cli._sizes import read_size
+from hocket.cli._tables import console_of
 from hocket.comm.policy import LARGEST_NBYTES, format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
 from hocket.measure.pictures import check_picture_path
@@ -90,9 +91,7 @@ def register(application: typer.Typer) -> None:
 
 def run(
     num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="How many ranks on this host.")] = 2,
-    backends: Annotated[
-        str | None, typer.Option(metavar="A,B", show_default=False, help="Default: all there are.")
-    ] = None,
+    backends: Backends = None,
     ops: Annotated[str | None, typer.Option(metavar="A,B", show_default=False, help="Default: all.")] = None,
     sizes: Annotated[
         str | None,
@@ -205,7 +204,6 @@ def show(
             )
         )
         return 0
-    from rich.console import Console
     from rich.table import Table as Grid
 
     names = sorted({row.backend for row in loaded.rows}, key=list(loaded.machine.backends).index)
@@ -227,7 +225,7 @@ def show(
             times.append(f"{_time_of(best, clearly_best)} {best.carrier}" if best else "-")
         gain = f"{ordered[1].seconds / ordered[0].seconds:.2f}" if clearly_best else "not clear" if ordered[1:] else ""
         grid.add_row(op + (" (half)" if dtypes == "half" else ""), str(ranks), format_nbytes(nbytes), *times, gain)
-    Console(width=None if sys.stdout.isatty() else 120).print(grid)
+    console_of(120).print(grid)
     for rule in loaded.rules:
         if rule.reason and num_ranks in (None, rule.num_ranks):
             size = "any size" if rule.most_nbytes == LARGEST_NBYTES else f"up to {format_nbytes(rule.most_nbytes)}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import repeat
 from typing import NamedTuple
 
 
@@ -37,17 +37,22 @@ class Contender:
     @classmethod
     def of_call(cls, case: str, name: str, call: Callable[[], object]) -> Contender:
         """Makes a contender of a callable without arguments, at the cost of one plain call per iteration."""
-
-        def run(iterations: int) -> None:
-            for _ in itertools.repeat(None, iterations):
-                call()
-
-        return cls(case, name, run)
+        return cls(case, name, looped(call))
 
     @property
     def key(self) -> Key:
         """The pair that names it."""
         return Key(self.case, self.name)
+
+
+def looped(call: Callable[[], object]) -> Callable[[int], None]:
+    """Returns what makes a call as many times as its argument says."""
+
+    def run(iterations: int) -> None:
+        for _ in repeat(None, iterations):
+            call()
+
+    return run
 
 
 def num_warm_up(iterations: int) -> int:

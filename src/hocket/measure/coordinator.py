@@ -43,6 +43,11 @@ class Coordinator:
         start_timeout_s: Until all ranks of a job have said hello (they import, set up and check before).
         run_timeout_s: For one sample.
 
+    Attributes:
+        num_ranks: Ranks of each job.
+        num_cpus: CPUs of the coordinator, which the jobs inherit.
+        pids: The coordinator; the jobs descend from it.
+
     Raises:
         InvalidArgument: No job, jobs of different size, or a contender that two jobs hold.
         LaunchError: A job could not be started, died, or failed; names it and shows the end of its output.
@@ -53,7 +58,9 @@ class Coordinator:
         if len({job.name for job in jobs}) != len(jobs) or len({job.num_ranks for job in jobs}) != 1:
             raise InvalidArgument("a coordinator needs jobs with different names and one number of ranks")
         self._run_timeout_s = run_timeout_s
-        self._num_ranks = jobs[0].num_ranks
+        self.num_ranks = jobs[0].num_ranks
+        self.num_cpus = usable_cpus()
+        self.pids = (os.getpid(),)
         self._running: dict[str, RunningJob] = {}
         self._lines: dict[str, dict[int, Line]] = {job.name: {} for job in jobs}
         self._job_of: dict[Key, str] = {}
@@ -63,7 +70,7 @@ class Coordinator:
         self._listener = socket.socket(socket.AF_UNIX)
         try:
             self._listener.bind(address)
-            self._listener.listen(len(jobs) * self._num_ranks)
+            self._listener.listen(len(jobs) * self.num_ranks)
             for job in jobs:  # one after the other: two MPIs starting at once compete for the cores
                 self._start(job, address, time.monotonic() + start_timeout_s)
         except BaseException:
@@ -71,24 +78,9 @@ class Coordinator:
             raise
 
     @property
-    def num_ranks(self) -> int:
-        """Ranks of each job."""
-        return self._num_ranks
-
-    @property
-    def num_cpus(self) -> int:
-        """CPUs of the coordinator, which the jobs inherit."""
-        return usable_cpus()
-
-    @property
     def contenders(self) -> tuple[Key, ...]:
         """All contenders of all jobs, by the order of the jobs."""
         return tuple(self._job_of)
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The coordinator; the jobs descend from it."""
-        return (os.getpid(),)
 
     def run(self, contender: Key, iterations: int) -> list[float]:
         """Seconds that each rank of the contender's job took."""
@@ -103,11 +95,23 @@ class Coordinator:
 
     def compute(self, ranks: tuple[int, ...]) -> list[float]:
         """Seconds of the compute kernel on `ranks` of the first job."""
-        return [float(each["seconds"]) for each in self._ask(next(iter(self._lines)), ranks, {"do": "compute"})]
+        return [float(each["seconds"]) for each in self.ask(next(iter(self._lines)), {"do": "compute"}, ranks)]
 
-    def ask(self, job: str, request: Message) -> list[Message]:
-        """Have all ranks of a job answer a request; returns their replies, by rank."""
-        return self._ask(job, tuple(range(self._num_ranks)), request)
+    def ask(self, job: str, request: Message, ranks: Sequence[int] | None = None) -> list[Message]:
+        """Have ranks of a job answer a request, all by default; returns their replies, in order."""
+        deadline = time.monotonic() + self._run_timeout_s
+        lines = {rank: self._lines[job][rank] for rank in (range(self.num_ranks) if ranks is None else ranks)}
+        for rank, line in lines.items():
+            self._send(job, rank, line, request)
+        replies: dict[int, Message] = {}
+        while waiting := {line: rank for rank, line in lines.items() if rank not in replies}:
+            ready = self._readable(list(waiting), deadline)
+            if not ready and time.monotonic() >= deadline:
+                late = tuple(waiting.values())
+                raise self._late(job, f"did not answer {request} within {self._run_timeout_s:g} s: ranks {late}", late)
+            for line in ready:
+                replies[waiting[line]] = self._reply(job, line, deadline, waiting[line])
+        return [replies[rank] for rank in lines]
 
     def job_of(self, contender: Key) -> str:
         """The name of the job that holds a contender."""
@@ -189,21 +193,6 @@ class Coordinator:
             if key in self._job_of:
                 raise InvalidArgument(f"jobs {self._job_of[key]} and {job.name} both offer {key}")
             self._job_of[key] = job.name
-
-    def _ask(self, job: str, ranks: tuple[int, ...], request: Message) -> list[Message]:
-        deadline = time.monotonic() + self._run_timeout_s
-        lines = {rank: self._lines[job][rank] for rank in ranks}
-        for rank, line in lines.items():
-            self._send(job, rank, line, request)
-        replies: dict[int, Message] = {}
-        while waiting := {line: rank for rank, line in lines.items() if rank not in replies}:
-            ready = self._readable(list(waiting), deadline)
-            if not ready and time.monotonic() >= deadline:
-                late = tuple(waiting.values())
-                raise self._late(job, f"did not answer {request} within {self._run_timeout_s:g} s: ranks {late}", late)
-            for line in ready:
-                replies[waiting[line]] = self._reply(job, line, deadline, waiting[line])
-        return [replies[rank] for rank in ranks]
 
     def _send(self, job: str, rank: int, line: Line, request: Message) -> None:
         try:

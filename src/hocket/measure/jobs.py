@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,10 +10,10 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO
 
 from hocket.errors import CommTimeout
+from hocket.measure.machine import read_processes
 from hocket.measure.wire import ADDRESS_VARIABLE, JOB_VARIABLE
 from hocket.reserved_port import ReservedPort
 
@@ -69,10 +70,7 @@ class RunningJob:
 
     def __init__(self, job: Job, address: str) -> None:
         self.job = job
-        self._marks = tuple(
-            f"{variable}={value}".encode()
-            for variable, value in ((ADDRESS_VARIABLE, address), (JOB_VARIABLE, job.name))
-        )
+        self._marks = {f"{ADDRESS_VARIABLE}={address}".encode(), f"{JOB_VARIABLE}={job.name}".encode()}
         # One file a process: the words of two that write at once would be mixed.
         self._outputs: list[IO[bytes]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -138,9 +136,10 @@ class RunningJob:
         """
         own_group = os.getpgrp()
         deadline = time.monotonic() + _KILL_TIMEOUT_S
-        while groups := {group for group in map(_group_of, self._pids()) if group not in (None, own_group)}:
+        while groups := {group for group in map(_group_of, self._pids()) if group is not None} - {own_group}:
             for group in groups:
-                _signal_group(group)
+                with contextlib.suppress(ProcessLookupError):  # ended meanwhile
+                    os.killpg(group, signal.SIGKILL)
             for process in self._processes:
                 process.poll()  # a zombie has no environment any more: it is not found again
             if time.monotonic() > deadline:
@@ -166,17 +165,7 @@ class RunningJob:
 
     def _pids(self) -> list[int]:
         """The job's live processes, by the marks in their environment."""
-        found = []
-        for entry in os.scandir("/proc"):
-            if not entry.name.isdigit():
-                continue
-            try:
-                variables = Path(entry.path, "environ").read_bytes().split(b"\0")
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue  # ended meanwhile, or another user's
-            if all(mark in variables for mark in self._marks):
-                found.append(int(entry.name))
-        return found
+        return [pid for pid, variables in read_processes("environ") if self._marks <= {*variables.split(b"\0")}]
 
 
 def _end_of(output: IO[bytes], max_chars: int) -> str:
@@ -189,11 +178,3 @@ def _group_of(pid: int) -> int | None:
         return os.getpgid(pid)
     except ProcessLookupError:
         return None
-
-
-def _signal_group(group: int | None) -> None:
-    if group is not None:
-        try:
-            os.killpg(group, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # ended meanwhile

@@ -9,7 +9,7 @@ from statistics import median
 from hocket.errors import InvalidArgument
 from hocket.measure.contender import Key
 from hocket.measure.rounds import AGAIN, Measurement, Round
-from hocket.measure.statistics import MIN_VALUES, Ratio, ratio
+from hocket.measure.statistics import MIN_VALUES, Ratio, quotients, range_of_median, ratio
 
 MIN_ROUNDS = 9
 MAX_FOREIGN_BUSY = 0.25  # share of all CPUs' time; above it nothing is judged
@@ -134,10 +134,8 @@ def ratios(measurement: Measurement, ours: Key, theirs: Key, needs_cores: bool =
 
 
 def _ratio(ours: list[float], theirs: list[float]) -> Ratio:
-    if len(ours) >= MIN_VALUES:
-        return ratio(ours, theirs)
-    values = [their / our for our, their in zip(ours, theirs, strict=True)]
-    return Ratio(median(values), min(values), max(values), len(values))
+    values = quotients(ours, theirs)
+    return Ratio(median(values), *range_of_median(values), len(values))
 
 
 def _times(rounds: Iterable[Round], key: Key) -> list[float]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +44,15 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def read_processes(name: str) -> Iterator[tuple[int, bytes]]:
+    """Yield of every process its number and what a file of its folder in /proc holds; not of those that have ended
+    meanwhile, or whose file is another user's."""
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+                yield int(entry.name), Path(entry.path, name).read_bytes()
+
+
 def pin(rank: int) -> None:
     """Binds this process to one of the CPUs it may use: rank i to the i-th, modulo their number."""
     cpus = sorted(os.sched_getaffinity(0))
@@ -60,15 +70,9 @@ def _busy_seconds() -> float:
 def _tree_seconds(roots: Iterable[int]) -> float:
     parent: dict[int, int] = {}
     ticks: dict[int, int] = {}
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
-        try:
-            stat = Path(entry.path, "stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # ended while we were reading
+    for pid, content in read_processes("stat"):
+        stat = content.decode(errors="surrogateescape")
         fields = stat[stat.rindex(")") + 2 :].split()  # from field 3 of proc(5) on
-        pid = int(entry.name)
         parent[pid] = int(fields[1])
         ticks[pid] = sum(map(int, fields[11:15]))  # utime, stime and those of children waited for
     ours = set(roots)

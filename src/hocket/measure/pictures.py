@@ -8,6 +8,7 @@ from typing import Any
 from hocket.errors import BackendUnavailable, InvalidArgument
 from hocket.whole_file import check_output
 
+COLORS = ("#2a78b8", "#d1495b", "#3d8a5a", "#8a6fb0", "#c28a2b", "#5b6770")
 ENDINGS = (".png", ".svg", ".pdf")
 
 

@@ -43,14 +43,7 @@ class Report:
 
     def to_json(self) -> str:
         """The report as one line of JSON; numbers with six significant digits."""
-        fields = {
-            "claim": self.claim,
-            "rows": [asdict(row) for row in self.rows],
-            "core_factor": self.core_factor,
-            "foreign_busy": self.foreign_busy,
-            "judged": self.judged,
-        }
-        return json.dumps(_rounded(fields))
+        return json.dumps(_rounded(asdict(self) | {"judged": self.judged}))
 
     def to_table(self) -> str:
         """The report as a table in plain text."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from hocket.measure.core_factor import CoreProbe
 from hocket.measure.machine import foreign_busy, usage
 from hocket.measure.rounds import OnRound, calibrate
 from hocket.measure.runner import Runner
-from hocket.measure.statistics import MIN_VALUES, median_interval
+from hocket.measure.statistics import MIN_VALUES, interval_of
 from hocket.measure.windows import calls_in_time
 
 _PROBE_EVERY_S = 0.25  # the core factor
@@ -91,7 +91,7 @@ class Series:
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95 % interval of the median; None for fewer than 6 samples."""
-        return median_interval(self.samples) if len(self.samples) >= MIN_VALUES else None
+        return interval_of(self.samples)
 
     @property
     def precision(self) -> float:
@@ -171,8 +171,7 @@ def measure_series(
     windows: dict[Key, _Windows] = {}
     for case in dict.fromkeys(key.case for key in runner.contenders if key in windowed):  # in one order on all ranks
         of_case = [key for key in runner.contenders if key.case == case and key in windowed]
-        counts = {key: series[key].iterations for key in of_case}
-        windows |= zip(of_case, _windows_of_case(runner, of_case, counts, rule), strict=True)
+        windows |= _windows_of_case(runner, {key: series[key].iterations for key in of_case}, rule)
     order = random.Random(rule.seed)
     probe = CoreProbe(runner)
     factors: list[float] = []
@@ -246,13 +245,11 @@ class _Windows:
             self.count = max(1, math.ceil(min(self.count, sample_s / self.period_s)))
 
 
-def _windows_of_case(
-    runner: Runner, keys: Sequence[Key], iterations: Mapping[Key, int], rule: StopRule
-) -> list[_Windows]:
-    """Return the windows of some contenders of one case, in their order."""
-    longest = {key: min(max(runner.run(key, iterations[key])) / iterations[key] for _ in range(_LOOKS)) for key in keys}
+def _windows_of_case(runner: Runner, iterations: Mapping[Key, int], rule: StopRule) -> dict[Key, _Windows]:
+    """Return the windows of some contenders of one case, given how many iterations a sample of each has."""
+    longest = {key: min(max(runner.run(key, n)) / n for _ in range(_LOOKS)) for key, n in iterations.items()}
     groups: list[list[Key]] = []
-    for key in sorted(keys, key=longest.__getitem__):
+    for key in sorted(longest, key=longest.__getitem__):
         if groups and longest[key] <= _ALIKE * longest[groups[-1][-1]]:
             groups[-1].append(key)
         else:
@@ -261,9 +258,8 @@ def _windows_of_case(
     for group in groups:
         period_s = _SLACK * longest[group[-1]] + _LEAST_SLACK_S
         count = rule.iterations or min(math.ceil(rule.min_sample_s / period_s), _MOST_WINDOWS)
-        windows = _Windows(period_s, count)
-        found |= dict.fromkeys(group, windows)
-    return [found[key] for key in keys]
+        found |= dict.fromkeys(group, _Windows(period_s, count))
+    return found
 
 
 def _take_windows(runner: Runner, key: Key, series: Series, windows: _Windows, rule: StopRule) -> None:

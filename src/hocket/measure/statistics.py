@@ -68,6 +68,24 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
     return ordered[k - 1], ordered[-k]
 
 
+def interval_of(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
+    """As `median_interval`; None where there are too few values."""
+    try:
+        return median_interval(values, confidence)
+    except InvalidArgument:
+        return None
+
+
+def range_of_median(values: Sequence[float]) -> tuple[float, float]:
+    """As `median_interval`; from the smallest to the largest of values that are too few for one."""
+    return interval_of(values) or (min(values), max(values))
+
+
+def quotients(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """How many times as long as ours theirs take, round by round."""
+    return [their / our for our, their in zip(ours, theirs, strict=True)]
+
+
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """How many times faster we are: theirs / ours, round by round.
 
@@ -77,9 +95,8 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     Raises:
         InvalidArgument: Too few rounds.
     """
-    ratios = [their / our for our, their in zip(ours, theirs, strict=True)]
-    low, high = median_interval(ratios)
-    return Ratio(median(ratios), low, high, len(ratios))
+    ratios = quotients(ours, theirs)
+    return Ratio(median(ratios), *median_interval(ratios), len(ratios))
 
 
 def mean_ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 20261126) -> Ratio:

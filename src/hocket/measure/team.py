@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from hocket.errors import InvalidArgument
 from hocket.measure.contender import Contender, Key, sample
@@ -13,6 +14,18 @@ from hocket.measure.windows import first_window_s, sample_windows
 
 Barrier = Callable[[], object]
 Gather = Callable[[list[float]], list[list[float]]]
+
+
+def gather_over(all_gather: Callable[[Any, Any], object], num_ranks: int) -> Gather:
+    """Returns the `gather` of a `Team` whose ranks have a communicator, given its all_gather of arrays."""
+    import numpy as np
+
+    def gather(values: list[float]) -> list[list[float]]:
+        out = np.empty((num_ranks, len(values)))
+        all_gather(out, np.array(values))
+        return [list(map(float, row)) for row in out]
+
+    return gather
 
 
 class Team:
@@ -28,6 +41,12 @@ class Team:
         kernel: Seconds of the compute kernel on this rank; tests give their own.
         settle: Called by all ranks before each sample of calls that are timed one by one, so that their clocks agree.
         num_cpus: How many CPUs the ranks may use together; None asks the ranks.
+
+    Attributes:
+        num_ranks: How many ranks answered the first gather.
+        num_cpus: How many CPUs the ranks may use together.
+        contenders: All contenders, in the order given.
+        pids: The ranks' processes, by rank.
 
     Raises:
         InvalidArgument: Two contenders have the same case and name.
@@ -45,9 +64,10 @@ class Team:
         settle: Callable[[], object] = lambda: None,
         num_cpus: int | None = None,
     ) -> None:
-        self._contenders = {contender.key: contender for contender in contenders}
-        if len(self._contenders) != len(contenders):
+        self._by_key = {contender.key: contender for contender in contenders}
+        if len(self._by_key) != len(contenders):
             raise InvalidArgument("two contenders have the same case and name")
+        self.contenders = tuple(self._by_key)
         self._rank = rank
         self._barrier = barrier
         self._gather = gather
@@ -56,34 +76,15 @@ class Team:
         self._settle = settle
         cpus = os.sched_getaffinity(0)
         ranks = gather([float(os.getpid()), float(len(cpus)), float(min(cpus))])
-        self._pids = tuple(int(pid) for pid, _count, _first in ranks)
+        self.pids = tuple(int(pid) for pid, _count, _first in ranks)
+        self.num_ranks = len(self.pids)
         # Ranks are either bound to a CPU each, or free on the same CPUs.
         seen = max(max(int(count) for _pid, count, _first in ranks), len({first for _pid, _count, first in ranks}))
-        self._num_cpus = num_cpus or seen
-
-    @property
-    def num_ranks(self) -> int:
-        """How many ranks answered the first gather."""
-        return len(self._pids)
-
-    @property
-    def num_cpus(self) -> int:
-        """How many CPUs the ranks may use together."""
-        return self._num_cpus
-
-    @property
-    def contenders(self) -> tuple[Key, ...]:
-        """All contenders, in the order given."""
-        return tuple(self._contenders)
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The ranks' processes, by rank."""
-        return self._pids
+        self.num_cpus = num_cpus or seen
 
     def run(self, contender: Key, iterations: int) -> list[float]:
         """Seconds that each rank took."""
-        seconds = sample(self._contenders[contender], iterations, self._barrier, self._clock)
+        seconds = sample(self._by_key[contender], iterations, self._barrier, self._clock)
         return [values[0] for values in self._gather([seconds])]
 
     def run_windows(self, contender: Key, count: int, period_s: float) -> list[list[float]]:
@@ -91,7 +92,7 @@ class Team:
         self._barrier()
         self._settle()
         start_s = first_window_s(self.agree(self._clock()), period_s, count)
-        of_case = self._contenders[contender]
+        of_case = self._by_key[contender]
         return self._gather(sample_windows(of_case, start_s, period_s, count, lambda: None, self._clock))
 
     def compute(self, ranks: tuple[int, ...]) -> list[float]:

@@ -42,14 +42,15 @@ def serve(
         raise InvalidState(f"{missing} is not set: this process was not started by a Coordinator") from None
     by_key = {contender.key: contender for contender in contenders}
 
+    def asked(message: Message) -> Contender:
+        return by_key[Key(message["case"], message["name"])]
+
     def run(message: Message) -> Message:
-        contender = by_key[Key(message["case"], message["name"])]
-        return {"seconds": sample(contender, message["iterations"], barrier, clock)}
+        return {"seconds": sample(asked(message), message["iterations"], barrier, clock)}
 
     def windows(message: Message) -> Message:
-        contender = by_key[Key(message["case"], message["name"])]
         start_s, period_s, count = message["start_s"], message["period_s"], message["count"]
-        return {"seconds": sample_windows(contender, start_s, period_s, count, barrier, clock)}
+        return {"seconds": sample_windows(asked(message), start_s, period_s, count, barrier, clock)}
 
     def compute(_message: Message) -> Message:
         return {"seconds": kernel_seconds()}

@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 from hocket.collectives.registry import Algorithm
 from hocket.collectives.semantics import SEMANTICS
 from hocket.collectives.source import format_algorithm, parse_algorithm
-from hocket.comm.policy import LARGEST_NBYTES, WITH_COUNTS, Group, Policy, Range, RankedCarrier, range_of
+from hocket.comm.policy import WITH_COUNTS, Group, Policy, Range, RankedCarrier, range_of
 from hocket.sim import Link
 from hocket.tune.contest import predict, ways
 from hocket.tune.model import link_of
-from hocket.tune.policy import border, ranges_as_called, timed_nbytes
+from hocket.tune.policy import join_alike, ranges_as_called, timed_nbytes, with_borders
 
 _SIZES = tuple(4**power for power in range(2, 13))  # 16 B to 16 MiB
 # A schedule stays from one size to the next unless another one is so much faster: each that is named has to be built.
@@ -74,18 +73,15 @@ def _link(group: Group, backend: str, policy: Policy) -> Link:
 @lru_cache(maxsize=256)
 def _by_size(op: str, group: Group, link: Link, is_direct: bool) -> Sequence[Range]:
     sizes = _SIZES if op != "barrier" else (0,)
-    borders = [*(border(each, following) for each, following in pairwise(sizes)), LARGEST_NBYTES]
     ranges: list[Range] = []
     kept: tuple[Algorithm, dict[str, Any]] | None = None
-    for nbytes, most in zip(sizes, borders, strict=True):
+    for nbytes, most in with_borders(sizes):
         able = (way for way in ways(op, nbytes, group, link) if not is_direct or _is_direct(way, group.size))
         seconds, way = min(((predict(*each, nbytes, group, link), each) for each in able), key=lambda pair: pair[0])
-        if kept is not None and predict(*kept, nbytes, group, link) <= seconds * (1 + _LEAST_GAIN):
-            ranges[-1] = replace(ranges[-1], most_nbytes=most)
-            continue
-        kept = way
-        ranges.append(Range(most, (format_algorithm(way[0].name, way[1]),)))
-    return ranges
+        if kept is None or predict(*kept, nbytes, group, link) > seconds * (1 + _LEAST_GAIN):
+            kept = way
+        ranges.append(Range(most, (format_algorithm(kept[0].name, kept[1]),)))
+    return join_alike(ranges)
 
 
 def _is_direct(way: tuple[Algorithm, dict[str, Any]], num_ranks: int) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hocket.comm.policy import Group, format_nbytes, format_seconds, split_carrier
-from hocket.measure.pictures import load_pyplot
+from hocket.measure.pictures import COLORS, load_pyplot
 from hocket.tune.policy import TablePolicy
 from hocket.tune.table import Table
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLUMNS = 3
-_COLORS = ("#2a78b8", "#d1495b", "#3d8a5a", "#8a6fb0", "#c28a2b", "#5b6770")
 
 
 def draw_table(table: Table, path: str | Path) -> None:
@@ -69,19 +68,12 @@ def _draw_panel(axes: Axes, table: Table, op: str, dtypes: str, num_ranks: int, 
         axes.fill_between(
             nbytes, [row.low for row in rows], [row.high for row in rows], color=_color(names, name), alpha=0.2
         )
-        scheduled = [
-            min((row for row in rows.values() if row.backend == name and row.algorithm), key=lambda row: row.seconds)
-            for rows in sizes.values()
-            if any(row.backend == name and row.algorithm for row in rows.values())
-        ]
-        axes.plot(
-            [row.nbytes for row in scheduled],
-            [row.seconds for row in scheduled],
-            "x--",
-            color=_color(names, name),
-            linewidth=0.9,
-            markersize=4,
+        by_schedules = (
+            [row for row in rows.values() if row.backend == name and row.algorithm] for rows in sizes.values()
         )
+        best = [min(rows, key=lambda row: row.seconds) for rows in by_schedules if rows]
+        places = [row.nbytes for row in best], [row.seconds for row in best]
+        axes.plot(*places, "x--", color=_color(names, name), linewidth=0.9, markersize=4)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     ranges = TablePolicy(table).choices(Group(num_ranks, names, table.machine.num_hosts))[op, dtypes]
@@ -99,4 +91,4 @@ def _draw_panel(axes: Axes, table: Table, op: str, dtypes: str, num_ranks: int, 
 
 
 def _color(names: list[str], name: str) -> str:
-    return _COLORS[names.index(name) % len(_COLORS)]
+    return COLORS[names.index(name) % len(COLORS)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -36,6 +36,11 @@ class Fit:
     @property
     def link(self) -> Link:
         return Link(self.alpha_s, self.beta_s, self.gamma_s)
+
+
+def link_over(backend: str, fits: Iterable[Fit]) -> Link | None:
+    """Return the link that was fitted to messages over a backend; None where there is none."""
+    return next((fit.link for fit in fits if fit.backend == backend), None)
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:

@@ -11,19 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hocket import _native
 from hocket.comm import Communicator
-from hocket.comm.policy import (
-    CHOOSABLE,
-    LARGEST_NBYTES,
-    Choices,
-    Group,
-    Policy,
-    Range,
-    RankedCarrier,
-    join_carrier,
-    split_carrier,
-)
+from hocket.comm.policy import CHOOSABLE, Choices, Group, Policy, Range, RankedCarrier, join_carrier, split_carrier
 from hocket.errors import InvalidArgument, InvalidType
 from hocket.measure.statistics import MIN_VALUES
 from hocket.trace import logger
@@ -31,7 +20,7 @@ from hocket.tune.contest import LEAST_NBYTES, OPS, candidates
 from hocket.tune.find import default_path, table_of
 from hocket.tune.fit import Fit
 from hocket.tune.machine import this_machine
-from hocket.tune.model import typical_link
+from hocket.tune.model import KINDS, in_order, typical_link
 from hocket.tune.policy import TablePolicy, ranking_for, timed_as
 from hocket.tune.table import Row, Table, load_table, save_table
 from hocket.tune.trial import Lesson, Trial, cut, format_speed
@@ -115,12 +104,7 @@ class _Corrected(Policy):
 def _all_choices(policy: Policy, group: Group) -> dict[tuple[str, str], Sequence[Range]]:
     """The choices of a policy, also of operations that it leaves to the order of the backends."""
     choices = policy.choices(group)
-    in_order = [Range(LARGEST_NBYTES, tuple(group.backends))]
-    return {
-        (kind, dtypes): choices.get((kind, dtypes)) or in_order
-        for kind in CHOOSABLE
-        for dtypes in _native.DTYPE_CLASS_NAMES
-    }
+    return {kind: choices.get(kind) or in_order(group.backends) for kind in KINDS}
 
 
 class Learner:

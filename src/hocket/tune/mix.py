@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 from hocket.comm import Communicator
-from hocket.comm.policy import (
-    CHOOSABLE,
-    LARGEST_NBYTES,
-    Choices,
-    Group,
-    Policy,
-    Range,
-    RankedCarrier,
-    dtype_class,
-    join_carrier,
-)
+from hocket.comm.policy import CHOOSABLE, Choices, Group, Policy, RankedCarrier, dtype_class, join_carrier
 from hocket.comm.replay import Replay
 from hocket.errors import InvalidState
 from hocket.measure import Contender
 from hocket.trace.traffic import Traffic
+from hocket.tune.model import in_order
 from hocket.tune.policy import TablePolicy
 from hocket.tune.sweep import Sweep
 from hocket.tune.table import Table
@@ -52,7 +43,7 @@ class CoarsePolicy(Policy):
 
     def choices(self, group: Group) -> Choices:
         return {
-            key: [Range(LARGEST_NBYTES, (name, *(each for each in group.backends if each != name)))]
+            key: in_order(dict.fromkeys((name, *group.backends)))
             for key, name in self.best(group).items()
             if key[0] in CHOOSABLE
         }
@@ -110,7 +101,7 @@ def mix_contenders(comm: Communicator, table: Table, traffics: Sequence[Traffic]
             each = communicators[name]
             replay = Replay(each, traffic, like=replay)
             _check_explained(each, replay)
-            contenders.append(Contender(traffic.name, name, _run(replay)))
+            contenders.append(Contender.of_call(traffic.name, name, replay))
     return contenders
 
 
@@ -143,14 +134,9 @@ def chosen(table: Table, traffic: Traffic, backends: Sequence[str]) -> list[Chos
     """Return what the mix chooses for each kind of operation of a step, in the order of their first use."""
     tuned = TablePolicy(table)
     group = Group(traffic.num_ranks, backends, table.machine.num_hosts)
-    counts: dict[tuple[str, int, str], int] = {}
-    for step in traffic.steps:
-        counts[step.kind, step.nbytes, step.dtype] = counts.get((step.kind, step.nbytes, step.dtype), 0) + 1
+    counts = Counter((step.kind, step.nbytes, step.dtype) for step in traffic.steps)
     return [
-        Chosen(
-            *(op, nbytes, dtype, count),
-            tuned.explain(group, op, dtype_class(op, dtype), nbytes)[1][0].carrier,
-        )
+        Chosen(op, nbytes, dtype, count, tuned.explain(group, op, dtype_class(op, dtype), nbytes)[1][0].carrier)
         for (op, nbytes, dtype), count in counts.items()
     ]
 
@@ -158,14 +144,6 @@ def chosen(table: Table, traffic: Traffic, backends: Sequence[str]) -> list[Chos
 def _best_first(table: Table, traffic: Traffic, backends: Sequence[str]) -> list[str]:
     predicted = {name: predicted_seconds(table, traffic, backends, name) for name in backends}
     return sorted(backends, key=lambda name: math.inf if (seconds := predicted[name]) is None else seconds)
-
-
-def _run(replay: Replay) -> Callable[[int], None]:
-    def run(iterations: int) -> None:
-        for _ in repeat(None, iterations):
-            replay()
-
-    return run
 
 
 def _check_explained(comm: Communicator, replay: Replay) -> None:

@@ -8,7 +8,7 @@ off one machine with two cores and are good for an order only: shared memory bef
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
 
@@ -18,6 +18,8 @@ from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, WITH_COUNTS, Choices, 
 from hocket import _native, sim  # isort: skip
 
 
+KINDS = tuple((op, dtypes) for op in CHOOSABLE for dtypes in _native.DTYPE_CLASS_NAMES)
+"""What a policy chooses for: operations, and classes of types."""
 _TYPICAL, _TYPICAL_BETWEEN_HOSTS = LinkSpec(1e-6, 5.0), LinkSpec(50e-6, 1.0)  # whatever backends there are
 _UNKNOWN = LinkSpec(1e-3, 0.1)
 
@@ -76,6 +78,11 @@ def rank_by_model(group: Group, op: str, nbytes: int) -> list[RankedCarrier]:
     return sorted(candidates, key=lambda each: each.seconds or math.inf)
 
 
+def in_order(names: Iterable[str]) -> list[Range]:
+    """Return the choice of one ranking for all sizes."""
+    return [Range(LARGEST_NBYTES, tuple(names))]
+
+
 class ModelPolicy(Policy):
     """Chooses by the model.
 
@@ -88,11 +95,7 @@ class ModelPolicy(Policy):
 
     def choices(self, group: Group) -> Choices:
         # Latency and bandwidth order the backends alike, so one size stands for all.
-        return {
-            (op, dtypes): [Range(LARGEST_NBYTES, tuple(each.backend for each in rank_by_model(group, op, 1)))]
-            for op in CHOOSABLE
-            for dtypes in _native.DTYPE_CLASS_NAMES
-        }
+        return {kind: in_order(each.backend for each in rank_by_model(group, kind[0], 1)) for kind in KINDS}
 
     def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[RankedCarrier]]:
         return f"a model decides, as {self.reason}", rank_by_model(group, op, nbytes)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from hocket import _native
 from hocket.comm.policy import (
-    CHOOSABLE,
     LARGEST_NBYTES,
     WITH_COUNTS,
     Choices,
@@ -24,7 +23,8 @@ from hocket.comm.policy import (
     total_nbytes,
 )
 from hocket.sim import Link
-from hocket.tune.model import predict_seconds, rank_by_model, typical_link
+from hocket.tune.fit import link_over
+from hocket.tune.model import KINDS, in_order, predict_seconds, rank_by_model, typical_link
 from hocket.tune.table import Row, Rule, Table
 
 # A backend is faster than another one if its median is by so much shorter, and either shorter than anything that was
@@ -40,6 +40,8 @@ _ONE_CHOICE = {"send": 64 << 10, "recv": 64 << 10, "all_to_allv": 256 << 10}
 SPLITTABLE = ("all_reduce", "reduce", "scan", "broadcast", "send")
 """Operations that two libraries can carry parts of; "send" stands for the messages of schedules."""
 _PARTS = 128  # shares are so many parts of the whole
+Sizes = Mapping[int, Mapping[str, Row]]
+"""Of one operation: by size in ascending order the row of each carrier."""
 
 
 class TablePolicy(Policy):
@@ -54,9 +56,7 @@ class TablePolicy(Policy):
         self.table = table
 
     def choices(self, group: Group) -> Choices:
-        return {
-            (op, dtypes): self.ranges(group, op, dtypes) for op in CHOOSABLE for dtypes in _native.DTYPE_CLASS_NAMES
-        }
+        return {kind: self.ranges(group, *kind) for kind in KINDS}
 
     def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[RankedCarrier]]:
         asked = nbytes // group.size if op in WITH_COUNTS else nbytes
@@ -74,9 +74,7 @@ class TablePolicy(Policy):
             "" if measured_size == group.size else f" between {measured_size} ranks, carried over by the model"
         )
         candidates = [
-            self._candidate(*_row_at(sizes, name, nearest, asked), group, carried_over)
-            if name in rows
-            else _unmeasured(name)
+            self._candidate(sizes, name, nearest, asked, group, carried_over) if name in rows else _unmeasured(name)
             for name in order
         ]
         where = f"in {self.table.path}" + ("" if nearest == asked else f", at {format_nbytes(nearest)}")
@@ -110,15 +108,10 @@ class TablePolicy(Policy):
                 points.append((each, min(able)))
         if not points:
             return None
-        place = bisect_left(points, (nbytes,))
-        if place == 0:
-            return points[0][1]
-        if place == len(points):
-            last_nbytes, last_s = points[-1]
+        last_nbytes, last_s = points[-1]
+        if nbytes > last_nbytes:
             return last_s * max(1.0, nbytes / max(1, last_nbytes))
-        (x0, y0), (x1, y1) = points[place - 1], points[place]
-        share = (math.log1p(nbytes) - math.log1p(x0)) / (math.log1p(x1) - math.log1p(x0))
-        return math.exp(math.log(y0) + share * (math.log(y1) - math.log(y0)))
+        return _on_lines(points, nbytes, on_logs=True)
 
     def shares(self, group: Group, backend: str) -> Mapping[str, Sequence[tuple[int, float]]]:
         """As `Policy.shares`: so that both libraries are done at the same time, by what each takes alone."""
@@ -142,11 +135,9 @@ class TablePolicy(Policy):
             """Whether the first would be done before the second."""
             return _on_lines(points[first], share * nbytes) < _on_lines(points[second], (1 - share) * nbytes)
 
-        sizes = list(measured)
-        borders = [*(border(each, following) for each, following in pairwise(sizes)), LARGEST_NBYTES]
         return [
             (most, bisect_left(range(_PARTS), True, key=lambda part: not is_ahead(part / _PARTS, nbytes)) / _PARTS)
-            for nbytes, most in zip(sizes, borders, strict=True)
+            for nbytes, most in with_borders(list(measured))
         ]
 
     def with_rules(self) -> Table:
@@ -162,8 +153,34 @@ class TablePolicy(Policy):
         return replace(self.table, rules=(*self.table.rules, *rules))
 
     def _candidate(
-        self, row: Row, interval: tuple[float, float] | None, source: str, group: Group, carried_over: str
+        self, sizes: Sizes, carrier: str, nearest: int, nbytes: int, group: Group, carried_over: str
     ) -> RankedCarrier:
+        """What is known of a carrier at a size; with an interval unless its time follows from those of other sizes.
+
+        Args:
+            sizes: of one operation.
+            carrier: as in `Range.ranking`.
+            nearest: a size at which the carrier was measured.
+            nbytes: the size in question.
+            group: the communicator.
+            carried_over: from what the times are, where they are of other ranks.
+        """
+        points = [(size, rows[carrier].seconds) for size, rows in sizes.items() if carrier in rows]
+        place = bisect_left(points, (nbytes,))
+        last_nbytes, last_s = points[-1]
+        row = sizes[nearest][carrier]
+        interval: tuple[float, float] | None = None
+        if place < len(points) and points[place][0] == nbytes:
+            row = sizes[nbytes][carrier]
+            interval, source = (row.low, row.high), f"measured at {nbytes} B"
+        elif place == 0 or len(points) == 1:
+            interval, source = (row.low, row.high), f"measured at {row.nbytes} B"
+        elif place == len(points):
+            row = replace(row, nbytes=nbytes, seconds=last_s * nbytes / last_nbytes)
+            source = f"measured at {last_nbytes} B, and scaled by size"
+        else:
+            row = replace(row, nbytes=nbytes, seconds=_on_lines(points, nbytes))
+            source = f"between those measured at {points[place - 1][0]} and {points[place][0]} B"
         predicted_s = formula_seconds(row, group, self.table) if row.algorithm and self.table.fits else None
         if row.source == "run":
             source = source.replace("measured", "measured while running", 1)
@@ -177,7 +194,7 @@ class TablePolicy(Policy):
         """As `Policy.fitted_link`."""
         if group.num_hosts != self.table.machine.num_hosts:
             return None
-        return next((fit.link for fit in self.table.fits if fit.backend == backend), None)
+        return link_over(backend, self.table.fits)
 
     def _ranges_of_one(self, group: Group, op: str, dtypes: str) -> Sequence[Range]:
         """The rules of the table, and without any what follows from its times."""
@@ -186,35 +203,22 @@ class TablePolicy(Policy):
             return [replace(each, ranking=ranking_for(group, each.ranking)) for each in rules]
         _, sizes = self._rows_for(group, op, dtypes)
         if not sizes:
-            order = tuple(each.backend for each in rank_by_model(group, op, 1))
-            return [Range(LARGEST_NBYTES, order)]
-        ranges: list[Range] = []
-        for order, most in zip(self._orders(sizes, group), self._borders(sizes, group), strict=True):
-            if ranges and ranges[-1].ranking == order:
-                ranges[-1] = Range(most, order)
-            else:
-                ranges.append(Range(most, order))
-        return ranges
+            return in_order(each.backend for each in rank_by_model(group, op, 1))
+        return join_alike(map(Range, self._borders(sizes, group), self._orders(sizes, group)))
 
-    def _orders(self, sizes: Mapping[int, Mapping[str, Row]], group: Group) -> list[tuple[str, ...]]:
+    def _orders(self, sizes: Sizes, group: Group) -> list[tuple[str, ...]]:
         orders: list[tuple[str, ...]] = []
         for rows in sizes.values():
             orders.append(self._order(rows, group, orders[-1][0] if orders else ""))
         return orders
 
-    def _borders(self, sizes: Mapping[int, Mapping[str, Row]], group: Group) -> list[int]:
+    def _borders(self, sizes: Sizes, group: Group) -> list[int]:
         """For every measured size the largest one that it stands for."""
         winners = [order[0] for order in self._orders(sizes, group)]
-        measured = list(sizes.items())
-        borders = [
-            _crossing(nbytes, rows, following, next_rows, winner, next_winner)
-            for (nbytes, rows), (following, next_rows), winner, next_winner in zip(
-                measured, measured[1:], winners, winners[1:], strict=False
-            )
-        ]
-        return [*borders, LARGEST_NBYTES]
+        neighbours = pairwise(zip(sizes.items(), winners, strict=True))
+        return [*(_crossing(*each, *following) for (each, following) in neighbours), LARGEST_NBYTES]
 
-    def _standing_for(self, nbytes: int, sizes: Mapping[int, Mapping[str, Row]], group: Group) -> int:
+    def _standing_for(self, nbytes: int, sizes: Sizes, group: Group) -> int:
         """The measured size by which a size is judged."""
         return next(size for size, most in zip(sizes, self._borders(sizes, group), strict=True) if nbytes <= most)
 
@@ -254,7 +258,7 @@ class TablePolicy(Policy):
         busy = self.table.cells.get((row.op, row.dtypes, row.num_ranks, True), {}).get(row.nbytes, {}).get(row.carrier)
         return 0.0 if busy is None else round(4 * busy.low / row.low)
 
-    def _rows_for(self, group: Group, op: str, dtypes: str) -> tuple[int, Mapping[int, Mapping[str, Row]]]:
+    def _rows_for(self, group: Group, op: str, dtypes: str) -> tuple[int, Sizes]:
         """As `_nearest`; times between another number of ranks, or of hosts, are carried over by the model."""
         measured_size, sizes = self._nearest(group.size, op, dtypes)
         is_measured = measured_size == group.size and group.num_hosts == self.table.machine.num_hosts
@@ -270,7 +274,7 @@ class TablePolicy(Policy):
         }
         return measured_size, {nbytes: rows for nbytes, rows in carried.items() if rows}
 
-    def _nearest(self, size: int, op: str, dtypes: str) -> tuple[int, Mapping[int, Mapping[str, Row]]]:
+    def _nearest(self, size: int, op: str, dtypes: str) -> tuple[int, Sizes]:
         """The measured number of ranks next to this one, and the rows by size."""
         op = timed_as(op)
         measured = {
@@ -284,40 +288,17 @@ class TablePolicy(Policy):
         return nearest, measured[nearest]
 
 
-def _on_lines(points: Sequence[tuple[int, float]], nbytes: float) -> float:
-    """Seconds on straight lines between measured sizes, by arithmetic that gives the same on every host."""
-    place = min(max(1, bisect_left(points, (nbytes,))), len(points) - 1)
+def _on_lines(points: Sequence[tuple[int, float]], nbytes: float, on_logs: bool = False) -> float:
+    """Seconds on straight lines between measured sizes, which are those on logarithmic scales, or do not fall and are
+    worked out by arithmetic that gives the same on every host."""
     if len(points) == 1 or nbytes <= points[0][0]:
         return points[0][1]
+    place = min(bisect_left(points, (nbytes,)), len(points) - 1)
     (x0, y0), (x1, y1) = points[place - 1], points[place]
-    return max(y0, y0 + (nbytes - x0) * (y1 - y0) / (x1 - x0))
-
-
-def _row_at(
-    sizes: Mapping[int, Mapping[str, Row]], carrier: str, nearest: int, nbytes: int
-) -> tuple[Row, tuple[float, float] | None, str]:
-    """A carrier's time at a size, its interval unless the time follows from other sizes, and where that comes from.
-
-    Args:
-        sizes: rows by size and carrier, of one operation.
-        nearest: a size at which the carrier was measured.
-        nbytes: the size in question.
-    """
-    points = [(size, rows[carrier].seconds) for size, rows in sizes.items() if carrier in rows]
-    place = bisect_left(points, (nbytes,))
-    row = sizes[nearest][carrier]
-    if place < len(points) and points[place][0] == nbytes:
-        row = sizes[nbytes][carrier]
-        return row, (row.low, row.high), f"measured at {nbytes} B"
-    if place == 0 or len(points) == 1:
-        return row, (row.low, row.high), f"measured at {row.nbytes} B"
-    last_nbytes, last_s = points[-1]
-    if place == len(points):
-        seconds, source = last_s * nbytes / last_nbytes, f"measured at {last_nbytes} B, and scaled by size"
-    else:
-        seconds = _on_lines(points, nbytes)
-        source = f"between those measured at {points[place - 1][0]} and {points[place][0]} B"
-    return replace(row, nbytes=nbytes, seconds=seconds), None, source
+    if not on_logs:
+        return max(y0, y0 + (nbytes - x0) * (y1 - y0) / (x1 - x0))
+    share = (math.log1p(nbytes) - math.log1p(x0)) / (math.log1p(x1) - math.log1p(x0))
+    return math.exp(math.log(y0) + share * (math.log(y1) - math.log(y0)))
 
 
 def timed_as(op: str) -> str:
@@ -397,8 +378,7 @@ def formula_seconds(row: Row, group: Group, table: Table) -> float | None:
         return None
     if "ranks_per_host" in parameters and (group.size, group.num_hosts) != (row.num_ranks, table.machine.num_hosts):
         return None
-    fitted = [fit.link for fit in table.fits if fit.backend == row.backend]
-    link = fitted[0] if fitted else typical_link(group.num_hosts)
+    link = link_over(row.backend, table.fits) or typical_link(group.num_hosts)
     return algorithm.seconds(link, group.size, total_nbytes(row.op, row.nbytes, group.size), **parameters)
 
 
@@ -407,11 +387,28 @@ def border(nbytes: int, following: int) -> int:
     return math.isqrt(nbytes * following)
 
 
+def with_borders(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Return every measured size, and the largest one that it stands for."""
+    borders = [border(each, following) for each, following in pairwise(sizes)]
+    return list(zip(sizes, [*borders, LARGEST_NBYTES], strict=True))
+
+
+def join_alike(ranges: Iterable[Range]) -> list[Range]:
+    """Return ranges in order of size, neighbours with the same ranking for the same reason as one."""
+    found: list[Range] = []
+    for each in ranges:
+        if found and replace(found[-1], most_nbytes=each.most_nbytes) == each:
+            found.pop()
+        found.append(each)
+    return found
+
+
 def _crossing(
-    nbytes: int, rows: Mapping[str, Row], following: int, next_rows: Mapping[str, Row], winner: str, next_winner: str
+    measured: tuple[int, Mapping[str, Row]], winner: str, then: tuple[int, Mapping[str, Row]], next_winner: str
 ) -> int:
     """Up to where the winner at one size stands for others: where the lines through both sizes' times cross, on
     logarithmic scales."""
+    (nbytes, rows), (following, next_rows) = measured, then
     if winner == next_winner or not {winner, next_winner} <= rows.keys() & next_rows.keys() or not nbytes:
         return border(nbytes, following)
     ahead = math.log(rows[next_winner].seconds / rows[winner].seconds)

@@ -10,7 +10,7 @@ from statistics import median
 
 from hocket.comm import Communicator
 from hocket.comm.policy import Group
-from hocket.measure import median_interval
+from hocket.measure import ratio
 from hocket.tune.contest import LEAST_NBYTES, OPS, candidates
 from hocket.tune.contest import Key as CellKey
 from hocket.tune.policy import TablePolicy
@@ -113,6 +113,6 @@ def _judge(point: CellKey, chosen: str, times: Mapping[str, Sequence[float]]) ->
     """Hold the chosen way against the best of the others."""
     others = [carrier for carrier in times if carrier != chosen]
     best = min(others, key=lambda carrier: median(times[carrier]))
-    ratios = [mine / other for mine, other in zip(times[chosen], times[best], strict=True)]
-    low, high = median_interval(ratios)
-    return Point(*point, chosen, best, len(others), median(ratios), low, high, holds=low <= MOST_RATIO)
+    seen = ratio(times[best], times[chosen])
+    found = seen.median, seen.low, seen.high
+    return Point(*point, chosen, best, len(others), *found, holds=seen.low <= MOST_RATIO)

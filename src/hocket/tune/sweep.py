@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import repeat
 from typing import Any
 
@@ -18,8 +19,10 @@ from hocket.comm.chooser import OWN
 from hocket.comm.policy import Policy, format_nbytes, split_carrier
 from hocket.errors import InvalidArgument, UnsupportedDtype
 from hocket.measure import Contender, Settings, Team, measure
+from hocket.measure.contender import looped
 from hocket.measure.rounds import OnRound
 from hocket.measure.settling import SettlingBarrier
+from hocket.measure.team import gather_over
 from hocket.suggestions import unknown
 from hocket.tune.budget import SET_UP_ROUNDS, Budget
 from hocket.tune.contest import LEAST_NBYTES, Contest
@@ -46,6 +49,8 @@ _LATENCY_BOUND_NBYTES = 64 << 10  # up to here the time of a call depends little
 _SHARE_OF_LIBRARIES = 0.5  # of the time limit; the rest is for schedules and for two libraries at once
 _SHARE_OF_A_STAGE = 0.5  # of what is left then
 _MOST_NAMED = 5
+_Arrays = Callable[[str, int, str], Any]
+"""(role, bytes, class of types) -> an array; in another role it is another one."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +93,7 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
         sweep: what to measure.
         on_round: see `hocket.measure.measure`.
     """
-    arrays = _Arrays()
-    stage = Stage(comm, sweep, on_round, arrays)
+    stage = Stage(comm, sweep, on_round)
     alone = [name for name in comm.backends if "+" not in name]
     stage.doing = "each library's own way"
     cells = stage.cells(sweep, alone, _SHARE_OF_LIBRARIES)
@@ -110,10 +114,8 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
         rows |= {row.place: row for row in contest.run(list(rows.values()), fits)}
     stage.close()
     if stage.budget.left_out and comm.rank == 0:
-        few = ", ".join(stage.budget.left_out[:_MOST_NAMED])
-        more = (
-            f" and {len(stage.budget.left_out) - _MOST_NAMED} more" if len(stage.budget.left_out) > _MOST_NAMED else ""
-        )
+        few, rest = ", ".join(stage.budget.left_out[:_MOST_NAMED]), len(stage.budget.left_out) - _MOST_NAMED
+        more = f" and {rest} more" if rest > 0 else ""
         warnings.warn(f"hocket tune: not measured within {sweep.time_limit_s:g} s: {few}{more}", stacklevel=2)
     machine = this_machine(comm.backends, comm.num_hosts)
     return Table(machine, tuple(rows.values()), fits=tuple(fits), foreign_busy=stage.foreign_busy)
@@ -126,23 +128,23 @@ class Stage:
         comm: whose backends are compared.
         sweep: how long a sample is, and the limit of all rounds.
         on_round: see `hocket.measure.measure`.
-        arrays: that the operations work on.
 
     Attributes:
+        gather: returns every rank's values, by rank.
         doing: what is measured, in a few words, for `on_round`.
         foreign_busy: share of all CPUs' time, 0 to 1, that other programs took during the measurements so far; equal on
             all ranks.
     """
 
-    def __init__(
-        self, comm: Communicator, sweep: Sweep, on_round: OnRound | None = None, arrays: _Arrays | None = None
-    ) -> None:
+    def __init__(self, comm: Communicator, sweep: Sweep, on_round: OnRound | None = None) -> None:
         self.comm = comm
         self._sweep = sweep
         self._on_round = on_round
-        self._arrays = arrays or _Arrays()
+        # What is compared must not differ by where its arrays happen to lie: all cells share this memory.
+        self._arrays = cache(lambda role, nbytes, dtypes: _zeros(nbytes, dtypes))
         self._control = comm.dup()  # what the measurement itself says must not go over what is measured
         self._control.policy = Policy.fixed({"*": quickest(comm.backends, comm.num_hosts)})
+        self.gather = gather_over(self._control.all_gather, comm.size)
         self.doing = ""
         self.foreign_busy = 0.0
         self._measured_s = 0.0
@@ -151,12 +153,6 @@ class Stage:
     def close(self) -> None:
         """Give back what was made for it; called by all ranks."""
         self._control.finalize()
-
-    def gather(self, values: list[float]) -> list[list[float]]:
-        """Return every rank's values, by rank."""
-        out = np.empty((self._control.size, len(values)))
-        self._control.all_gather(out, np.array(values))
-        return [list(map(float, row)) for row in out]
 
     def seconds(self, cells: Sequence[_Cell], rounds: int) -> list[list[float]]:
         """Return the seconds of an operation in every round, of every cell; equal on all ranks."""
@@ -195,7 +191,7 @@ class Stage:
         found: list[_Cell] = []
         sizes = sorted({0, *sweep.sizes})
         for number, nbytes in enumerate(sizes):
-            level = self._level(sweep, backends, nbytes)
+            level = list(_cells(self.comm, self._arrays, sweep, backends, nbytes))
             found += level
             level_s = sum(self._round_s(level))
             spent_s += (sweep.rounds + SET_UP_ROUNDS) * level_s
@@ -207,9 +203,6 @@ class Stage:
                 self.budget.left_out += [f"operations of {format_nbytes(each)}" for each in following]
                 break
         return sorted(found, key=lambda cell: (sweep.ops.index(cell.op), _CLASSES.index(cell.dtypes)))
-
-    def _level(self, sweep: Sweep, backends: Sequence[str], nbytes: int) -> list[_Cell]:
-        return list(_cells(self.comm, self._arrays, sweep, backends, nbytes))
 
     def _round_s(self, cells: Sequence[_Cell]) -> list[float]:
         """Return the seconds of one sample of each cell, as its first calls foretell; equal on all ranks."""
@@ -268,19 +261,6 @@ class _Cell:
     first_s: float  # of an operation, when it was set up
 
 
-class _Arrays:
-    """The memory that all cells share: what is compared must not differ by where its arrays happen to lie."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[str, str, int], Any] = {}
-
-    def __call__(self, role: str, nbytes: int, dtypes: str) -> Any:
-        key = role, dtypes, nbytes
-        if key not in self._made:
-            self._made[key] = _zeros(nbytes, dtypes)
-        return self._made[key]
-
-
 def _split_rows(comm: Communicator, sweep: Sweep, stage: Stage, rows: Mapping[Any, Row]) -> list[Row]:
     """Measure operations that two libraries carry parts of, divided by what each of them takes alone."""
     both = [name for name in comm.backends if "+" in name]
@@ -316,7 +296,7 @@ def _cell(
 ) -> _Cell | None:
     """Set one up and run it once; None where the backend cannot carry it."""
     backend, algorithm = split_carrier(carrier)
-    call = _call(comm, arrays, op, dtypes, nbytes, backend, algorithm)
+    call = _call(comm, arrays, op, dtypes, nbytes, carrier)
     try:
         call()
     except UnsupportedDtype:
@@ -324,9 +304,9 @@ def _cell(
     began_s = time.perf_counter()
     call()  # the first one sets up what the library needs for it
     first_s = time.perf_counter() - began_s
-    run, ops_per_iteration = _alone(call), 1
+    run, ops_per_iteration = looped(call), 1
     if nbytes >= _IN_PAIRS_FROM and op != "send":
-        other = _call(comm, arrays, op, dtypes, nbytes, backend, algorithm, 1)
+        other = _call(comm, arrays, op, dtypes, nbytes, carrier, 1)
         run, ops_per_iteration = _alone_and_in_pairs(call, other), 3
     if busy:
         neighbour = _neighbour(backend, comm.backends)
@@ -340,44 +320,34 @@ def _cell(
 
 
 def _call(
-    comm: Communicator,
-    arrays: _Arrays,
-    op: str,
-    dtypes: str,
-    nbytes: int,
-    backend: str,
-    algorithm: str,
-    number: int = 0,
+    comm: Communicator, arrays: _Arrays, op: str, dtypes: str, nbytes: int, carrier: str, number: int = 0
 ) -> Callable[..., Any]:
     """Return the operation, to be called with further options; of several at once each has a number."""
+    backend, algorithm = split_carrier(carrier)
     way: dict[str, Any] = {"backend": backend, "algorithm": algorithm or OWN}
     items = arrays(f"one {number}", nbytes, dtypes)
     if op in _WITH_BLOCKS:
         blocks = arrays(f"all {number}", nbytes * comm.size, dtypes)
+    if op == "send":
+        return _exchange(comm, items, arrays("received one", nbytes, dtypes), backend)
     match op:
         case "barrier":
-            return lambda **how: comm.barrier(**way, **how)
-        case "all_reduce":
-            return lambda **how: comm.all_reduce(items, **way, **how)
-        case "reduce":
-            return lambda **how: comm.reduce(items, 0, **way, **how)
-        case "scan":
-            return lambda **how: comm.scan(items, **way, **how)
-        case "broadcast":
-            return lambda **how: comm.broadcast(items, 0, **way, **how)
+            given: tuple[Any, ...] = ()
+        case "all_reduce" | "scan":
+            given = (items,)
+        case "reduce" | "broadcast":
+            given = items, 0
         case "all_gather":
-            return lambda **how: comm.all_gather(blocks, items, **way, **how)
+            given = blocks, items
         case "reduce_scatter":
-            return lambda **how: comm.reduce_scatter(items, blocks, **way, **how)
+            given = items, blocks
         case "all_to_all":
-            received = arrays(f"received {number}", nbytes * comm.size, dtypes)
-            return lambda **how: comm.all_to_all(received, blocks, **way, **how)
+            given = arrays(f"received {number}", nbytes * comm.size, dtypes), blocks
         case "gather":
-            return lambda **how: comm.gather(blocks if comm.rank == 0 else None, items, 0, **way, **how)
-        case "scatter":
-            return lambda **how: comm.scatter(items, blocks if comm.rank == 0 else None, 0, **way, **how)
-        case _:
-            return _exchange(comm, items, arrays("received one", nbytes, dtypes), backend)
+            given = blocks if comm.rank == 0 else None, items, 0
+        case _:  # a scatter
+            given = items, blocks if comm.rank == 0 else None, 0
+    return partial(getattr(comm, op), *given, **way)
 
 
 def _exchange(comm: Communicator, items: Any, received: Any, backend: str) -> Callable[[], object]:
@@ -397,14 +367,6 @@ def _zeros(nbytes: int, dtypes: str) -> Any:
     x = np.ones(nbytes // (2 if dtypes == "half" else 4), np.float16 if dtypes == "half" else np.float32)
     x.fill(0)
     return x
-
-
-def _alone(call: Callable[[], object]) -> Callable[[int], None]:
-    def run(iterations: int) -> None:
-        for _ in repeat(None, iterations):
-            call()
-
-    return run
 
 
 def _alone_and_in_pairs(call: Callable[..., Any], other: Callable[..., Any]) -> Callable[[int], None]:

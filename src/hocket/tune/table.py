@@ -16,7 +16,7 @@ from hocket import _native
 from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Range, join_carrier, split_carrier
 from hocket.errors import InvalidArgument, TableError
 from hocket.measure.judge import MAX_FOREIGN_BUSY
-from hocket.measure.statistics import median_interval
+from hocket.measure.statistics import range_of_median
 from hocket.tune.fit import Fit, is_usable
 from hocket.tune.machine import Machine
 from hocket.versioned_json import Head, read_text
@@ -73,8 +73,8 @@ class Row:
         algorithm: str = "", source: str = "sweep",
     ) -> Row:  # fmt: skip
         """Make a row of the times of all rounds."""
-        low, high = median_interval(seconds) if len(seconds) >= 6 else (min(seconds), max(seconds))
-        return Row(op, dtypes, num_ranks, nbytes, backend, busy, median(seconds), low, high, algorithm, source)
+        ends = range_of_median(seconds)
+        return Row(op, dtypes, num_ranks, nbytes, backend, busy, median(seconds), *ends, algorithm, source)
 
 
 @dataclass(frozen=True)
@@ -219,17 +219,22 @@ def load_table(path: str | Path) -> Table:
     return Table(machine, tuple(checked), str(path), fits, rules, foreign_busy)
 
 
+def _check_names(content: Any, kind: type, what: str, place: str) -> None:
+    """Check that there is an object with what a class has, and nothing else."""
+    names = {field.name for field in fields(kind)}
+    if not isinstance(content, dict) or set(content) != names:
+        raise TableError(f"{place}: {what} has {', '.join(sorted(names))}, not {content!r}")
+
+
 def _read_fits(content: Any, machine: Machine, path: str) -> tuple[Fit, ...]:
-    names = {field.name for field in fields(Fit)}
     if not isinstance(content, list):
         raise TableError(f"{path}: there is no list of fits")
     fits = []
     for each in content:
-        if not isinstance(each, dict) or set(each) != names:
-            raise TableError(f"{path}: a fit has {', '.join(sorted(names))}, not {each!r}")
+        _check_names(each, Fit, "a fit", path)
         if each["backend"] not in machine.backends:
             raise TableError(f"{path}: the machine has no backend {each['backend']!r}, of which there is a fit")
-        wrong = [name for name in sorted(names - {"backend"}) if not is_usable(each[name])]
+        wrong = [name for name in sorted(each) if name != "backend" and not is_usable(each[name])]
         if wrong:
             raise TableError(f"{path}: {wrong[0]} of a fit must be a number of 0 or more, not {each[wrong[0]]!r}")
         fits.append(Fit(**each))
@@ -259,9 +264,7 @@ def _read_rules(content: Any, machine: Machine, path: str) -> tuple[Rule, ...]:
 
 
 def _read_rule(content: Any, machine: Machine, place: str) -> Rule:
-    names = {field.name for field in fields(Rule)}
-    if not isinstance(content, dict) or set(content) != names:
-        raise TableError(f"{place}: a rule has {', '.join(sorted(names))}, not {content!r}")
+    _check_names(content, Rule, "a rule", place)
     rule = content | ({"most_nbytes": LARGEST_NBYTES} if content["most_nbytes"] is None else {})
     for name in ("op", "dtypes", "num_ranks"):
         _check_field(rule, name, place)
@@ -281,9 +284,7 @@ def _read_rule(content: Any, machine: Machine, place: str) -> Rule:
 
 
 def _read_machine(content: Any, path: str) -> Machine:
-    names = {field.name for field in fields(Machine)}
-    if not isinstance(content, dict) or set(content) != names:
-        raise TableError(f"{path}: the machine has {', '.join(sorted(names))}, not {content!r}")
+    _check_names(content, Machine, "the machine", path)
     backends = content["backends"]
     if not isinstance(backends, dict) or not all(isinstance(each, str) for each in backends.values()):
         raise TableError(f"{path}: the machine's backends must be descriptions by name, not {backends!r}")
@@ -327,18 +328,14 @@ _FIELDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "nbytes": (_is_count(0), "a number of 0 or more"),
     "backend": (lambda value: isinstance(value, str), "a name"),
     "busy": (lambda value: isinstance(value, bool), "true or false"),
-    "seconds": (_is_time, "a time above zero"),
-    "low": (_is_time, "a time above zero"),
-    "high": (_is_time, "a time above zero"),
+    **dict.fromkeys(("seconds", "low", "high"), (_is_time, "a time above zero")),
     "algorithm": (lambda value: isinstance(value, str), "a name"),
     "source": (_one_of(("sweep", "run")), "sweep or run"),
 }
 
 
 def _read_row(row: Any, place: str) -> Row:
-    names = {field.name for field in fields(Row)}
-    if not isinstance(row, dict) or set(row) != names:
-        raise TableError(f"{place}: a row has {', '.join(sorted(names))}, not {row!r}")
+    _check_names(row, Row, "a row", place)
     for name in _FIELDS:
         _check_field(row, name, place)
     if not row["low"] <= row["seconds"] <= row["high"]:

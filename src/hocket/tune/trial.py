@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from hocket.comm.policy import Range, format_nbytes
 from hocket.measure.statistics import MIN_VALUES, Ratio, ratio
+from hocket.tune.policy import join_alike
 from hocket.tune.window import Cell
 
 LEAST_GAIN = 1.05
@@ -142,19 +143,13 @@ def cut(ranges: Sequence[Range], cell: Cell, ranking: tuple[str, ...], reason: s
         ranking, reason: of the new range.
     """
     found: list[Range] = []
-
-    def add(most_nbytes: int, ranking: tuple[str, ...], reason: str) -> None:
-        if found and (found[-1].ranking, found[-1].reason) == (ranking, reason):
-            found.pop()
-        found.append(Range(most_nbytes, ranking, reason))
-
     least = 0
     for each in ranges:
         if least < cell.least_nbytes:
-            add(min(each.most_nbytes, cell.least_nbytes - 1), each.ranking, each.reason)
+            found.append(replace(each, most_nbytes=min(each.most_nbytes, cell.least_nbytes - 1)))
         if least <= cell.most_nbytes and each.most_nbytes >= cell.least_nbytes:
-            add(min(each.most_nbytes, cell.most_nbytes), ranking, reason)
+            found.append(Range(min(each.most_nbytes, cell.most_nbytes), ranking, reason))
         if each.most_nbytes > cell.most_nbytes:
-            add(each.most_nbytes, each.ranking, each.reason)
+            found.append(each)
         least = each.most_nbytes + 1
-    return found
+    return join_alike(found)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from itertools import repeat
 
 from hocket.bench.apps.registry import find_problem
 from hocket.measure import Contender, serve
+from hocket.measure.contender import looped
 from hocket.session import init
 
 ALONE, TOGETHER, SHARE, SHARES = "one process", "all ranks", "a share, others idle", "all shares at once"
@@ -26,22 +26,17 @@ def main(name: str, scale: int) -> None:
         problem.check(solution)
         problem.check(problem.solve_alone())
 
-    def looped(call: Callable[[], object], on_all: bool) -> Callable[[int], None]:
-        def run(iterations: int) -> None:
-            if on_all or comm.rank == 0:
-                for _ in repeat(None, iterations):
-                    call()
-
-        return run
+    def on_first(call: Callable[[], object]) -> Callable[[int], object]:
+        return looped(call) if comm.rank == 0 else lambda iterations: None
 
     def work() -> object:
         return problem.work(comm.rank, comm.size)
 
     contenders = [
-        Contender(name, ALONE, looped(problem.solve_alone, False)),
-        Contender(name, TOGETHER, looped(lambda: problem.solve(comm), True)),
-        Contender(name, SHARE, looped(work, False)),
-        Contender(name, SHARES, looped(work, True)),
+        Contender(name, ALONE, on_first(problem.solve_alone)),
+        Contender.of_call(name, TOGETHER, lambda: problem.solve(comm)),
+        Contender(name, SHARE, on_first(work)),
+        Contender.of_call(name, SHARES, work),
     ]
     serve(contenders, comm.rank, comm.barrier)
     comm.finalize()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hocket.comm import Communicator
 from hocket.errors import BackendUnavailable
@@ -83,6 +84,13 @@ class Problem(ABC):
             comm.compute(self.seconds_per_item * self.num_items(comm.rank, comm.size))
             return None
         return work()
+
+
+def share_of(rows: NDArray[Any], rank: int, size: int) -> NDArray[Any]:
+    """Return a rank's share of rows, see `shares`."""
+    counts = shares(len(rows), size)
+    first = sum(counts[:rank])
+    return rows[first : first + counts[rank]]
 
 
 def shares(count: int, size: int) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.bench.apps.base import Problem, shares
+from hocket.bench.apps.base import Problem, share_of, shares
 from hocket.comm import Communicator
 from hocket.errors import WrongResult
 
@@ -56,12 +56,10 @@ class NearestNeighbours(Problem):
         return classify(self._rows, self._classes, self._asked)
 
     def num_items(self, rank: int, size: int) -> float:
-        return shares(len(self._asked), size)[rank]
+        return len(share_of(self._asked, rank, size))
 
     def work(self, rank: int, size: int) -> object:
-        counts = shares(len(self._asked), size)
-        first = sum(counts[:rank])
-        return classify(self._rows, self._classes, self._asked[first : first + counts[rank]])
+        return classify(self._rows, self._classes, share_of(self._asked, rank, size))
 
     def check(self, solution: Any) -> None:
         classifier = self.oracle("neighbors").KNeighborsClassifier

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.bench.apps.base import Problem, shares
+from hocket.bench.apps.base import Problem, share_of, shares
 from hocket.comm import Communicator
 from hocket.errors import WrongResult
 
@@ -48,13 +48,11 @@ class MatrixProduct(Problem):
         return product
 
     def num_items(self, rank: int, size: int) -> float:
-        return shares(len(self._a), size)[rank]
+        return len(share_of(self._a, rank, size))
 
     def work(self, rank: int, size: int) -> object:
-        counts = shares(len(self._a), size)
-        first = sum(counts[:rank])
-        own = self._a[first : first + counts[rank]]
-        return np.matmul(own, self._b, out=self._array("rows of C", counts[rank]))
+        own = share_of(self._a, rank, size)
+        return np.matmul(own, self._b, out=self._array("rows of C", len(own)))
 
     def check(self, solution: Any) -> None:
         wanted = np.einsum("ij,jk->ik", self._a[:8], self._b)  # not the kernel's way

@@ -13,7 +13,7 @@ from hocket.bench.apps.registry import find_problem
 from hocket.bench.launchers import plain_job
 from hocket.errors import InvalidArgument
 from hocket.measure import Coordinator, Key, StopRule, measure_series
-from hocket.measure.statistics import MIN_VALUES, median_interval
+from hocket.measure.statistics import interval_of, quotients
 from hocket.session import simulate
 
 if TYPE_CHECKING:
@@ -101,9 +101,9 @@ def measure_speedup(
     with Coordinator([plain_job(argv, num_ranks)]) as coordinator:
         series = measure_series(coordinator, rule, on_round=on_round).series
     alone, together, share, shares = (series[Key(name, each)].samples for each in (ALONE, TOGETHER, SHARE, SHARES))
-    speedups = [a / b for a, b in zip(alone, together, strict=True)]
-    factors = [num_ranks * a / b for a, b in zip(share, shares, strict=True)]
-    parts = [a / b for a, b in zip(speedups, factors, strict=True)]
+    speedups = quotients(together, alone)
+    factors = [num_ranks * each for each in quotients(shares, share)]
+    parts = quotients(factors, speedups)
     problem.seconds_per_item = median(share) / problem.num_items(0, num_ranks)
     found = []
     for number in modelled:
@@ -118,6 +118,6 @@ def measure_speedup(
         median(speedups),
         median(factors),
         median(parts),
-        median_interval(parts) if len(parts) >= MIN_VALUES else None,
+        interval_of(parts),
         tuple(found),
     )

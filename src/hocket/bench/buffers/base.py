@@ -62,3 +62,14 @@ class BufferKind(ABC):
         """Raise InvalidArgument where there are no arrays of a type."""
         if dtype not in DTYPES:
             raise InvalidArgument(f"there is no type {dtype!r} of {self.name} arrays; there are {', '.join(DTYPES)}")
+
+
+class SetAndGot(BufferKind):
+    """Arrays of a GPU whose content is set and got whole by methods of that name, as CuPy's and PyCUDA's are."""
+
+    def write(self, array: Any, content: NDArray[Any]) -> None:
+        array.set(content.astype(array.dtype))
+
+    def read(self, array: Any) -> NDArray[Any]:
+        found: NDArray[Any] = array.get()
+        return found

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from numpy.typing import NDArray
-
-from hocket.bench.buffers.base import BufferKind
+from hocket.bench.buffers.base import SetAndGot
 
 
-class CupyBuffers(BufferKind):
+class CupyBuffers(SetAndGot):
     name = "cupy"
     needs = "cupy", "hocket[cupy]"
 
@@ -17,13 +15,6 @@ class CupyBuffers(BufferKind):
         import cupy
 
         return cupy.zeros(count, dtype)
-
-    def write(self, array: Any, content: NDArray[Any]) -> None:
-        array.set(content.astype(array.dtype))
-
-    def read(self, array: Any) -> NDArray[Any]:
-        found: NDArray[Any] = array.get()
-        return found
 
 
 KIND = CupyBuffers()

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hocket.bench.buffers.base import BufferKind
+from hocket.bench.buffers.base import SetAndGot
 
 
-class PycudaBuffers(BufferKind):
+class PycudaBuffers(SetAndGot):
     name = "pycuda"
     has_dlpack = False
     needs = "pycuda", "hocket[pycuda]"
@@ -20,13 +19,6 @@ class PycudaBuffers(BufferKind):
         from pycuda import gpuarray
 
         return gpuarray.zeros(count, np.dtype(dtype))
-
-    def write(self, array: Any, content: NDArray[Any]) -> None:
-        array.set(content.astype(array.dtype))
-
-    def read(self, array: Any) -> NDArray[Any]:
-        found: NDArray[Any] = array.get()
-        return found
 
 
 KIND = PycudaBuffers()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from hocket.bench.patterns import REDUCTIONS, fold, pattern, to_reduce
 from hocket.bench.point import PLACES
 from hocket.bench.registry import Benchmark, Prepared, Setting
 from hocket.errors import InvalidArgument, WrongResult
+from hocket.measure.contender import looped
 
 OMB_NAMES = {
     "all_gather": "allgather", "all_reduce": "allreduce", "all_to_all": "alltoall", "barrier": "barrier",
@@ -29,39 +29,64 @@ REDUCING = ("reduce", "all_reduce", "reduce_scatter", "scan")
 
 
 class _Calls(Prepared):
-    """The same call, one time after the other."""
+    """The same call, one time after the other.
+
+    Args:
+        setting: of the benchmark.
+        op: the collective.
+    """
 
     once: Call
 
+    def __init__(self, setting: Setting, op: str) -> None:
+        self._setting, self._op, self._flow = setting, op, FLOWS[op]
+        self._sizes = sizes_of(setting, op)
+        self._arrays = Arrays(setting)
+
     def run(self, iterations: int) -> None:
-        call = self.once
-        for _ in repeat(None, iterations):
-            call()
+        looped(self.once)(iterations)
+
+    def _contents(self, turn: int) -> list[NDArray[Any]]:
+        """What each rank gives."""
+        point, size = self._setting.point, self._setting.driver.size
+        lengths = [self._flow.given(self._sizes, each) or 0 for each in range(size)]
+        xs = [pattern(length, point.dtype, each, turn) for each, length in enumerate(lengths)]
+        if self._op not in REDUCING:
+            return xs
+        return [to_reduce(x, point.reduction, each, size) for each, x in enumerate(xs)]
+
+    def _wanted(self, xs: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
+        """What this rank gets of that; None: nothing that counts."""
+        add = partial(fold, reduction=self._setting.point.reduction)
+        return self._flow.result(self._sizes, xs, self._setting.driver.rank, add)
 
 
 class OnMemory(_Calls):
     """A collective whose arrays are given once.
 
     Args:
-        setting: of the benchmark.
-        op: the collective.
+        setting, op: as of `_Calls`.
         with_counts: its form with counts.
         bind: of name and arguments, makes what is called; None: the library's plain form.
+
+    Raises:
+        InvalidArgument: the library has no such operation.
     """
 
     def __init__(
         self, setting: Setting, op: str, with_counts: bool = False, bind: Callable[..., Call] | None = None
     ) -> None:
-        self._setting, self._flow, self._reduces = setting, FLOWS[op], op in REDUCING
+        super().__init__(setting, op)
         point, driver = setting.point, setting.driver
-        self._sizes = sizes_of(setting, op)
         rank = driver.rank
-        self._arrays = Arrays(setting)
+        if bind is not None and op not in driver.binders(point.api):
+            raise InvalidArgument(f"{driver.name} has no {op} by {point.api}")
         form, arguments = op, self._lay_out(op)
         if point.place and (point.place == "in") != (self._flow.gets is None):  # not what it is by nature
             form = f"{op} {PLACES[point.place]}"
         counts = self._sizes.counts
-        if with_counts or len(set(counts)) > 1:
+        has_counts = with_counts or len(set(counts)) > 1
+        if has_counts:
             arguments.append([counts[rank]] * len(counts) if op == "all_to_all" else counts)
             if op == "all_to_all":
                 arguments.append(counts)
@@ -69,7 +94,6 @@ class OnMemory(_Calls):
             arguments.append(0)
         if op in REDUCING:
             arguments.append(point.reduction)
-        has_counts = with_counts or len(set(counts)) > 1
         if has_counts and form != op:
             raise InvalidArgument(
                 f"{form} has equal parts, and {sum(counts)} elements make none for {len(counts)} ranks"
@@ -115,17 +139,13 @@ class OnMemory(_Calls):
         return [self._result, self._x]
 
     def check(self, turn: int) -> None:
-        point, rank = self._setting.point, self._setting.driver.rank
-        lengths = [self._flow.given(self._sizes, each) or 0 for each in range(self._setting.driver.size)]
-        xs = [pattern(length, point.dtype, each, turn) for each, length in enumerate(lengths)]
-        if self._reduces:
-            xs = [to_reduce(x, point.reduction, each, len(xs)) for each, x in enumerate(xs)]
+        xs = self._contents(turn)
         if self._x is not None:
-            self._arrays.write(self._x, xs[rank])
+            self._arrays.write(self._x, xs[self._setting.driver.rank])
         self.once()
-        wanted = self._flow.result(self._sizes, xs, rank, partial(fold, reduction=point.reduction))
+        wanted = self._wanted(xs)
         if wanted is not None and self._result is not None:
-            compare(self._arrays.read(self._result), wanted, point.key.name)
+            compare(self._arrays.read(self._result), wanted, self._setting.point.key.name)
         for each in (self._x, self._result):  # zeros stay what they are, however often they are added up
             if each is not None:
                 self._arrays.clear(each)
@@ -135,37 +155,22 @@ class OnObjects(_Calls):
     """A collective of objects, which are arrays here, as OMB-Py's are."""
 
     def __init__(self, setting: Setting, op: str) -> None:
-        self._setting, self._op, self._flow = setting, op, FLOWS[op]
-        self._sizes = sizes_of(setting, op)
-        self._arrays = Arrays(setting)
-        self._given = self._pack(self._contents(None)[setting.driver.rank])
-        self.once = self._bind(self._given)
+        super().__init__(setting, op)
+        self.once = self._bind(self._pack(0 * self._contents(0)[setting.driver.rank]))
 
     def check(self, turn: int) -> None:
-        rank, point = self._setting.driver.rank, self._setting.point
         xs = self._contents(turn)
-        found = self._bind(self._pack(xs[rank]))()
-        wanted = self._flow.result(self._sizes, xs, rank, partial(fold, reduction=point.reduction))
+        found = self._bind(self._pack(xs[self._setting.driver.rank]))()
+        wanted = self._wanted(xs)
         if wanted is not None:
             parts = found if isinstance(found, list) else [found]
             joined = np.concatenate([self._arrays.read(each) for each in parts])
-            compare(joined, wanted, point.key.name)
+            compare(joined, wanted, self._setting.point.key.name)
 
     def _bind(self, given: Any) -> Callable[[], Any]:
         point, driver = self._setting.point, self._setting.driver
         add = [REDUCTIONS[point.reduction]] if self._op in REDUCING else []
         return driver.bind(point.api, self._op, given, *add)
-
-    def _contents(self, turn: int | None) -> list[NDArray[Any]]:
-        """What each rank gives; zeros without a turn."""
-        point, size = self._setting.point, self._setting.driver.size
-        lengths = [self._flow.given(self._sizes, each) or 0 for each in range(size)]
-        if turn is None:
-            return [pattern(length, point.dtype, 0, 0) * 0 for length in lengths]
-        xs = [pattern(length, point.dtype, each, turn) for each, length in enumerate(lengths)]
-        if self._op not in REDUCING:
-            return xs
-        return [to_reduce(x, point.reduction, each, size) for each, x in enumerate(xs)]
 
     def _pack(self, content: NDArray[Any]) -> Any:
         """An array as an object, or as a list of one for each rank."""
@@ -211,21 +216,22 @@ def _make(op: str, with_counts: bool, setting: Setting) -> Prepared:
     return OnMemory(setting, op, with_counts)
 
 
-def _collective(op: str, title: str, aliases: Sequence[str], summary: str, with_counts: bool = False) -> Benchmark:
+def benchmark_of(
+    op: str, name: str, title: str, make: Callable[[Setting], Prepared], summary: str, aliases: Sequence[str],
+    **options: Any,
+) -> Benchmark:  # fmt: skip
+    """Return a benchmark that is about a collective; options: further ones of `Benchmark`."""
+    least_nbytes = 4 if op in REDUCING else 1
     return Benchmark(
-        f"{op}v" if with_counts else op,
-        title,
-        "us",
-        partial(_make, op, with_counts),
-        summary,
-        tuple(aliases),
-        "collective",
-        op=op,
-        reduces=op in REDUCING,
-        least_nbytes=4 if op in REDUCING else 1,
-        is_windowed=True,
-        has_places=not with_counts and op != "broadcast",
-    )
+        name, title, "us", make, summary, tuple(aliases), op=op, reduces=op in REDUCING, has_sizes=op != "barrier",
+        least_nbytes=least_nbytes, **options,
+    )  # fmt: skip
+
+
+def _collective(op: str, title: str, aliases: Sequence[str], summary: str, with_counts: bool = False) -> Benchmark:
+    name, has_places = f"{op}v" if with_counts else op, not with_counts and op not in ("broadcast", "barrier")
+    make = partial(_make, op, with_counts)
+    return benchmark_of(op, name, title, make, summary, aliases, is_windowed=True, has_places=has_places)
 
 
 BENCHMARKS = (
@@ -234,16 +240,7 @@ BENCHMARKS = (
     _collective("all_reduce", "Allreduce", ["allreduce"], "every rank gets the reduction of all messages"),
     _collective("all_to_all", "Alltoall", ["alltoall"], "every rank has a message for every rank"),
     _collective("all_to_all", "Alltoallv", ["alltoallv"], "the same, with a count for each pair", True),
-    Benchmark(
-        "barrier",
-        "Barrier",
-        "us",
-        partial(_make, "barrier", False),
-        "nobody goes on before all have come",
-        op="barrier",
-        has_sizes=False,
-        is_windowed=True,
-    ),
+    _collective("barrier", "Barrier", [], "nobody goes on before all have come"),
     _collective("broadcast", "Bcast", ["bcast"], "every rank gets the root's message"),
     _collective("gather", "Gather", ["gather"], "the root gets the messages of all"),
     _collective("gather", "Gatherv", ["gatherv"], "the same, with a count for each rank", True),

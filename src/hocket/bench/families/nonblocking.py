@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from hocket.bench.drivers.base import Call, Driver
-from hocket.bench.families.collectives import OMB_NAMES, REDUCING, OnMemory
-from hocket.bench.registry import Benchmark, Prepared, Setting
+from hocket.bench.families.collectives import OMB_NAMES, OnMemory, benchmark_of
+from hocket.bench.registry import Prepared, Setting
 from hocket.bench.result import ALONE, BEGIN, PRODUCT
-from hocket.errors import InvalidArgument
 from hocket.measure.contender import Contender, sample
 
 _ROWS = 48  # of the matrices: a product takes some ten microseconds
@@ -32,8 +31,6 @@ class Overlapped(Prepared):
     """An operation beside a product."""
 
     def __init__(self, setting: Setting, op: str) -> None:
-        if op not in setting.driver.binders(setting.point.api):
-            raise InvalidArgument(f"{setting.driver.name} has no {op} by {setting.point.api}")
         self._wait = setting.driver.wait
         self._operation = OnMemory(setting, op, bind=partial(self._bind, setting.driver))
         self._a, self._b = np.random.default_rng(0).standard_normal((2, _ROWS, _ROWS))
@@ -86,18 +83,14 @@ class Overlapped(Prepared):
 
 
 BENCHMARKS = tuple(
-    Benchmark(
+    benchmark_of(
+        op,
         f"i{op}",
         f"Non-blocking {OMB_NAMES[op].capitalize()}",
-        "us",
         partial(Overlapped, op=op),
         f"{op} beside a matrix product: the time of both, and how much of the operation it hides",
-        (f"i{OMB_NAMES[op]}",),
-        "non-blocking collective",
-        op=op,
-        reduces=op in REDUCING,
-        has_sizes=op != "barrier",
-        least_nbytes=4 if op in REDUCING else 1,
+        [f"i{OMB_NAMES[op]}"],
+        family="non-blocking collective",
         takes_objects=False,
     )
     for op in OMB_NAMES

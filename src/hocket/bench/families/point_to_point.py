@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -28,6 +28,7 @@ class Ends:
         partner: of this rank; None: it takes no part.
         is_first: whether it begins.
         has_objects: whether messages are objects.
+        wait: waits for messages that were begun.
     """
 
     def __init__(self, setting: Setting, all_pairs: bool) -> None:
@@ -38,6 +39,7 @@ class Ends:
         self.partner = (driver.rank + half if self.is_first else driver.rank - half) if has_part else None
         self._setting = setting
         self.has_objects = point.has_objects
+        self.wait = driver.wait_objects if point.has_objects else driver.wait
         self._count = point.nbytes // itemsize_of(point.dtype)
         self._arrays = Arrays(setting)
         if self.has_objects:
@@ -51,11 +53,6 @@ class Ends:
         if self.has_objects and op.endswith("recv"):
             given = [len(pickle.dumps(self._x)) + _MARGIN] if op == "irecv" else []
         return self._setting.driver.bind(self._setting.point.api, op, *given, self.partner)
-
-    def wait(self, requests: Sequence[Any]) -> object:
-        """Wait for messages that were begun."""
-        driver = self._setting.driver
-        return driver.wait_objects(requests) if self.has_objects else driver.wait(requests)
 
     def acknowledgement(self) -> tuple[Call, Call]:
         """Bind sending and receiving a message of four bytes."""
@@ -82,14 +79,17 @@ class Ends:
         else:
             self._arrays.write(self._x, own)
             self._arrays.write(self._out, (wanted + 1).astype(wanted.dtype))  # right only if a message comes
-        found = self._exchange_begun() if begins else self._exchange()
+        found = self._exchange(begins)
         self._x = kept
         compare(self._arrays.read(found if self.has_objects else self._out), wanted, point.key.name)
         if not self.has_objects:
             self._arrays.clear(self._x)
             self._arrays.clear(self._out)
 
-    def _exchange(self) -> Any:
+    def _exchange(self, begins: bool) -> Any:
+        if begins:
+            found = self.wait([call() for call in (self.bind("irecv"), self.bind("isend"))])
+            return found[0] if isinstance(found, list) else None
         send, recv = self.bind("send"), self.bind("recv")
         if self.is_first:
             send()
@@ -97,10 +97,6 @@ class Ends:
         found = recv()
         send()
         return found
-
-    def _exchange_begun(self) -> Any:
-        found = self.wait([call() for call in (self.bind("irecv"), self.bind("isend"))])
-        return found[0] if isinstance(found, list) else None
 
 
 class PingPong(Prepared):
@@ -130,7 +126,6 @@ class Streams(Prepared):
     def __init__(self, setting: Setting, all_pairs: bool, both_ways: bool) -> None:
         ends = self._ends = Ends(setting, all_pairs)
         self._window = setting.point.window
-        self._wait = setting.driver.wait_objects if ends.has_objects else setting.driver.wait
         self._run: Callable[[int], None] = self._nothing
         if ends.partner is not None:
             begin = [ends.bind(op) for op in (("irecv", "isend") if both_ways else self._one_way())]
@@ -148,7 +143,7 @@ class Streams(Prepared):
         return ("isend",) if self._ends.is_first else ("irecv",)
 
     def _windows(self, begin: list[Call], acks: list[Call], iterations: int) -> None:
-        wait, window = self._wait, self._window
+        wait, window = self._ends.wait, self._window
         for _ in repeat(None, iterations):
             requests: list[Any] = []
             for call in begin:

@@ -89,7 +89,7 @@ def _result(places: Sequence[Result]) -> dict[str, Any]:
         "type": point.dtype,
         "redop": point.reduction if find_benchmark(point.benchmark).reduces else "none",
         "root": "-1",
-        "actual_iterations": len(first.calls) or len(first.samples) * first.iterations,
+        "actual_iterations": first.num_timed,
         "experiment_name": f"{point.benchmark} {point.way}",
     }
     for each in places:

@@ -53,8 +53,7 @@ def _table(name: str, way: str, results: Sequence[Result], layout: Layout) -> st
         if counts_messages:
             cells.append(f"{1e6 * each.value / each.point.nbytes:.2f}")
         if layout.full and not overlaps:
-            num_operations = len(each.calls) or len(each.samples) * each.iterations
-            cells += [f"{each.percentile(0):.2f}", f"{each.percentile(100):.2f}", str(num_operations)]
+            cells += [f"{each.percentile(0):.2f}", f"{each.percentile(100):.2f}", str(each.num_timed)]
         cells += [f"{each.percentile(percent):.2f}" for percent in layout.percentiles]
         lines.append(_line(cells, benchmark.has_sizes))
     return "\n".join(lines) + "\n"

@@ -6,8 +6,9 @@ where the table has them, by the formula over the fitted link otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
@@ -15,6 +16,7 @@ from hocket.collectives import find_algorithm
 from hocket.collectives.source import parse_algorithm
 from hocket.comm.policy import total_nbytes
 from hocket.sim import Link
+from hocket.tune.fit import link_over
 from hocket.tune.model import typical_link
 from hocket.tune.sweep import SIZES
 from hocket.tune.table import Table
@@ -36,6 +38,11 @@ class Choice:
     num_blocks: int
     comment: str
 
+    @property
+    def segment_nbytes(self) -> int:
+        """Bytes of a segment, whole KiB; 0 where there is one."""
+        return max(1, self.nbytes // self.num_blocks >> 10) << 10 if self.num_blocks > 1 else 0
+
 
 def choices(
     table: Table, counterparts: Mapping[str, Collection[str]], ranks: Sequence[int], backend: str
@@ -48,8 +55,7 @@ def choices(
         ranks: numbers of ranks; times that were not measured are modelled.
         backend: over which schedules were measured.
     """
-    fitted = [fit.link for fit in table.fits if fit.backend == backend]
-    link = fitted[0] if fitted else typical_link(table.machine.num_hosts)
+    link = link_over(backend, table.fits) or typical_link(table.machine.num_hosts)
     for op, names in counterparts.items():
         for num_ranks in ranks:
             if num_ranks < 2:
@@ -59,6 +65,11 @@ def choices(
             found = [each for each in best if each is not None]
             if found:
                 yield op, num_ranks, found
+
+
+def first_of_each(found: Sequence[Choice], answer: Callable[[Choice], object]) -> list[Choice]:
+    """Return the smallest choice of every range of sizes with the same answer."""
+    return [next(alike) for _, alike in groupby(found, answer)]
 
 
 def _best(

@@ -40,6 +40,12 @@ def of_communicators(within: Tree, between: Tree) -> Tree:
     return {"comm_type=intra": within, "comm_type=inter": between}
 
 
+def if_divisible(otherwise: Tree, cutting: Tree) -> Tree:
+    """Return the tree for what cuts an array into a part for each rank: that takes an operation of MPI's, and an item
+    for each, which MPICH asserts."""
+    return either("is_op_built_in=yes", either("count<pow2", otherwise, cutting), otherwise)
+
+
 def own_choices() -> dict[str, Tree]:
     """Return by MPICH's name of each collective how it chooses by itself."""
     found: dict[str, Tree] = {}
@@ -117,24 +123,20 @@ def _reducing(initial: str, kind: str) -> dict[str, Tree]:
     blocking = not initial
     found: dict[str, Tree] = {}
 
-    def halved(small: Tree, large: Tree) -> Tree:
-        """Cutting an array into a part for each rank takes an operation of MPI's and an item for each."""
-        return either("is_op_built_in=yes", either("count<pow2", small, large), small)
-
     leaf = _names(initial, kind, "allreduce")
     doubling = leaf("intra_recursive_doubling")
     found["allreduce"] = of_communicators(
         either(
             f"avg_msg_size<={8 if blocking else 2048}",
             doubling,
-            halved(doubling, leaf("intra_reduce_scatter_allgather")),
+            if_divisible(doubling, leaf("intra_reduce_scatter_allgather")),
         ),
         leaf("inter_reduce_exchange_bcast" if blocking else "inter_remote_reduce_local_bcast"),
     )
 
     leaf = _names(initial, kind, "reduce")
     binomial = leaf("intra_binomial")
-    flat = either("avg_msg_size<=2048", binomial, halved(binomial, leaf("intra_reduce_scatter_gather")))
+    flat = either("avg_msg_size<=2048", binomial, if_divisible(binomial, leaf("intra_reduce_scatter_gather")))
     by_host = either("is_commutative=yes", leaf("intra_smp"), binomial)
     found["reduce"] = of_communicators(
         flat if blocking else either("comm_hierarchy=parent", by_host, flat),

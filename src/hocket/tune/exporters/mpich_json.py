@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import pairwise
+from functools import partial
 
 from hocket.collectives import find_algorithm
 from hocket.tune.export import exporter
-from hocket.tune.exporters._choices import Choice, choices
-from hocket.tune.exporters._mpich_tree import Tree, either, own_choices, use
+from hocket.tune.exporters._choices import Choice, choices, first_of_each
+from hocket.tune.exporters._mpich_tree import Tree, either, if_divisible, own_choices, use
 from hocket.tune.table import Table
 
 _BACKEND = "mpi"
@@ -70,7 +70,6 @@ _NUM_CHILDREN = {"chain": 1, "binary_tree": 2}
 # Schedules for any number of ranks whose counterpart is for powers of two.
 _FOR_POWERS_OF_TWO = {("broadcast", "scatter_bruck")}
 _NO_POWER_OF_TWO = 3
-_SEGMENT_UNIT = 1024
 _LARGEST_INT = (1 << 31) - 1
 
 
@@ -81,7 +80,7 @@ def write(table: Table, ranks: Sequence[int]) -> str:
     for op, (name, _) in _COLLECTIVES.items():
         chosen = _by_ranks(table, op, ranks)
         if chosen:
-            tree[name]["comm_type=intra"] = _GUARDS.get(op, _always)(chosen)
+            tree[name]["comm_type=intra"] = _GUARDS[op](chosen) if op in _GUARDS else chosen
     return json.dumps({f"collective={name}": each for name, each in tree.items()}, indent=1) + "\n"
 
 
@@ -122,44 +121,29 @@ def _by_sizes(table: Table, op: str, names: Collection[str], ranks: Sequence[int
 
 def _rules(op: str, found: Sequence[Choice]) -> Iterator[tuple[str, Tree]]:
     """One for every range of sizes with the same choice, which it ends: "<=4095", and "=any" for the last."""
-    leaves = [(choice.nbytes, _leaf(op, choice)) for choice in found]
-    for (_, leaf), (least, following) in pairwise(leaves):
-        if least - 1 > _LARGEST_INT:  # MPICH reads the borders as ints
-            yield "=any", leaf
-            return
-        if leaf != following:
-            yield f"<={least - 1}", leaf
-    yield "=any", leaves[-1][1]
+    leaf = partial(_leaf, op)
+    first, *others = first_of_each(found, leaf)
+    for each in others:
+        if each.nbytes - 1 > _LARGEST_INT:  # MPICH reads the borders as ints
+            break
+        yield f"<={each.nbytes - 1}", leaf(first)
+        first = each
+    yield "=any", leaf(first)
 
 
 def _leaf(op: str, choice: Choice) -> Tree:
     name = _ALGORITHMS[op][choice.algorithm]
     if choice.algorithm not in _NUM_CHILDREN:
         return use(name)
-    segment = max(_SEGMENT_UNIT, choice.nbytes // choice.num_blocks // _SEGMENT_UNIT * _SEGMENT_UNIT)
     return use(
         name,
         tree_type="kary",
         k=_NUM_CHILDREN[choice.algorithm],
-        chunk_size=segment if choice.num_blocks > 1 else 0,
+        chunk_size=choice.segment_nbytes,
         # As MPICH does by default: sends of a segment overlap, three receives wait for segments.
         is_non_blocking=1,
         recv_pre_posted=0,
     )
-
-
-def _always(chosen: Tree) -> Tree:
-    return chosen
-
-
-def _if_divisible(otherwise: str) -> Callable[[Tree], Tree]:
-    """MPICH asserts that an array has an item for every part, and cuts those of its own operations alone."""
-
-    def guard(chosen: Tree) -> Tree:
-        safe = use(otherwise)
-        return either("is_op_built_in=yes", either("count<pow2", safe, chosen), safe)
-
-    return guard
 
 
 def _if_commutative(chosen: Tree) -> Tree:
@@ -172,8 +156,8 @@ def _if_not_in_place(chosen: Tree) -> Tree:
 
 
 _GUARDS: Mapping[str, Callable[[Tree], Tree]] = {
-    "all_reduce": _if_divisible("Allreduce_intra_recursive_doubling"),
+    "all_reduce": partial(if_divisible, use("Allreduce_intra_recursive_doubling")),
     "all_to_all": _if_not_in_place,
-    "reduce": _if_divisible("Reduce_intra_binomial"),
+    "reduce": partial(if_divisible, use("Reduce_intra_binomial")),
     "reduce_scatter": _if_commutative,
 }

@@ -10,9 +10,11 @@ for its fastest backend, so take the rules as a shape to edit. The format is che
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from operator import attrgetter
 
 from hocket.tune.export import exporter
-from hocket.tune.exporters._choices import choices
+from hocket.tune.exporters._choices import choices, first_of_each
 from hocket.tune.table import Table
 
 # With "#": to the plugin any other line is a rule, of all_reduce where it does not know the collective.
@@ -41,14 +43,12 @@ def write(table: Table, ranks: Sequence[int]) -> str:
     backend = min(table.fits, key=lambda fit: fit.beta_s).backend if table.fits else next(iter(table.machine.backends))
     lines = [HEADER]
     for op, num_ranks, found in choices(table, _ALGORITHMS, ranks, backend):
-        least = 0
-        for choice, following in zip(found, [*found[1:], None], strict=True):
-            name = _ALGORITHMS[op][choice.algorithm]
-            if following is not None and _ALGORITHMS[op][following.algorithm] == name:
-                continue
-            most = _MOST_NBYTES if following is None else following.nbytes - 1
+        names = _ALGORITHMS[op]
+        firsts = first_of_each(found, attrgetter("algorithm"))
+        borders = [0, *(choice.nbytes for choice in firsts[1:]), _MOST_NBYTES + 1]
+        for choice, (least, following) in zip(firsts, pairwise(borders), strict=True):
             where = table.machine.num_hosts, num_ranks
-            fields = _COLLECTIVES[op], least, most, name, "simple", _ANY, *where, _ANY, _ANY
+            sizes = least, following - 1
+            fields = _COLLECTIVES[op], *sizes, names[choice.algorithm], "simple", _ANY, *where, _ANY, _ANY
             lines.append(",".join(map(str, fields)))
-            least = most + 1
     return "\n".join(lines) + "\n"

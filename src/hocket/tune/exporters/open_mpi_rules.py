@@ -9,13 +9,13 @@ the array, or of all ranks' blocks together.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from hocket.collectives import find_algorithm
 from hocket.tune.export import exporter
-from hocket.tune.exporters._choices import Choice, choices
+from hocket.tune.exporters._choices import Choice, choices, first_of_each
 from hocket.tune.table import Table
 
 _BACKEND = "mpi"
@@ -49,41 +49,23 @@ _ALGORITHMS = {
     "reduce": {"chain": (3, "pipeline"), "binary_tree": (4, "binary"), "binomial": (5, "binomial")},
     "reduce_scatter": {"recursive_halving": (3, "recursive_halving")},
 }
-_SEGMENT_UNIT = 1024
 
 
-@dataclass(frozen=True)
-class _Rule:
-    least_nbytes: int
-    number: int
-    name: str
-    num_chains: int
-    segment_nbytes: int
-    comment: str
+_Rules = list[tuple[int, Choice]]
 
 
-def _rules(op: str, found: Sequence[Choice]) -> Iterator[_Rule]:
-    """One for every range of sizes with the same choice, from 0 on, which Open MPI asks for."""
-    last: _Rule | None = None
-    for choice in found:
-        segment = choice.nbytes // choice.num_blocks // _SEGMENT_UNIT * _SEGMENT_UNIT
-        rule = _Rule(
-            0 if last is None else choice.nbytes,
-            *_ALGORITHMS[op][choice.algorithm],
-            find_algorithm(op, choice.algorithm).parameters.get("num_chains", 0),
-            max(_SEGMENT_UNIT, segment) if choice.num_blocks > 1 else 0,
-            choice.comment,
-        )
-        if last is None or (rule.number, rule.segment_nbytes) != (last.number, last.segment_nbytes):
-            yield rule
-        last = rule
-
-
-def _all_rules(table: Table, ranks: Sequence[int]) -> dict[str, dict[int, list[_Rule]]]:
-    found: dict[str, dict[int, list[_Rule]]] = {op: {} for op in _COLLECTIVES}
+def _all_rules(table: Table, ranks: Sequence[int]) -> dict[str, dict[int, _Rules]]:
+    """By collective and number of ranks: where every range of sizes with the same choice begins, and that. The first
+    begins at 0, which Open MPI asks for."""
+    found: dict[str, dict[int, _Rules]] = {op: {} for op in _COLLECTIVES}
     for op, num_ranks, at_sizes in choices(table, _ALGORITHMS, ranks, _BACKEND):
-        found[op][num_ranks] = list(_rules(op, at_sizes))
+        firsts = first_of_each(at_sizes, attrgetter("algorithm", "segment_nbytes"))
+        found[op][num_ranks] = [(each.nbytes if place else 0, each) for place, each in enumerate(firsts)]
     return found
+
+
+def _num_chains(op: str, choice: Choice) -> int:
+    return int(find_algorithm(op, choice.algorithm).parameters.get("num_chains", 0))
 
 
 @exporter("ompi-classic", "a rules file for Open MPI 4 and later (coll_tuned_dynamic_rules_filename); tried with 5.0")
@@ -94,10 +76,9 @@ def write_classic(table: Table, ranks: Sequence[int]) -> str:
         lines += [f"{_COLLECTIVES[op][0]} # {op}", f"{len(by_ranks)} # numbers of ranks"]
         for num_ranks, rules in by_ranks.items():
             lines += [f"{num_ranks} # ranks", f"{len(rules)} # sizes"]
-            lines += [
-                f"{rule.least_nbytes} {rule.number} {rule.num_chains} {rule.segment_nbytes} # {rule.comment}"
-                for rule in rules
-            ]
+            for least, rule in rules:
+                number, _ = _ALGORITHMS[op][rule.algorithm]
+                lines.append(f"{least} {number} {_num_chains(op, rule)} {rule.segment_nbytes} # {rule.comment}")
     return "\n".join(lines) + "\n"
 
 
@@ -109,16 +90,16 @@ def write_json(table: Table, ranks: Sequence[int]) -> str:
         numbers = list(by_ranks)
         for num_ranks, following in zip(numbers, [*numbers[1:], None], strict=True):
             rules = by_ranks[num_ranks]
-            borders = [*(rule.least_nbytes - 1 for rule in rules[1:]), "inf"]
+            borders = [*(least - 1 for least, _ in rules[1:]), "inf"]
             collectives.setdefault(_COLLECTIVES[op][1], []).append(
                 {
                     "comm_size_min": num_ranks,
                     "comm_size_max": "inf" if following is None else following - 1,
                     "rules": [
-                        {"msg_size_min": rule.least_nbytes, "msg_size_max": most, "alg": rule.name}
-                        | ({"faninout": rule.num_chains} if rule.num_chains else {})
+                        {"msg_size_min": least, "msg_size_max": most, "alg": _ALGORITHMS[op][rule.algorithm][1]}
+                        | ({"faninout": num_chains} if (num_chains := _num_chains(op, rule)) else {})
                         | ({"segsize": rule.segment_nbytes} if rule.segment_nbytes else {})
-                        for rule, most in zip(rules, borders, strict=True)
+                        for (least, rule), most in zip(rules, borders, strict=True)
                     ],
                 }
             )
