@@ -11,7 +11,7 @@ from functools import cache
 
 from hocket.backends._declaration import (
     Declaration,
-    DoctorFinding,
+    Finding,
     LinkSpec,
     Requirements,
     Tested,
@@ -26,8 +26,9 @@ from hocket.errors import BackendUnavailable
 from hocket.suggestions import did_you_mean
 
 __all__ = [
-    "Backend", "Declaration", "DoctorFinding", "BackendJob", "Lane", "Lanes", "LinkSpec", "Requirements", "SharedMemory", "Shares",
-    "Tested", "backends_among", "declarations", "find_backends", "has_collectives", "installed_version", "quickest",
+    "Backend", "BackendJob", "Declaration", "Finding", "Lane", "Lanes", "LinkSpec", "Requirements", "SharedMemory",
+    "Shares", "Tested", "backends_among", "declarations", "find_backends", "has_collectives", "installed_version",
+    "quickest",
 ]  # fmt: skip
 
 

@@ -28,7 +28,7 @@ class LinkSpec:
 
 
 @dataclass(frozen=True)
-class DoctorFinding:
+class Finding:
     """One thing that `hocket doctor` looked at.
 
     Args:
@@ -115,7 +115,7 @@ class Declaration:
     """How it is tested; None: it needs devices, or is no way between processes, and has tests of its own."""
 
     @classmethod
-    def diagnose(cls) -> Iterable[DoctorFinding]:
+    def diagnose(cls) -> Iterable[Finding]:
         """Return what `hocket doctor` says of it, without loading the library; nothing by default."""
         return ()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from hocket import _native
-from hocket.backends._declaration import Declaration, DoctorFinding, LinkSpec, Tested
+from hocket.backends._declaration import Declaration, Finding, LinkSpec, Tested
 
 
 class SharedMemory(Declaration):
@@ -19,43 +19,41 @@ class SharedMemory(Declaration):
     tested: ClassVar[Tested | None] = Tested(num_ranks=(1, 2, 3, 5), one_case_in=1)
 
     @classmethod
-    def diagnose(cls) -> Iterator[DoctorFinding]:
+    def diagnose(cls) -> Iterator[Finding]:
         yield _memory()
         yield _single_copy()
         policy = _read("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
         if "[never]" in policy or "[deny]" in policy:
-            yield DoctorFinding(
+            yield Finding(
                 "huge pages",
                 "note",
                 "shared memory has none, which costs some per cent with large arrays",
                 "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
             )
         elif policy:
-            yield DoctorFinding(
-                "huge pages", "good", f"shared memory: {policy[policy.find('[') + 1 : policy.find(']')]}"
-            )
+            yield Finding("huge pages", "good", f"shared memory: {policy[policy.find('[') + 1 : policy.find(']')]}")
 
 
-def _memory() -> DoctorFinding:
+def _memory() -> Finding:
     try:
         os.close(os.memfd_create("hocket-doctor"))
     except OSError as error:
-        return DoctorFinding(
+        return Finding(
             "shared memory",
             "problem",
             f"memfd_create fails: {error}",
             "run on Linux 3.17 or later, without a seccomp filter that forbids it",
         )
-    return DoctorFinding("shared memory", "good", "memfd works")
+    return Finding("shared memory", "good", "memfd works")
 
 
-def _single_copy() -> DoctorFinding:
+def _single_copy() -> Finding:
     if os.environ.get("HOCKET_SINGLE_COPY") == "0":
-        return DoctorFinding(
+        return Finding(
             "single copy", "note", "turned off by HOCKET_SINGLE_COPY=0", "unset it for large gathers and scatters"
         )
     if not _native.has_single_copy():
-        return DoctorFinding(
+        return Finding(
             "single copy",
             "note",
             "this process may not read another one's memory: gather and scatter of more than two ranks copy twice",
@@ -63,13 +61,13 @@ def _single_copy() -> DoctorFinding:
         )
     scope = _read("/proc/sys/kernel/yama/ptrace_scope")
     if scope not in ("", "0") and os.geteuid() != 0:
-        return DoctorFinding(
+        return Finding(
             "single copy",
             "note",
             f"Yama's ptrace_scope is {scope}: between ranks it may be refused; gather and scatter then copy twice",
             "sysctl kernel.yama.ptrace_scope=0",
         )
-    return DoctorFinding(
+    return Finding(
         "single copy",
         "good",
         "gather and scatter of more than two ranks read large blocks out of their owner's memory",

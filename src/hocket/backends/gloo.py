@@ -12,7 +12,7 @@ from threading import Lock, Semaphore, Thread
 from typing import Any, ClassVar, cast
 
 from hocket import _native
-from hocket.backends._declaration import DoctorFinding, LinkSpec, Requirements, installed_version
+from hocket.backends._declaration import Finding, LinkSpec, Requirements, installed_version
 from hocket.backends._torch import (
     GroupCollectives,
     GroupLane,
@@ -55,14 +55,12 @@ class GlooBackend(Backend):
         return None if dist.is_gloo_available() else "this build of torch has no gloo"
 
     @classmethod
-    def diagnose(cls) -> Iterator[DoctorFinding]:
+    def diagnose(cls) -> Iterator[Finding]:
         version = installed_version("torch")
         if version is None:
-            yield DoctorFinding(
-                "gloo", "note", "torch is not installed", "pip install 'hocket[torch]' for gloo and training"
-            )
+            yield Finding("gloo", "note", "torch is not installed", "pip install 'hocket[torch]' for gloo and training")
         else:
-            yield DoctorFinding("gloo", "good", f"torch {version}")
+            yield Finding("gloo", "good", f"torch {version}")
 
     @classmethod
     def start(cls, job: BackendJob) -> GlooBackend:

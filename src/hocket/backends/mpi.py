@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from hocket import _native
 from hocket.backends import _mpi
-from hocket.backends._declaration import DoctorFinding, LinkSpec, Requirements, Tested, installed_version
+from hocket.backends._declaration import Finding, LinkSpec, Requirements, Tested, installed_version
 from hocket.backends.base import Backend, BackendJob, Lanes, call_driving
 from hocket.errors import BootstrapMismatch
 
@@ -70,7 +70,7 @@ class MpiBackend(Backend):
         return _mpi.find_obstacle(cls.family())
 
     @classmethod
-    def diagnose(cls) -> Iterable[DoctorFinding]:
+    def diagnose(cls) -> Iterable[Finding]:
         return _diagnose()
 
     @classmethod
@@ -124,17 +124,17 @@ def _create_group(mpi: Any, group: Any, tag: int) -> Any:
     return communicator
 
 
-def _diagnose() -> Iterator[DoctorFinding]:
+def _diagnose() -> Iterator[Finding]:
     under_open_mpi = _mpi.is_under_open_mpi()
     if importlib.util.find_spec("mpi4py") is None:
-        yield DoctorFinding("mpi", "note", "mpi4py is not installed", "pip install 'hocket[mpi]' for MPI")
+        yield Finding("mpi", "note", "mpi4py is not installed", "pip install 'hocket[mpi]' for MPI")
         return
     found = {family: _mpi.find_library(family) for family in ("mpich", "openmpi")}
     there = {family: path for family, path in found.items() if path is not None}
     wanted = "openmpi" if under_open_mpi else "mpich"
     version = installed_version("mpi4py")
     if wanted not in there:
-        yield DoctorFinding(
+        yield Finding(
             "mpi",
             "problem" if under_open_mpi else "note",
             f"mpi4py {version} is here, {wanted}, which this launcher needs, is not"
@@ -143,9 +143,9 @@ def _diagnose() -> Iterator[DoctorFinding]:
             f"pip install {wanted}",
         )
     else:
-        yield DoctorFinding("mpi", "good", f"{wanted} at {there[wanted]}")
+        yield Finding("mpi", "good", f"{wanted} at {there[wanted]}")
     if len(there) == 2 and all(path.startswith(sys.prefix) for path in there.values()):
-        yield DoctorFinding(
+        yield Finding(
             "mpi launchers",
             "note",
             "mpich and openmpi are both in this environment, and share the names "
@@ -153,7 +153,7 @@ def _diagnose() -> Iterator[DoctorFinding]:
             "start MPICH by mpiexec.hydra or hocket run, Open MPI by prterun --personality ompi",
         )
     if under_open_mpi and os.environ.get("MPI4PY_LIBMPI", "").find("libmpi.so.12") >= 0:
-        yield DoctorFinding(
+        yield Finding(
             "mpi launchers",
             "problem",
             "under Open MPI's launcher MPI4PY_LIBMPI names MPICH, which would start with one rank in each process",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from hocket.backends import _mpi
-from hocket.backends._declaration import DoctorFinding, LinkSpec, Tested
+from hocket.backends._declaration import Finding, LinkSpec, Tested
 from hocket.backends.mpi import MpiBackend
 
 
@@ -23,7 +23,7 @@ class OpenMpiBackend(MpiBackend):
         return "openmpi"
 
     @classmethod
-    def diagnose(cls) -> Iterable[DoctorFinding]:
+    def diagnose(cls) -> Iterable[Finding]:
         return ()  # "mpi" says it for both
 
     @classmethod

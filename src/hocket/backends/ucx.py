@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 
 from hocket import _native
 from hocket.backends import _ucx
-from hocket.backends._declaration import DoctorFinding, LinkSpec, Requirements, installed_version
+from hocket.backends._declaration import Finding, LinkSpec, Requirements, installed_version
 from hocket.backends._refusing import RefusingLane
 from hocket.backends.base import Backend, BackendJob, Lane, Lanes
 from hocket.errors import Aborted, CollectiveMismatch, CommTimeout
@@ -65,15 +65,13 @@ class UcxBackend(Backend):
         return _ucx.find_obstacle()
 
     @classmethod
-    def diagnose(cls) -> Iterator[DoctorFinding]:
+    def diagnose(cls) -> Iterator[Finding]:
         version = installed_version("ucxx-cu13")
         if version is None:
-            yield DoctorFinding(
-                "ucx", "note", "ucxx is not installed", "pip install 'hocket[ucx]' for backends=\"ucx\""
-            )
+            yield Finding("ucx", "note", "ucxx is not installed", "pip install 'hocket[ucx]' for backends=\"ucx\"")
         else:
             ucx = installed_version("libucx-cu13")
-            yield DoctorFinding("ucx", "good", f'ucxx {version}, UCX {ucx}; for who asks for backend "ucx"')
+            yield Finding("ucx", "good", f'ucxx {version}, UCX {ucx}; for who asks for backend "ucx"')
 
     @classmethod
     def start(cls, job: BackendJob) -> UcxBackend:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from hocket import _native
-from hocket.backends import DoctorFinding, SharedMemory, declarations, find_backends, installed_version
+from hocket.backends import Finding, SharedMemory, declarations, find_backends, installed_version
 from hocket.errors import TableError
 from hocket.tune.find import find_table
 from hocket.tune.machine import this_machine
@@ -18,33 +18,33 @@ from hocket.tune.table import load_table
 _LEAST_OPEN_FILES = 1024
 
 
-def find_all() -> list[DoctorFinding]:
+def find_all() -> list[Finding]:
     """Make all checks."""
     return [finding for check in _CHECKS for finding in check()]
 
 
-def check_processors() -> Iterator[DoctorFinding]:
+def check_processors() -> Iterator[Finding]:
     usable, all_of_them = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     text = f"{usable} usable, {_native.ISA} reductions"
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "0") or 0)
     if ranks > usable:
-        yield DoctorFinding(
+        yield Finding(
             "processors",
             "note",
             f"{text}; {ranks} ranks on this host share them",
             "start at most as many ranks as processors, or bind fewer threads to each",
         )
     elif usable < all_of_them:
-        yield DoctorFinding(
+        yield Finding(
             "processors",
             "note",
             f"{text} of {all_of_them}: this process is bound to some of them",
             "widen the binding (taskset, the launcher's --bind-to) if that was not meant",
         )
     else:
-        yield DoctorFinding("processors", "good", text)
+        yield Finding("processors", "good", text)
     if os.environ.get("OMP_NUM_THREADS") is None and ranks > 1:
-        yield DoctorFinding(
+        yield Finding(
             "threads",
             "note",
             "OMP_NUM_THREADS is not set, so each rank may use every processor",
@@ -52,17 +52,15 @@ def check_processors() -> Iterator[DoctorFinding]:
         )
 
 
-def check_limits() -> Iterator[DoctorFinding]:
+def check_limits() -> Iterator[Finding]:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < _LEAST_OPEN_FILES:
-        yield DoctorFinding(
-            "open files", "note", f"at most {soft} per process", f"ulimit -n {_LEAST_OPEN_FILES} or more"
-        )
+        yield Finding("open files", "note", f"at most {soft} per process", f"ulimit -n {_LEAST_OPEN_FILES} or more")
     else:
-        yield DoctorFinding("open files", "good", f"{soft} per process")
+        yield Finding("open files", "good", f"{soft} per process")
 
 
-def check_libraries() -> Iterator[DoctorFinding]:
+def check_libraries() -> Iterator[Finding]:
     """What each library but shared memory says of itself; behind it, what else of hocket needs the same modules."""
     others = {"torch": check_torch}
     for adapter in find_backends().values():
@@ -72,29 +70,29 @@ def check_libraries() -> Iterator[DoctorFinding]:
                 yield from others.pop(module)()
 
 
-def check_torch() -> Iterator[DoctorFinding]:
+def check_torch() -> Iterator[Finding]:
     if installed_version("torch") is None:
         return
     entry_points = importlib.metadata.entry_points(group="torch.backends")
     if not any(point.name == "hocket" for point in entry_points):
-        yield DoctorFinding(
+        yield Finding(
             "torch backend",
             "problem",
             'torch does not find hocket\'s entry point: init_process_group("hocket") fails',
             "install hocket (pip install .), do not only put it on PYTHONPATH",
         )
     elif os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
-        yield DoctorFinding(
+        yield Finding(
             "torch backend",
             "problem",
             "TORCH_DEVICE_BACKEND_AUTOLOAD=0: torch registers no backends of others",
             "unset it, or call hocket.torch.autoload()",
         )
     else:
-        yield DoctorFinding("torch backend", "good", 'init_process_group("hocket") works')
+        yield Finding("torch backend", "good", 'init_process_group("hocket") works')
 
 
-def check_left_segments() -> Iterator[DoctorFinding]:
+def check_left_segments() -> Iterator[Finding]:
     """hocket leaves no names in /dev/shm; other libraries do when their processes are killed."""
     folder = Path("/dev/shm")
     patterns = dict.fromkeys(pattern for each in declarations().values() for pattern in each.left_files)
@@ -110,38 +108,38 @@ def check_left_segments() -> Iterator[DoctorFinding]:
     if left:
         nbytes = sum(path.stat().st_size for path in left if path.exists())
         names = ", ".join(path.name for path in left[:3]) + (", ..." if len(left) > 3 else "")
-        yield DoctorFinding(
+        yield Finding(
             "left segments",
             "note",
             f"{len(left)} files of {nbytes >> 20} MiB in /dev/shm that no process of yours maps: {names}",
             "remove them",
         )
     else:
-        yield DoctorFinding("left segments", "good", "none in /dev/shm")
+        yield Finding("left segments", "good", "none in /dev/shm")
 
 
-def check_table() -> Iterator[DoctorFinding]:
+def check_table() -> Iterator[Finding]:
     path = find_table()
     if path is None:
-        yield DoctorFinding("table", "note", "none: a model chooses among the libraries", "hocket tune run -n RANKS")
+        yield Finding("table", "note", "none: a model chooses among the libraries", "hocket tune run -n RANKS")
         return
     if not path.exists():
         told = f"HOCKET_TABLE names {path}, which is not there"
-        yield DoctorFinding("table", "problem", told, "hocket tune run -n RANKS writes it; or unset HOCKET_TABLE")
+        yield Finding("table", "problem", told, "hocket tune run -n RANKS writes it; or unset HOCKET_TABLE")
         return
     try:
         table = load_table(path)
     except (TableError, OSError) as error:
-        yield DoctorFinding("table", "problem", str(error), f"remove {path}, or measure again: hocket tune run")
+        yield Finding("table", "problem", str(error), f"remove {path}, or measure again: hocket tune run")
         return
     difference = this_machine({}).difference(table.machine)
     if difference is not None:
-        yield DoctorFinding("table", "note", f"{path} is of another machine: {difference}", "hocket tune run")
+        yield Finding("table", "note", f"{path} is of another machine: {difference}", "hocket tune run")
     else:
-        yield DoctorFinding("table", "good", f"{path}, {len(table.rows)} rows, hash {table.hash}")
+        yield Finding("table", "good", f"{path}, {len(table.rows)} rows, hash {table.hash}")
 
 
-_CHECKS: tuple[Callable[[], Iterable[DoctorFinding]], ...] = (
+_CHECKS: tuple[Callable[[], Iterable[Finding]], ...] = (
     check_processors, SharedMemory.diagnose, check_limits, check_libraries, check_left_segments, check_table,
 )  # fmt: skip
 

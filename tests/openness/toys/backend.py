@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from hocket.backends import BackendJob, DoctorFinding, LinkSpec, Requirements, Tested
+from hocket.backends import BackendJob, Finding, LinkSpec, Requirements, Tested
 from hocket.backends.gloo import GlooBackend
 
 
@@ -21,8 +21,8 @@ class ToyBackend(GlooBackend):
         return super(GlooBackend, cls).find_reason_against(job)  # torch need not be imported before
 
     @classmethod
-    def diagnose(cls) -> Iterator[DoctorFinding]:
-        yield DoctorFinding("toy", "note", "it is a toy", "use another one")
+    def diagnose(cls) -> Iterator[Finding]:
+        yield Finding("toy", "note", "it is a toy", "use another one")
 
     @property
     def description(self) -> str:
