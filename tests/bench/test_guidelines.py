@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hocket.bench.guidelines import Finding, check, needed_sizes
+from hocket.bench.guidelines import GuidelineFinding, check, needed_sizes
 
 from .results import result
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(30)
 NUM_RANKS, NBYTES = 4, 1024
 
 
-def found(operation: str, seconds: float, **others: tuple[int, float]) -> list[Finding]:
+def found(operation: str, seconds: float, **others: tuple[int, float]) -> list[GuidelineFinding]:
     """Return what is found of an operation of 1,024 bytes, given bytes and seconds of what could be done instead."""
     measured = {operation: (NBYTES, seconds), **others}
     results = [result(name, nbytes, [each] * 9, num_ranks=NUM_RANKS) for name, (nbytes, each) in measured.items()]

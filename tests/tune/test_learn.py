@@ -16,7 +16,7 @@ from hocket.tune import Row, Table, TablePolicy, this_machine
 from hocket.tune.find import PolicyByHosts
 from hocket.tune.learn import Learner
 from hocket.tune.model import ModelPolicy
-from hocket.tune.window import Kind, Window
+from hocket.tune.window import TimedKind, Window
 
 from ..load import scaled
 from ..naming import assert_names, raises
@@ -56,7 +56,7 @@ def _pretend(seconds: dict[str, float]) -> None:
     """Have windows say that operations over a carrier take so long."""
     seen = Window.agreed
 
-    def agreed(self: Window) -> dict[Kind, tuple[Any, bool]]:
+    def agreed(self: Window) -> dict[TimedKind, tuple[Any, bool]]:
         # Of libraries that are not named: as the slowest.
         slowest = max(seconds.values())
         return {
@@ -310,7 +310,7 @@ def test_ranks_that_saw_less_decide_alike() -> None:
     """One rank's ring has lost an event: what the others know of it alone counts for nobody."""
     from hocket.tune.learn import _slowest
 
-    kinds = [Kind("all_reduce", "float16", reduction, 64, "mpi") for reduction in ("avg", "sum")]
+    kinds = [TimedKind("all_reduce", "float16", reduction, 64, "mpi") for reduction in ("avg", "sum")]
     windows = []
     for lost in (None, 0):
         window = Window(b"", 0, 16, ["shm", "mpi"], [])

@@ -13,16 +13,19 @@ if TYPE_CHECKING:
     from hocket.bench.apps.registry import problems
     from hocket.bench.apps.speedup import Speedup, measure_speedup
     from hocket.bench.choice import choose_points
-    from hocket.bench.comparison import Comparison, compare
+    from hocket.bench.comparison import RunComparison as Comparison
+    from hocket.bench.comparison import compare
     from hocket.bench.files import load_run
-    from hocket.bench.guidelines import GUIDELINES, Finding, Guideline, check
+    from hocket.bench.guidelines import GUIDELINES, Guideline, check
+    from hocket.bench.guidelines import GuidelineFinding as Finding
     from hocket.bench.page import make_page
     from hocket.bench.point import Point
     from hocket.bench.rank import open_drivers, open_world, prepare_all
     from hocket.bench.registry import Benchmark, Prepared, Setting, benchmarks, find_benchmark
     from hocket.bench.result import Result
     from hocket.bench.run import Run, run_points
-    from hocket.bench.selftest import Trial, run_trials
+    from hocket.bench.selftest import EqualsTrial as Trial
+    from hocket.bench.selftest import run_trials
     from hocket.bench.targets import Target, parse_targets
 
 __getattr__ = lazy(
@@ -30,8 +33,8 @@ __getattr__ = lazy(
     {
         "GUIDELINES": "guidelines",
         "Benchmark": "registry",
-        "Comparison": "comparison",
-        "Finding": "guidelines",
+        "Comparison": "comparison:RunComparison",
+        "Finding": "guidelines:GuidelineFinding",
         "Guideline": "guidelines",
         "Point": "point",
         "Prepared": "registry",
@@ -40,7 +43,7 @@ __getattr__ = lazy(
         "Setting": "registry",
         "Speedup": "apps.speedup",
         "Target": "targets",
-        "Trial": "selftest",
+        "Trial": "selftest:EqualsTrial",
         "benchmarks": "registry",
         "check": "guidelines",
         "choose_points": "choice",

@@ -29,7 +29,7 @@ _FALSE_ALARMS = 0.05  # in all rows together: equals that are called slower
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedRow:
     """One point, by both.
 
     Args:
@@ -55,7 +55,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """All points that both have.
 
     Args:
@@ -63,7 +63,7 @@ class Comparison:
         least: a difference that is smaller is none, as a part of the time.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedRow, ...]
     least: float
 
     @property
@@ -86,7 +86,7 @@ class Comparison:
         }
 
 
-def compare(first: Sequence[Result], second: Sequence[Result], *, least: float = 0.02, paired: bool) -> Comparison:
+def compare(first: Sequence[Result], second: Sequence[Result], *, least: float = 0.02, paired: bool) -> RunComparison:
     """Compare results of the same points.
 
     Args:
@@ -109,7 +109,7 @@ def compare(first: Sequence[Result], second: Sequence[Result], *, least: float =
         rows = tuple(
             replace(row, case=f"{row.case} {each.point.way}") for row, (_, each) in zip(rows, pairs, strict=True)
         )
-    return Comparison(rows, least)
+    return RunComparison(rows, least)
 
 
 def launches_needed(num_rows: int, *, paired: bool) -> int:
@@ -123,7 +123,7 @@ def row_confidence(num_rows: int) -> float:
     return max(0.95, 1 - 2 * _FALSE_ALARMS / num_rows)
 
 
-def _row(first: Result, second: Result, confidence: float, least: float, paired: bool) -> Row:
+def _row(first: Result, second: Result, confidence: float, least: float, paired: bool) -> ComparedRow:
     if paired:
         values = second.over_launches(quotients(first.samples, second.samples))
         middle, interval = median(values), interval_of(values, confidence)
@@ -135,7 +135,7 @@ def _row(first: Result, second: Result, confidence: float, least: float, paired:
         interval = None if own is None or other is None else (other[0] / own[1], other[1] / own[0])
     num_launches = min(first.num_launches, second.num_launches)
     verdict = _verdict(middle, interval, least)
-    return Row(
+    return ComparedRow(
         f"{first.point.benchmark} {format_nbytes(first.point.nbytes)}",
         first.value,
         second.value,

@@ -66,7 +66,7 @@ GUIDELINES: Sequence[Guideline] = (
 
 
 @dataclass(frozen=True)
-class Finding:
+class GuidelineFinding:
     """A guideline at one size, over one library.
 
     Args:
@@ -96,7 +96,7 @@ def needed_sizes(nbytes: int, num_ranks: int) -> dict[str, set[int]]:
     return found
 
 
-def check(results: Sequence[Result], sizes: Sequence[int], *, least: float = 0.05) -> list[Finding]:
+def check(results: Sequence[Result], sizes: Sequence[int], *, least: float = 0.05) -> list[GuidelineFinding]:
     """Judge all guidelines whose operations were measured.
 
     Args:
@@ -127,7 +127,7 @@ def check(results: Sequence[Result], sizes: Sequence[int], *, least: float = 0.0
 
 def _finding(
     guideline: Guideline, way: str, nbytes: int, ratios: Sequence[float], least: float, num_findings: int
-) -> Finding:
+) -> GuidelineFinding:
     """Judge one; with many, each is held to a stricter level (Bonferroni)."""
     interval = interval_of(ratios, row_confidence(num_findings))
     middle = median(ratios)
@@ -136,4 +136,4 @@ def _finding(
         verdict = "broken"
     elif interval is not None and interval[1] <= 1 + least:
         verdict = "holds"
-    return Finding(guideline, way, nbytes, middle, interval, verdict)
+    return GuidelineFinding(guideline, way, nbytes, middle, interval, verdict)

@@ -19,7 +19,7 @@ _LAUNCHES = 9
 
 
 @dataclass(frozen=True)
-class Trial:
+class EqualsTrial:
     """A fault, and whether it was seen.
 
     Args:
@@ -33,7 +33,7 @@ class Trial:
     words: str
 
 
-def run_trials(library: str, num_ranks: int, budget_s: float, seed: int) -> Iterator[Trial]:
+def run_trials(library: str, num_ranks: int, budget_s: float, seed: int) -> Iterator[EqualsTrial]:
     """Try one fault after the other.
 
     Args:
@@ -51,41 +51,41 @@ def run_trials(library: str, num_ranks: int, budget_s: float, seed: int) -> Iter
     yield _crowded(library, brief)
 
 
-def _corrupted(library: str, num_ranks: int, rule: StopRule) -> Trial:
+def _corrupted(library: str, num_ranks: int, rule: StopRule) -> EqualsTrial:
     fault = "one byte of a result is wrong on one rank: nothing is timed"
     try:
         _run(f"{library}!corrupt", ["all_gather"], num_ranks, rule)
     except LaunchError as error:
         found = [line for line in str(error).splitlines() if "WrongResult:" in line]
-        return Trial(
+        return EqualsTrial(
             fault,
             bool(found),
             found[0].partition("WrongResult:")[2].strip() if found else "the job failed for another reason",
         )
-    return Trial(fault, False, "it was timed")
+    return EqualsTrial(fault, False, "it was timed")
 
 
-def _delayed(library: str, num_ranks: int, rule: StopRule) -> Trial:
+def _delayed(library: str, num_ranks: int, rule: StopRule) -> EqualsTrial:
     fault = f"the last rank begins {_DELAY_US} us late: the time is the latest rank's, not the mean"
     late = _run(f"{library}!delay={_DELAY_US}us", ["broadcast"], num_ranks, rule).results[0]
-    return Trial(fault, late.value >= _DELAY_US, f"{late.value:.0f} us")
+    return EqualsTrial(fault, late.value >= _DELAY_US, f"{late.value:.0f} us")
 
 
-def _slowed(library: str, num_ranks: int, rule: StopRule) -> Trial:
+def _slowed(library: str, num_ranks: int, rule: StopRule) -> EqualsTrial:
     is_slower, words = _compared(f"{library}!slow=0%", f"{library}!slow=5%", num_ranks, rule)
-    return Trial("everything takes 5 % longer: slower", is_slower, words)
+    return EqualsTrial("everything takes 5 % longer: slower", is_slower, words)
 
 
-def _equal(library: str, num_ranks: int, rule: StopRule) -> Trial:
+def _equal(library: str, num_ranks: int, rule: StopRule) -> EqualsTrial:
     is_slower, words = _compared(library, f"{library}!again", num_ranks, rule)
-    return Trial("nothing takes longer: not slower", not is_slower, words)
+    return EqualsTrial("nothing takes longer: not slower", not is_slower, words)
 
 
-def _crowded(library: str, rule: StopRule) -> Trial:
+def _crowded(library: str, rule: StopRule) -> EqualsTrial:
     num_ranks = usable_cpus() + 1
     ran = _run(library, ["barrier"], num_ranks, rule)
     found = [each for each in ran.warnings if "share" in each]
-    return Trial(f"{num_ranks} ranks on {usable_cpus()} CPUs: a warning", bool(found), "".join(found) or "none")
+    return EqualsTrial(f"{num_ranks} ranks on {usable_cpus()} CPUs: a warning", bool(found), "".join(found) or "none")
 
 
 def _compared(first: str, second: str, num_ranks: int, rule: StopRule) -> tuple[bool, str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import cast
 
 import hocket.bench.formats as folder
-from hocket.bench.layout import Layout
+from hocket.bench.layout import ResultLayout
 from hocket.bench.run import Run
 from hocket.discovery import declared_by, load, module_names, takes
 from hocket.errors import InvalidArgument
@@ -18,7 +18,7 @@ def format_names() -> list[str]:
     return module_names(folder)
 
 
-def find_writer(name: str) -> Callable[[Run, Layout], str]:
+def find_writer(name: str) -> Callable[[Run, ResultLayout], str]:
     """Return what writes a form.
 
     Raises:
@@ -27,5 +27,5 @@ def find_writer(name: str) -> Callable[[Run, Layout], str]:
     """
     if name not in format_names():
         raise InvalidArgument(unknown("format", name, format_names()))
-    write = declared_by(load(folder, name), "write", "a function of a Run and a Layout", lambda it: takes(it, "", ""))
-    return cast(Callable[[Run, Layout], str], write)
+    write = declared_by(load(folder, name), "write", "a function of a Run and a layout", lambda it: takes(it, "", ""))
+    return cast(Callable[[Run, ResultLayout], str], write)

@@ -32,7 +32,7 @@ from hocket.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hocket.bench.guidelines import Finding
+    from hocket.bench.guidelines import GuidelineFinding
     from hocket.bench.point import Point
     from hocket.measure import Key
 
@@ -95,11 +95,11 @@ def check(
     return EXIT_UNJUDGED if _count(findings, "not judged") else 0
 
 
-def _count(findings: Sequence[Finding], verdict: str) -> int:
+def _count(findings: Sequence[GuidelineFinding], verdict: str) -> int:
     return sum(each.verdict == verdict for each in findings)
 
 
-def _print(findings: Sequence[Finding], num_ranks: int) -> None:
+def _print(findings: Sequence[GuidelineFinding], num_ranks: int) -> None:
     headings = ("guideline", "over", "size", "times as long", "interval", "")
     table = table_of(f"performance guidelines, {num_ranks} ranks", headings, left=("guideline", "over", ""))
     for each in findings:

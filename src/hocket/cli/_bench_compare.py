@@ -27,7 +27,7 @@ from hocket.cli._tables import console_of, table_of
 from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from hocket.bench.comparison import Comparison
+    from hocket.bench.comparison import RunComparison
 
 EXIT_UNJUDGED = 3
 HELP = """Say whether one library, or one file of results, is slower than another one. Exit code 1 if it is, 3 if there
@@ -100,7 +100,7 @@ def compare(
     return 0 if found.is_judged else EXIT_UNJUDGED
 
 
-def _print(first: str, second: str, found: Comparison) -> None:
+def _print(first: str, second: str, found: RunComparison) -> None:
     from hocket.bench.result import format_value
 
     title = f"{second}, judged by {first}, {found.rows[0].num_launches} launches"

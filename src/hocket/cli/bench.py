@@ -124,7 +124,7 @@ def run(
     as_json: AsJson = False,
 ) -> int:
     """Check the arguments, measure, and print or write the results."""
-    from hocket.bench.layout import Layout
+    from hocket.bench.layout import ResultLayout
     from hocket.bench.run import run_points
     from hocket.bench.writers import find_writer
     from hocket.cli._bench_table import print_run, shown
@@ -172,7 +172,7 @@ def run(
         rule = replace(rule, iterations=of_sample, max_samples=rule.min_samples)
     if skip < 0:
         raise InvalidArgument(f"--skip is 0 or more, not {skip}")
-    layout = Layout(full, _read_percentiles(percentiles))
+    layout = ResultLayout(full, _read_percentiles(percentiles))
     with shown(f"{len(points)} points over {len(targets)} libraries") as (on_round, on_results):
         ran = run_points(
             points,

@@ -32,9 +32,9 @@ from hocket.measure.pictures import check_picture_path
 from hocket.measure.report import NOT_JUDGED
 from hocket.tune.draw import draw_table
 from hocket.tune.find import default_path, find_table
-from hocket.tune.recheck import Point
+from hocket.tune.recheck import RecheckedPoint
 from hocket.tune.sweep import SIZES, Sweep
-from hocket.tune.table import Row, Table, load_table, save_table
+from hocket.tune.table import Table, TableRow, load_table, save_table
 from hocket.whole_file import check_output
 
 _HELP = "Measure which backend is the fastest for which operation and size; hocket.init() chooses by the result."
@@ -245,7 +245,7 @@ def check(
     if points < 0:
         raise InvalidArgument(f"--points must be 0 or more, not {points}")
     loaded = _load(table)
-    found: list[Point] = []
+    found: list[RecheckedPoint] = []
     if points:
         exit_code, found = _time_again(loaded, points, secrets.randbelow(1 << 31) if seed is None else seed)
         if exit_code:
@@ -268,7 +268,7 @@ def check(
     return int(not loaded.is_judged or not all(point.holds for point in found))
 
 
-def _time_again(loaded: Table, points: int, seed: int) -> tuple[int, list[Point]]:
+def _time_again(loaded: Table, points: int, seed: int) -> tuple[int, list[RecheckedPoint]]:
     """Run ranks that time choices of a table again; return their exit code and what they found."""
     num_ranks = max((row.num_ranks for row in loaded.rows), default=0)
     if num_ranks < 2 or loaded.machine.num_hosts > 1:
@@ -287,7 +287,7 @@ def _time_again(loaded: Table, points: int, seed: int) -> tuple[int, list[Point]
         sys.stderr.write(summarise(result))
         if result.exit_code:
             return result.exit_code, []
-        return 0, [Point(**each) for each in json.loads(output.read_text())]
+        return 0, [RecheckedPoint(**each) for each in json.loads(output.read_text())]
 
 
 def export(
@@ -349,7 +349,7 @@ def _written(table: Table) -> str:
     )
 
 
-def _time_of(row: Row | None, best: Row | None) -> str:
+def _time_of(row: TableRow | None, best: TableRow | None) -> str:
     if row is None:
         return "-"
     text = format_seconds(row.seconds) + ("*" if row.source == "run" else "")

@@ -9,7 +9,8 @@ from hocket.tune.find import automatic_policy, find_table
 from hocket.tune.machine import Machine, this_machine
 from hocket.tune.model import ModelPolicy
 from hocket.tune.policy import TablePolicy
-from hocket.tune.table import Row, Table, load_table, save_table
+from hocket.tune.table import Table, load_table, save_table
+from hocket.tune.table import TableRow as Row
 
 if TYPE_CHECKING:
     from hocket.tune.learn import Learner

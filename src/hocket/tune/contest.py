@@ -17,7 +17,7 @@ from hocket.comm.policy import Group, join_carrier, split_carrier, total_nbytes
 from hocket.sim import Hosts, Link
 from hocket.tune.fit import Fit, fit_line
 from hocket.tune.model import typical_link
-from hocket.tune.table import Row
+from hocket.tune.table import TableRow
 
 OPS = ("all_reduce", "reduce", "scan", "broadcast", "all_gather", "reduce_scatter", "all_to_all")
 LEAST_NBYTES = 1024  # below, latencies of single messages decide, which libraries have no more of than schedules
@@ -78,7 +78,7 @@ class Contest:
         within_s = within * typical_link(1).message_s(nbytes)
         return max(seconds - within_s, 0.1 * seconds) / max(1, group.size - 1 - within)
 
-    def run(self, rows: Sequence[Row], fits: Sequence[Fit]) -> Iterator[Row]:
+    def run(self, rows: Sequence[TableRow], fits: Sequence[Fit]) -> Iterator[TableRow]:
         """Measure the schedules that the model thinks well of, beside the best of the libraries' own ways.
 
         Successive halving: all candidates get three rounds, those that are not left behind the rest. Then crossings are
@@ -119,10 +119,10 @@ class Contest:
                 winners[key] = _fastest(key, pair, found)
         yield from found.values()
 
-    def _row(self, pair: tuple[Key, str], seconds: Sequence[float]) -> Row:
+    def _row(self, pair: tuple[Key, str], seconds: Sequence[float]) -> TableRow:
         (op, dtypes, nbytes), carrier = pair
         backend, algorithm = split_carrier(carrier)
-        return Row.of_samples(op, dtypes, self.group.size, nbytes, backend, False, seconds, algorithm)
+        return TableRow.of_samples(op, dtypes, self.group.size, nbytes, backend, False, seconds, algorithm)
 
 
 def candidates(key: Key, group: Group, fits: Sequence[Fit]) -> list[str]:
@@ -209,12 +209,12 @@ def _measured(wanted: Mapping[Key, Sequence[str]], times: Mapping[tuple[Key, str
     return {key: carriers for key, carriers in wanted.items() if all((key, each) in times for each in carriers)}
 
 
-def _fastest(key: Key, carriers: Sequence[str], found: Mapping[tuple[Key, str], Row]) -> str:
+def _fastest(key: Key, carriers: Sequence[str], found: Mapping[tuple[Key, str], TableRow]) -> str:
     return min(carriers, key=lambda carrier: found[key, carrier].seconds)
 
 
-def _best_rows(rows: Sequence[Row]) -> dict[Key, Row]:
-    best: dict[Key, Row] = {}
+def _best_rows(rows: Sequence[TableRow]) -> dict[Key, TableRow]:
+    best: dict[Key, TableRow] = {}
     for row in rows:
         key = row.op, row.dtypes, row.nbytes
         if not row.busy and (key not in best or row.seconds < best[key].seconds):

@@ -22,9 +22,9 @@ from hocket.tune.fit import Fit
 from hocket.tune.machine import this_machine
 from hocket.tune.model import KINDS, in_order, typical_link
 from hocket.tune.policy import TablePolicy, ranking_for, timed_as
-from hocket.tune.table import Row, Table, load_table, save_table
+from hocket.tune.table import Table, TableRow, load_table, save_table
 from hocket.tune.trial import Lesson, Trial, cut, format_speed
-from hocket.tune.window import Cell, Kind, Window
+from hocket.tune.window import Cell, TimedKind, Window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -302,7 +302,7 @@ class Learner:
         if phase == of_round.num_phases - 1 or all(trial.is_hopeless for trial in of_round.trials):
             self._conclude(of_round)
 
-    def _begin_round(self, times: Mapping[Kind, tuple[NDArray[np.float64], bool]]) -> None:
+    def _begin_round(self, times: Mapping[TimedKind, tuple[NDArray[np.float64], bool]]) -> None:
         trials: list[Trial] = []
         for cell, kind in _slowest(times):
             if len(trials) == _MOST_TRIALS:
@@ -319,7 +319,7 @@ class Learner:
         else:
             self._is_rested, self._rest = False, min(2 * self._rest, _LONGEST_REST)
 
-    def _challengers(self, cell: Cell, kind: Kind, incumbent: str) -> Iterator[str]:
+    def _challengers(self, cell: Cell, kind: TimedKind, incumbent: str) -> Iterator[str]:
         """What was not tried yet: first what the table thinks well of or does not know, then what the model does."""
         tried = self._tried.setdefault(cell, set())
         _, ranked = self._policy.explain(self._group, cell.op, cell.dtypes, kind.nbytes)
@@ -397,9 +397,9 @@ def _change(ranges: Sequence[Range], lesson: Lesson, group: Group) -> Sequence[R
     return cut(ranges, lesson.cell, ranking, f"learned while running{speed}")
 
 
-def _slowest(times: Mapping[Kind, tuple[NDArray[np.float64], bool]]) -> Iterator[tuple[Cell, Kind]]:
+def _slowest(times: Mapping[TimedKind, tuple[NDArray[np.float64], bool]]) -> Iterator[tuple[Cell, TimedKind]]:
     """Cells that take a good part of the time, the slowest first, each with its most frequent kind of operation."""
-    cells: dict[Cell, list[tuple[int, float, Kind]]] = {}
+    cells: dict[Cell, list[tuple[int, float, TimedKind]]] = {}
     for kind, (seconds, _) in times.items():
         cells.setdefault(kind.cell, []).append((len(seconds), float(seconds.sum()), kind))
     total_s = {cell: sum(each[1] for each in found) for cell, found in cells.items()}
@@ -418,7 +418,7 @@ def _with_times(table: Table, trial: Trial, num_ranks: int) -> Table:
             backend, algorithm = split_carrier(carrier)
             if seconds := trial.seconds(carrier):
                 cell = trial.cell
-                row = Row.of_samples(
+                row = TableRow.of_samples(
                     cell.op, cell.dtypes, num_ranks, trial.nbytes, backend, False, seconds, algorithm, "run"
                 )
                 rows[row.place] = row

@@ -25,7 +25,7 @@ from hocket.comm.policy import (
 from hocket.sim import Link
 from hocket.tune.fit import link_over
 from hocket.tune.model import KINDS, in_order, predict_seconds, rank_by_model, typical_link
-from hocket.tune.table import Row, Rule, Table
+from hocket.tune.table import Table, TableRow, TableRule
 
 # A backend is faster than another one if its median is by so much shorter, and either shorter than anything that was
 # seen of the other, or its lower end clearly below the other's: what disturbs a measurement only ever adds to it, so
@@ -40,7 +40,7 @@ _ONE_CHOICE = {"send": 64 << 10, "recv": 64 << 10, "all_to_allv": 256 << 10}
 SPLITTABLE = ("all_reduce", "reduce", "scan", "broadcast", "send")
 """Operations that two libraries can carry parts of; "send" stands for the messages of schedules."""
 _PARTS = 128  # shares are so many parts of the whole
-Sizes = Mapping[int, Mapping[str, Row]]
+Sizes = Mapping[int, Mapping[str, TableRow]]
 """Of one operation: by size in ascending order the row of each carrier."""
 
 
@@ -145,7 +145,7 @@ class TablePolicy(Policy):
         names, num_hosts = list(self.table.machine.backends), self.table.machine.num_hosts
         keys = dict.fromkeys((op, dtypes, num_ranks) for op, dtypes, num_ranks, _ in self.table.cells)
         rules = [
-            Rule(op, dtypes, num_ranks, each.most_nbytes, each.ranking, each.reason)
+            TableRule(op, dtypes, num_ranks, each.most_nbytes, each.ranking, each.reason)
             for op, dtypes, num_ranks in keys
             if (op, dtypes, num_ranks) not in self.table.ranges
             for each in self._ranges_of_one(Group(num_ranks, names, num_hosts), op, dtypes)
@@ -222,7 +222,7 @@ class TablePolicy(Policy):
         """The measured size by which a size is judged."""
         return next(size for size, most in zip(sizes, self._borders(sizes, group), strict=True) if nbytes <= most)
 
-    def _order(self, rows: Mapping[str, Row], group: Group, kept: str = "") -> tuple[str, ...]:
+    def _order(self, rows: Mapping[str, TableRow], group: Group, kept: str = "") -> tuple[str, ...]:
         """Best first; those that were not measured last.
 
         Args:
@@ -253,7 +253,7 @@ class TablePolicy(Policy):
             left.remove(chosen)
         return (*order, *(name for name in group.backends if name not in rows))
 
-    def _loss_when_busy(self, row: Row) -> float:
+    def _loss_when_busy(self, row: TableRow) -> float:
         """How much slower next to a busy second backend, in steps of a quarter; 0 where that was not measured."""
         busy = self.table.cells.get((row.op, row.dtypes, row.num_ranks, True), {}).get(row.nbytes, {}).get(row.carrier)
         return 0.0 if busy is None else round(4 * busy.low / row.low)
@@ -339,12 +339,12 @@ def _unmeasured(carrier: str) -> RankedCarrier:
     return RankedCarrier(backend, None, "not measured", algorithm)
 
 
-def _is_faster(row: Row, other: Row) -> bool:
+def _is_faster(row: TableRow, other: TableRow) -> bool:
     is_clear = row.seconds < other.low or row.low * (1 + _CLEAR_GAIN) < other.low
     return row.seconds * (1 + _LEAST_GAIN) < other.seconds and is_clear
 
 
-def carry_over(row: Row, group: Group, table: Table) -> Row | None:
+def carry_over(row: TableRow, group: Group, table: Table) -> TableRow | None:
     """Return a row for another number of ranks: its time changes as that of the model does.
 
     Returns:
@@ -365,7 +365,7 @@ def carry_over(row: Row, group: Group, table: Table) -> Row | None:
     )
 
 
-def formula_seconds(row: Row, group: Group, table: Table) -> float | None:
+def formula_seconds(row: TableRow, group: Group, table: Table) -> float | None:
     """Return what the formula of a row's schedule says between so many ranks, over the link fitted to its backend.
 
     Returns:
@@ -404,7 +404,10 @@ def join_alike(ranges: Iterable[Range]) -> list[Range]:
 
 
 def _crossing(
-    measured: tuple[int, Mapping[str, Row]], winner: str, then: tuple[int, Mapping[str, Row]], next_winner: str
+    measured: tuple[int, Mapping[str, TableRow]],
+    winner: str,
+    then: tuple[int, Mapping[str, TableRow]],
+    next_winner: str,
 ) -> int:
     """Up to where the winner at one size stands for others: where the lines through both sizes' times cross, on
     logarithmic scales."""

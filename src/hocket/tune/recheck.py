@@ -14,7 +14,7 @@ from hocket.measure import ratio
 from hocket.tune.contest import LEAST_NBYTES, OPS, candidates
 from hocket.tune.contest import Key as CellKey
 from hocket.tune.policy import TablePolicy
-from hocket.tune.sweep import Stage, Sweep
+from hocket.tune.sweep import Sweep, SweepStage
 from hocket.tune.table import Table
 
 MOST_RATIO = 1.2
@@ -22,7 +22,7 @@ _MOST_SCHEDULES = 3
 
 
 @dataclass(frozen=True)
-class Point:
+class RecheckedPoint:
     """One choice, timed again.
 
     Args:
@@ -47,7 +47,7 @@ class Point:
     holds: bool
 
 
-def recheck(comm: Communicator, table: Table, num_points: int, seed: int, sweep: Sweep) -> list[Point]:
+def recheck(comm: Communicator, table: Table, num_points: int, seed: int, sweep: Sweep) -> list[RecheckedPoint]:
     """Time random choices of a table; called by all ranks, with the same arguments.
 
     Sizes are drawn between the measured ones. A choice is compared with every library's own way and with the schedules
@@ -62,7 +62,7 @@ def recheck(comm: Communicator, table: Table, num_points: int, seed: int, sweep:
     """
     points = draw_points(table, comm.size, num_points, seed)
     group = comm._chooser.group
-    stage = Stage(comm, sweep)
+    stage = SweepStage(comm, sweep)
     try:
         contenders = {point: _ways(table, group, point) for point in points}
         pairs = [(point, carrier) for point, carriers in contenders.items() for carrier in carriers]
@@ -109,10 +109,10 @@ def _ways(table: Table, group: Group, point: CellKey) -> list[str]:
     return list(dict.fromkeys([ranked[0].carrier, *group.backends, *measured, *modelled]))
 
 
-def _judge(point: CellKey, chosen: str, times: Mapping[str, Sequence[float]]) -> Point:
+def _judge(point: CellKey, chosen: str, times: Mapping[str, Sequence[float]]) -> RecheckedPoint:
     """Hold the chosen way against the best of the others."""
     others = [carrier for carrier in times if carrier != chosen]
     best = min(others, key=lambda carrier: median(times[carrier]))
     seen = ratio(times[best], times[chosen])
     found = seen.median, seen.low, seen.high
-    return Point(*point, chosen, best, len(others), *found, holds=seen.low <= MOST_RATIO)
+    return RecheckedPoint(*point, chosen, best, len(others), *found, holds=seen.low <= MOST_RATIO)

@@ -30,7 +30,7 @@ from hocket.tune.contest import Key as CellKey
 from hocket.tune.fit import Fit, measure_gamma_s
 from hocket.tune.machine import this_machine
 from hocket.tune.policy import SPLITTABLE, TablePolicy
-from hocket.tune.table import Row, Table
+from hocket.tune.table import Table, TableRow
 
 OPS = (
     "barrier", "all_reduce", "reduce", "scan", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "gather",
@@ -93,7 +93,7 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
         sweep: what to measure.
         on_round: see `hocket.measure.measure`.
     """
-    stage = Stage(comm, sweep, on_round)
+    stage = SweepStage(comm, sweep, on_round)
     alone = [name for name in comm.backends if "+" not in name]
     stage.doing = "each library's own way"
     cells = stage.cells(sweep, alone, _SHARE_OF_LIBRARIES)
@@ -121,7 +121,7 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
     return Table(machine, tuple(rows.values()), fits=tuple(fits), foreign_busy=stage.foreign_busy)
 
 
-class Stage:
+class SweepStage:
     """Times cells in rounds, all of them in every round.
 
     Args:
@@ -214,10 +214,10 @@ class Stage:
             for seconds, cell in zip(first, cells, strict=True)
         ]
 
-    def rows(self, cells: Sequence[_Cell], rounds: int) -> list[Row]:
+    def rows(self, cells: Sequence[_Cell], rounds: int) -> list[TableRow]:
         """Return a row of each cell."""
         return [
-            Row.of_samples(
+            TableRow.of_samples(
                 cell.op, cell.dtypes, self.comm.size, cell.nbytes, cell.backend, cell.busy, seconds, cell.algorithm
             )
             for cell, seconds in zip(cells, self.seconds(cells, rounds), strict=True)
@@ -261,7 +261,7 @@ class _Cell:
     first_s: float  # of an operation, when it was set up
 
 
-def _split_rows(comm: Communicator, sweep: Sweep, stage: Stage, rows: Mapping[Any, Row]) -> list[Row]:
+def _split_rows(comm: Communicator, sweep: Sweep, stage: SweepStage, rows: Mapping[Any, TableRow]) -> list[TableRow]:
     """Measure operations that two libraries carry parts of, divided by what each of them takes alone."""
     both = [name for name in comm.backends if "+" in name]
     if not both:

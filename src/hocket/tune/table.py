@@ -28,7 +28,7 @@ FORMAT = _HEAD.text
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """What one backend takes for one operation.
 
     Args:
@@ -71,18 +71,18 @@ class Row:
     def of_samples(
         op: str, dtypes: str, num_ranks: int, nbytes: int, backend: str, busy: bool, seconds: Sequence[float],
         algorithm: str = "", source: str = "sweep",
-    ) -> Row:  # fmt: skip
+    ) -> TableRow:  # fmt: skip
         """Make a row of the times of all rounds."""
         ends = range_of_median(seconds)
-        return Row(op, dtypes, num_ranks, nbytes, backend, busy, median(seconds), *ends, algorithm, source)
+        return TableRow(op, dtypes, num_ranks, nbytes, backend, busy, median(seconds), *ends, algorithm, source)
 
 
 @dataclass(frozen=True)
-class Rule:
+class TableRule:
     """What is chosen up to a size; of one operation, class of types and number of ranks the last one is open.
 
     Args:
-        op, dtypes, num_ranks: as of `Row`.
+        op, dtypes, num_ranks: as of `TableRow`.
         most_nbytes, ranking, reason: as of `Range`.
     """
 
@@ -113,10 +113,10 @@ class Table:
     """
 
     machine: Machine
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     path: str = "a table in memory"
     fits: tuple[Fit, ...] = ()
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[TableRule, ...] = ()
     foreign_busy: float = 0.0
 
     @property
@@ -135,7 +135,7 @@ class Table:
     def with_ranges(self, key: tuple[str, str, int], ranges: Sequence[Range]) -> Table:
         """Return the table with these rules instead of those about the same."""
         rules = [rule for rule in self.rules if rule.key != key]
-        rules += [Rule(*key, each.most_nbytes, each.ranking, each.reason) for each in ranges]
+        rules += [TableRule(*key, each.most_nbytes, each.ranking, each.reason) for each in ranges]
         return replace(self, rules=tuple(rules))
 
     @cached_property
@@ -147,9 +147,9 @@ class Table:
         return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
     @cached_property
-    def cells(self) -> Mapping[tuple[str, str, int, bool], Mapping[int, Mapping[str, Row]]]:
+    def cells(self) -> Mapping[tuple[str, str, int, bool], Mapping[int, Mapping[str, TableRow]]]:
         """By (operation, class of types, ranks, busy): by size in ascending order: the row of each carrier."""
-        cells: dict[tuple[str, str, int, bool], dict[int, dict[str, Row]]] = {}
+        cells: dict[tuple[str, str, int, bool], dict[int, dict[str, TableRow]]] = {}
         for row in sorted(self.rows, key=lambda each: each.nbytes):
             sizes = cells.setdefault((row.op, row.dtypes, row.num_ranks, row.busy), {})
             sizes.setdefault(row.nbytes, {})[row.carrier] = row
@@ -241,12 +241,12 @@ def _read_fits(content: Any, machine: Machine, path: str) -> tuple[Fit, ...]:
     return tuple(fits)
 
 
-def _rule_as_json(rule: Rule) -> dict[str, object]:
+def _rule_as_json(rule: TableRule) -> dict[str, object]:
     """JSON has no numbers of 64 bits for every reader: a range without end has none."""
     return asdict(rule) | ({"most_nbytes": None} if rule.most_nbytes == LARGEST_NBYTES else {})
 
 
-def _read_rules(content: Any, machine: Machine, path: str) -> tuple[Rule, ...]:
+def _read_rules(content: Any, machine: Machine, path: str) -> tuple[TableRule, ...]:
     if not isinstance(content, list):
         raise TableError(f"{path}: there is no list of rules")
     rules = tuple(_read_rule(each, machine, f"{path}, rule {number}") for number, each in enumerate(content, 1))
@@ -263,8 +263,8 @@ def _read_rules(content: Any, machine: Machine, path: str) -> tuple[Rule, ...]:
     return rules
 
 
-def _read_rule(content: Any, machine: Machine, place: str) -> Rule:
-    _check_names(content, Rule, "a rule", place)
+def _read_rule(content: Any, machine: Machine, place: str) -> TableRule:
+    _check_names(content, TableRule, "a rule", place)
     rule = content | ({"most_nbytes": LARGEST_NBYTES} if content["most_nbytes"] is None else {})
     for name in ("op", "dtypes", "num_ranks"):
         _check_field(rule, name, place)
@@ -280,7 +280,7 @@ def _read_rule(content: Any, machine: Machine, place: str) -> Rule:
             raise TableError(f"{place}: the machine has no backend {backend!r}")
         if algorithm:
             _check_algorithm(rule["op"], algorithm, place)
-    return Rule(**rule | {"ranking": tuple(ranking)})
+    return TableRule(**rule | {"ranking": tuple(ranking)})
 
 
 def _read_machine(content: Any, path: str) -> Machine:
@@ -334,15 +334,15 @@ _FIELDS: dict[str, tuple[Callable[[object], bool], str]] = {
 }
 
 
-def _read_row(row: Any, place: str) -> Row:
-    _check_names(row, Row, "a row", place)
+def _read_row(row: Any, place: str) -> TableRow:
+    _check_names(row, TableRow, "a row", place)
     for name in _FIELDS:
         _check_field(row, name, place)
     if not row["low"] <= row["seconds"] <= row["high"]:
         raise TableError(f"{place}: seconds must lie between low and high")
     if row["algorithm"]:
         _check_algorithm(row["op"], row["algorithm"], place)
-    return Row(**row)
+    return TableRow(**row)
 
 
 def _check_field(content: Mapping[str, Any], name: str, place: str) -> None:

@@ -46,7 +46,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Kind:
+class TimedKind:
     """Operations that are alike and were carried alike."""
 
     op: str
@@ -85,7 +85,7 @@ class Window:
         self, events: bytes, first: int, length: int, backends: Sequence[str], algorithms: Sequence[str]
     ) -> None:
         self.times: NDArray[np.float64] = np.full((2, length), _MISSING)
-        self._places: dict[Kind, list[int]] = {}
+        self._places: dict[TimedKind, list[int]] = {}
         records = np.frombuffer(events, _EVENT)
         # The events hold the lowest 32 bits of numbers; messages are numbered for themselves.
         place = (records["seq"] - np.uint32((first + 1) & 0xFFFFFFFF)).astype(np.int64)
@@ -116,7 +116,7 @@ class Window:
                 self.times[0, places] *= -1
         self.times[:, ~known | np.isinf(self.times[0])] = _MISSING
 
-    def agreed(self) -> dict[Kind, tuple[NDArray[np.float64], bool]]:
+    def agreed(self) -> dict[TimedKind, tuple[NDArray[np.float64], bool]]:
         """Return of every kind the seconds of its operations that all ranks have times of, and whether all of them were
         blocking; once `times` is the smallest of all ranks, the same on all, and in the same order."""
         found = {}
@@ -128,11 +128,13 @@ class Window:
         return found
 
 
-def _kind(row: tuple[int, ...], backends: Sequence[str], algorithms: Sequence[str]) -> Kind | None:
+def _kind(row: tuple[int, ...], backends: Sequence[str], algorithms: Sequence[str]) -> TimedKind | None:
     kind, dtype, reduction, nbytes, backend, algorithm = row
     op = _native.OP_NAMES[kind]
     if op not in LEARNABLE:
         return None
     carrier = join_carrier(backends[backend], algorithms[algorithm - 1] if algorithm else "")
     reduces = op in _native.REDUCING_OPS
-    return Kind(op, _native.DTYPE_NAMES[dtype], _native.REDUCE_NAMES[reduction] if reduces else None, nbytes, carrier)
+    return TimedKind(
+        op, _native.DTYPE_NAMES[dtype], _native.REDUCE_NAMES[reduction] if reduces else None, nbytes, carrier
+    )

@@ -1,8 +1,8 @@
 """How many results there are."""
 
-from hocket.bench.layout import Layout
+from hocket.bench.layout import ResultLayout
 from hocket.bench.run import Run
 
 
-def write(run: Run, layout: Layout) -> str:
+def write(run: Run, layout: ResultLayout) -> str:
     return f"{len(run.results)} results\n"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import io
 
-from hocket.bench.layout import Layout
+from hocket.bench.layout import ResultLayout
 from hocket.bench.run import Run
 
-_PLAIN = Layout()
+_PLAIN = ResultLayout()
 
 
-def write(run: Run, layout: Layout = _PLAIN) -> str:
+def write(run: Run, layout: ResultLayout = _PLAIN) -> str:
     """Return the lines: what `Result.to_json` gives, without lists."""
     rows = []
     for each in run.results:

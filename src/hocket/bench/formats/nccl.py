@@ -16,7 +16,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from hocket.bench.families.collectives import itemsize_of
-from hocket.bench.layout import Layout
+from hocket.bench.layout import ResultLayout
 from hocket.bench.point import Point
 from hocket.bench.registry import find_benchmark
 from hocket.bench.result import Result
@@ -25,10 +25,10 @@ from hocket.bench.run import Run
 _VERSION = 2
 _TIME = "%Y-%m-%d %H:%M:%S"
 
-_PLAIN = Layout()
+_PLAIN = ResultLayout()
 
 
-def write(run: Run, layout: Layout = _PLAIN) -> str:
+def write(run: Run, layout: ResultLayout = _PLAIN) -> str:
     """Return one JSON object; times of single calls by process where they were taken."""
     sizes = [each.total_nbytes for each in run.results]
     num_ranks = run.results[0].num_ranks

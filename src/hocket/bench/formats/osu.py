@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from itertools import groupby
 from statistics import median
 
-from hocket.bench.layout import Layout
+from hocket.bench.layout import ResultLayout
 from hocket.bench.registry import find_benchmark
 from hocket.bench.result import ALONE, BEGIN, PRODUCT, Result
 from hocket.bench.run import Run
 
 _COLUMNS = {"us": "Latency (us)", "MB/s": "Bandwidth (MB/s)"}
-_PLAIN = Layout()
+_PLAIN = ResultLayout()
 
 
-def write(run: Run, layout: Layout = _PLAIN) -> str:
+def write(run: Run, layout: ResultLayout = _PLAIN) -> str:
     """Return a table for each benchmark and way: sizes, and medians of times or bandwidths."""
     by_table = sorted(run.results, key=_table_of)
     return "\n".join(_table(name, way, list(results), layout) for (name, way), results in groupby(by_table, _table_of))
 
 
-def _table(name: str, way: str, results: Sequence[Result], layout: Layout) -> str:
+def _table(name: str, way: str, results: Sequence[Result], layout: ResultLayout) -> str:
     benchmark = find_benchmark(name)
     headings = ["# Size (B)"] if benchmark.has_sizes else []
     counts_messages = benchmark.unit != "us" and benchmark.needs_pairs
@@ -59,7 +59,7 @@ def _table(name: str, way: str, results: Sequence[Result], layout: Layout) -> st
     return "\n".join(lines) + "\n"
 
 
-def _cells_of_overlap(result: Result, layout: Layout) -> list[str]:
+def _cells_of_overlap(result: Result, layout: ResultLayout) -> list[str]:
     """What stands behind the overall time. No test is called, and what the product and the beginning leave of the
     overall time is the wait, as OMB adds them up; of results that lack the beginning it is not known."""
     product_us, alone_us = (1e6 * median(result.parts[part]) for part in (PRODUCT, ALONE))
