@@ -143,7 +143,7 @@ class Plain(str):
 
 
 def signature(name: str, each: Any) -> str:
-    if isinstance(each, property) or name in MADE_ELSEWHERE:
+    if isinstance(each, property) or name in MADE_ELSEWHERE or getattr(each, "_is_protocol", False):
         return ""
     stub = STUBS.get(name.rpartition(".")[2]) if name.startswith(("Communicator.", "Work.")) else None
     if stub is not None:

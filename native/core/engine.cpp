@@ -15,8 +15,6 @@ namespace hocket {
 
 namespace {
 
-constexpr int64_t kSleepNs = 50'000'000;
-constexpr int64_t kTickNs = 50'000'000;
 constexpr int64_t kNapNs = 4'000'000;  // short, because a waiting thread may be held up by the GIL
 // In a call that ends early only if its own operation is over: longer and longer, so that it costs next to nothing.
 constexpr int64_t kShortestBlockNs = 1'000'000;

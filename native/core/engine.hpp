@@ -64,8 +64,7 @@ class Engine {
     if (communicators().size() > 1) progress();
     if (++num_on_the_spot_ % kLookPeriod == 0) drive_due_libraries(now_ns());
   }
-  // progress(), and from time to time what the progress thread does besides; for callers that
-  // poll.
+  // progress(), and from time to time what the progress thread does besides; for callers that poll.
   void poll();
 
   // The first failure that the program was not told of, of a communicator that it has dropped; under the lock.
@@ -152,7 +151,9 @@ class Engine {
   // How long to sleep at most before a library is due.
   int64_t until_look_ns(int64_t now) const { return next_look_ns_.load(std::memory_order_relaxed) - now; }
 
-  static constexpr uint32_t kLookPeriod = 256;  // operations done on the spot, which need no clock
+  static constexpr int64_t kTickNs = 50'000'000;  // between looks at peers' lives, deadlines and signals,
+  static constexpr int64_t kSleepNs = kTickNs;    // for which nobody rings
+  static constexpr uint32_t kLookPeriod = 256;    // operations done on the spot, which need no clock
 
   ProgressLock lock_;
   std::vector<std::shared_ptr<Communicator>> communicators_;  // of ranks that are processes

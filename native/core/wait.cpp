@@ -32,7 +32,6 @@
 
 #include "core/backoff.hpp"
 #include "core/bell.hpp"
-#include "core/driving.hpp"
 #include "core/engine.hpp"
 #include "core/stall_report.hpp"
 
@@ -40,8 +39,6 @@ namespace hocket {
 
 namespace {
 
-constexpr int64_t kSleepNs = 50'000'000;  // nobody rings for signals, peers' lives and deadlines
-constexpr int64_t kTickNs = 50'000'000;
 constexpr uint32_t kRoundsWithoutClock = 256;
 
 struct WaiterCount {
@@ -51,6 +48,26 @@ struct WaiterCount {
 };
 
 }  // namespace
+
+// Marks a thread that drives all lanes because it waits; the progress thread naps meanwhile. When the last such thread
+// ends, operations still in flight and libraries that must be driven are handed back to the progress thread.
+struct Engine::Driving {
+  explicit Driving(Engine& engine) : engine(engine) { begin(); }
+  ~Driving() { end(); }
+  void begin() { engine.num_driving_.fetch_add(1, std::memory_order_seq_cst); }
+  void end() {
+    if (engine.num_driving_.fetch_sub(1, std::memory_order_seq_cst) > 1 || !engine.has_thread()) return;
+    engine.lock_.lock();
+    const bool is_idle = engine.is_idle();
+    engine.lock_.unlock();
+    if (!is_idle)
+      engine.wake_own_process();
+    else if (engine.attention_.load(std::memory_order_relaxed) > 0 ||
+             engine.next_look_ns_.load(std::memory_order_relaxed) != DrivenLibrary::kNever)
+      engine.end_nap();
+  }
+  Engine& engine;
+};
 
 class Engine::Wait {
  public:

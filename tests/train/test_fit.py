@@ -11,7 +11,7 @@ import torch
 
 import hocket as hk
 from hocket.errors import InvalidArgument, InvalidModel
-from hocket.train import SetupRequest, arrange, cut_layers, graph_of, make_schedule
+from hocket.train import arrange, cut_layers, graph_of, make_schedule
 
 from ..naming import raises
 from ..tier import sample
@@ -149,16 +149,16 @@ def test_chimera_needs_an_even_number_of_ranks() -> None:
         ({"layers_per_partition": [3, 6]}, ("layers_per_partition", "2", "4")),
         ({"layers_per_partition": [3, 3, 2, 2]}, ("layers_per_partition", "[3, 3, 2, 2]", "10", "9")),
         ({"layers_per_partition": [9, 0, 0, 0]}, ("layers_per_partition", "[9, 0, 0, 0]", "1")),
-        ({"balance": [1.0]}, ("costs", "1", "9")),
+        ({"costs": [1.0]}, ("costs", "1", "9")),
     ],
 )
 def test_cuts_that_do_not_fit(options: dict[str, Any], names: str | tuple[str, ...]) -> None:
     arrangement = arrange("model", 4)
     with raises(InvalidArgument, names=names):
-        cut_layers(graph_of(model()), make_schedule(arrangement, 12), SetupRequest(12, **options))
+        cut_layers(graph_of(model()), make_schedule(arrangement, 12), **options)
 
 
 def test_more_stages_than_layers() -> None:
     arrangement = arrange("model", 8)
     with raises(InvalidModel, names=("interleaved", "8", "16", "9")):
-        cut_layers(graph_of(model()), make_schedule(arrangement, 32, schedule="interleaved"), SetupRequest(32))
+        cut_layers(graph_of(model()), make_schedule(arrangement, 32, schedule="interleaved"))

@@ -102,7 +102,7 @@ class Communicator(_native.Communicator, ForeignNames):
         self._chooser = Chooser(
             Group(
                 len(members),
-                list(self._backends),
+                tuple(self._backends),
                 self.num_hosts,
                 layout.ranks_per_host(members),
                 layout.ranks_per_domain(members),

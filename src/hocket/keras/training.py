@@ -149,10 +149,12 @@ def fit(
         warnings.warn(f"model {model.name!r} has no trainable weights: nothing is trained", stacklevel=2)
     reading = Reading(batch_size, shuffle, seed, drop_last, steps_per_epoch, class_weight)
     validation_reading = Reading(validation_batch_size, steps=validation_steps, begins_anew=True)
-    counters, left_to_keras = Counters(model), dict[str, str]()
+    left_to_keras: dict[str, str] = {}
     with ExitStack() as stack:
         if comm is None:
             comm = stack.enter_context(init())
+
+        counters: list[Counters] = []
 
         def make_trainer(setup: TrainingSetup) -> Callable[[PipelineExecutor], Trainer]:
             check_what_is_written(model, setup.schedule.num_micro_batches)
@@ -160,6 +162,7 @@ def fit(
             weighing = weighing_of(model, weigh, num_micro_batches)
 
             def make(executor: PipelineExecutor) -> Trainer:
+                counters.append(Counters(model))  # which the executor has made those of rank 0
                 update = KerasUpdate(model.optimizer, model.trainable_variables, executor)
                 meter = KerasMeter(model, executor)
                 parameters = {"epochs": epochs, "verbose": 0, "steps": steps_per_epoch or source.num_batches}
@@ -179,7 +182,7 @@ def fit(
             return make
 
         def finish(trainer: Trainer, history: History) -> None:
-            counters.set_after(trainer.executor, len(history.batch_losses))
+            counters[0].set_after(trainer.executor, len(history.batch_losses))
             left_to_keras.update(_left_to_keras(trainer.executor))
 
         request = TrainingRequest(
@@ -210,7 +213,7 @@ def fit(
             picture=None if picture is None else Path(picture),
             shows=verbose not in (0, False),
         )
-        request.check(
+        request.check_alike(
             comm,
             initial_epoch=initial_epoch,
             optimizer=type(model.optimizer).__name__,

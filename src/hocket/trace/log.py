@@ -42,13 +42,18 @@ def start_log(rank: int) -> None:
 
 
 def report_stall(report: str) -> None:
-    """Tell who is waited for, once a wait takes long: a warning, on standard error where nobody listens to the logger.
+    """Tell who is waited for, once a wait takes long: a warning of the logger. Where no handler takes warnings, or one
+    fails, it is a line on standard error.
 
     Called by the native core.
     """
-    logger.warning(report)
-    if not _is_heard():
-        print(f"hocket: {report}", file=sys.stderr, flush=True)
+    is_told = False
+    try:
+        logger.warning(report)
+        is_told = _is_heard()
+    finally:
+        if not is_told and sys.stderr is not None:
+            print(f"hocket: {report}", file=sys.stderr, flush=True)
 
 
 def _is_heard() -> bool:
@@ -57,7 +62,7 @@ def _is_heard() -> bool:
         return False
     level: logging.Logger | None = logger
     while level is not None:
-        if any(not isinstance(each, logging.NullHandler) for each in level.handlers):
+        if any(not isinstance(each, logging.NullHandler) and each.level <= logging.WARNING for each in level.handlers):
             return True
         level = level.parent if level.propagate else None
     return False

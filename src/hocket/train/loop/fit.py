@@ -109,73 +109,73 @@ def fit(
         Aborted: another rank could not go on; says which, and what it raised.
         CommTimeout, PeerFailure: a rank hangs, or has died; names it and what was waited for.
     """
-    check_loss(loss)
-    metrics, callbacks = read_metrics(metrics), list(callbacks)
-    check_callbacks(callbacks, Callback, "hocket.train.Callback")
-    check_count("epochs", epochs, 0)
-    if max_steps is not None:
-        check_count("max_steps", max_steps, 0)
-    if weigh is not None and not callable(weigh):
-        raise InvalidType(f"weigh is a function of a target, not {weigh!r}")
-    if max_gradient_norm is not None and not max_gradient_norm > 0:
-        raise InvalidArgument(f"max_gradient_norm is more than 0, or None, not {max_gradient_norm!r}")
-    check_model(model)
-    check_content({**dict(model.named_parameters()), **dict(model.named_buffers())})
-    optimizers = read_optimizers(optimizer, model)
-    scaling = None if scaler is None else LossScaling(scaler)
-    if scaling is not None:
-        callbacks.append(scaling)
-        loss = scaling.scaled(loss)
-
-    def make_trainer(setup: TrainingSetup) -> MakeTrainer:
-        def make(executor: PipelineExecutor) -> Trainer:
-            stages = [setup.split.stages[number] for number in executor.trained_stages()]
-            own = [each for stage in stages for each in stage.parameters().values()]
-            trainer = Trainer(
-                executor,
-                update_of(optimizers, own),
-                metrics=metrics,
-                weigh=weigh,
-                loss_is_mean=loss_is_mean,
-                max_gradient_norm=max_gradient_norm,
-                scaling=scaling,
-                callbacks=callbacks,
-            )
-            if resume is not None:
-                trainer.load(resume)
-            return trainer
-
-        return make
-
-    request = TrainingRequest(
-        SetupRequest(
-            batch_size,
-            strategy,
-            num_partitions,
-            num_replicas,
-            schedule,
-            schedule_options,
-            num_micro_batches,
-            recompute,
-            layers_per_partition,
-            balance,
-            limit_nbytes,
-        ),
-        loss,
-        make_trainer,
-        finish=lambda trainer, history: trainer.collect(),
-        epochs=epochs,
-        max_steps=max_steps,
-        exact=exact,
-        seed=seed,
-        timeout_s=timeout,
-        picture=None if picture is None else Path(picture),
-        shows=show_progress,
-    )
     with ExitStack() as stack:
         if comm is None:
             comm = stack.enter_context(init())
-        request.check(
+        check_loss(loss)
+        metrics, callbacks = read_metrics(metrics), list(callbacks)
+        check_callbacks(callbacks, Callback, "hocket.train.Callback")
+        check_count("epochs", epochs, 0)
+        if max_steps is not None:
+            check_count("max_steps", max_steps, 0)
+        if weigh is not None and not callable(weigh):
+            raise InvalidType(f"weigh is a function of a target, not {weigh!r}")
+        if max_gradient_norm is not None and not max_gradient_norm > 0:
+            raise InvalidArgument(f"max_gradient_norm is more than 0, or None, not {max_gradient_norm!r}")
+        check_model(model)
+        check_content({**dict(model.named_parameters()), **dict(model.named_buffers())})
+        optimizers = read_optimizers(optimizer, model)
+        scaling = None if scaler is None else LossScaling(scaler)
+        if scaling is not None:
+            callbacks.append(scaling)
+            loss = scaling.scaled(loss)
+
+        def make_trainer(setup: TrainingSetup) -> MakeTrainer:
+            def make(executor: PipelineExecutor) -> Trainer:
+                stages = [setup.split.stages[number] for number in executor.trained_stages()]
+                own = [each for stage in stages for each in stage.parameters().values()]
+                trainer = Trainer(
+                    executor,
+                    update_of(optimizers, own),
+                    metrics=metrics,
+                    weigh=weigh,
+                    loss_is_mean=loss_is_mean,
+                    max_gradient_norm=max_gradient_norm,
+                    scaling=scaling,
+                    callbacks=callbacks,
+                )
+                if resume is not None:
+                    trainer.load(resume)
+                return trainer
+
+            return make
+
+        request = TrainingRequest(
+            SetupRequest(
+                batch_size,
+                strategy,
+                num_partitions,
+                num_replicas,
+                schedule,
+                schedule_options,
+                num_micro_batches,
+                recompute,
+                layers_per_partition,
+                balance,
+                limit_nbytes,
+            ),
+            loss,
+            make_trainer,
+            finish=lambda trainer, history: trainer.collect(),
+            epochs=epochs,
+            max_steps=max_steps,
+            exact=exact,
+            seed=seed,
+            timeout_s=timeout,
+            picture=None if picture is None else Path(picture),
+            shows=show_progress,
+        )
+        request.check_alike(
             comm,
             metrics=sorted(metrics),
             callbacks=[type(each).__name__ for each in callbacks],

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from hocket.comm import Communicator
 from hocket.measure.pictures import check_picture_path
-from hocket.pipeline.schedule import PipelineSchedule
 from hocket.train.checks import check_alike
 from hocket.train.data.batches import Samples, Source, Stream
 from hocket.train.data.micro_batches import first_inputs
@@ -55,7 +54,7 @@ class TrainingRequest:
         epochs: to train.
         max_steps: after which it ends, whatever the epoch.
         counts_from_here: whether `max_steps` counts the steps of this call alone.
-        validates: whether an evaluation follows an epoch of that number, counted from 0.
+        validates: whether an evaluation follows an epoch of that number, counted from 0; None: each.
         logs_speed: whether the numbers of an epoch have "samples_per_s".
         exact, seed, timeout_s: as of `PipelineExecutor`.
         picture: a file for a picture of the last step, as it was simulated and as it was.
@@ -69,7 +68,7 @@ class TrainingRequest:
     epochs: int = 1
     max_steps: int | None = None
     counts_from_here: bool = False
-    validates: Callable[[int], bool] = lambda epoch: True
+    validates: Callable[[int], bool] | None = None
     logs_speed: bool = True
     exact: bool = False
     seed: int = 0
@@ -77,8 +76,9 @@ class TrainingRequest:
     picture: Path | None = None
     shows: bool = True
 
-    def check(self, comm: Communicator, **options: Any) -> None:
-        """Check that all ranks want the same, and that a picture can be drawn; called by all of them.
+    def check_alike(self, comm: Communicator, **options: Any) -> None:
+        """Check that all ranks want the same, and that a picture can be drawn; called by all of them, before they read
+        data.
 
         Args:
             comm: of all ranks.
@@ -87,7 +87,7 @@ class TrainingRequest:
         Raises:
             InvalidArgument: they are not; raised on every rank.
         """
-        setup = {each.name: _as_plain(getattr(self.setup, each.name)) for each in fields(self.setup)}
+        balance = self.setup.balance
         check_alike(
             comm,
             epochs=self.epochs,
@@ -95,7 +95,9 @@ class TrainingRequest:
             exact=self.exact,
             seed=self.seed,
             draws=self.picture is not None,
-            **setup,
+            # What decides who measures; what follows from the rest the executor compares.
+            strategy=self.setup.strategy,
+            balance=balance if isinstance(balance, str) else list(balance),
             **options,
         )
         if self.picture is not None:
@@ -103,7 +105,7 @@ class TrainingRequest:
 
 
 def train_graph(graph: LayerGraph, data: TrainingData, request: TrainingRequest, comm: Communicator) -> History:
-    """Train; called by all ranks alike, after `TrainingRequest.check`.
+    """Train; called by all ranks alike, after `TrainingRequest.check_alike`.
 
     Args:
         graph: of the model.
@@ -137,7 +139,7 @@ def train_graph(graph: LayerGraph, data: TrainingData, request: TrainingRequest,
             shows=shows,
             max_steps=request.max_steps,
             counts_from_here=request.counts_from_here,
-            validates=request.validates,
+            validates=request.validates or (lambda epoch: True),
             logs_speed=request.logs_speed,
         )
         history.plan = str(setup)
@@ -146,10 +148,3 @@ def train_graph(graph: LayerGraph, data: TrainingData, request: TrainingRequest,
             inputs = first_inputs(data.examples, setup.split.batch_inputs, executor.num_micro_batches)
             compare_with_simulation(executor, inputs, request.picture)
     return history
-
-
-def _as_plain(value: Any) -> Any:
-    """A value of a request that ranks can compare."""
-    if isinstance(value, PipelineSchedule):
-        return value.name  # its actions are compared by the executor
-    return list(value) if isinstance(value, Collection) and not isinstance(value, (str, dict)) else value

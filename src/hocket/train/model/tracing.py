@@ -58,11 +58,12 @@ def trace(model: nn.Module, modes: Modes) -> tuple[fx.Graph, fx.Graph]:
     Raises:
         InvalidModel: it cannot be traced, or a trace would leave something out.
     """
-    check_hooks(model, is_leaf)
     graphs = []
     for mode in (True, False):
+        check_hooks(model, is_leaf)
         with modes.set_to(mode):
             graphs.append(_trace(model))
+    check_hooks(model, is_leaf)  # what its own code has registered in the meantime
     return graphs[0], graphs[1]
 
 

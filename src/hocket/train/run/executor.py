@@ -139,7 +139,13 @@ class PipelineExecutor:
         if self._loss is None:
             raise InvalidArgument("a training step needs a loss: pass `loss=`")
         self._check_trained()
-        options = StepOptions(self.num_steps, True, keeps_outputs, self._loss, self.loss_scale)
+        options = StepOptions(
+            number=self.num_steps,
+            is_training=True,
+            keeps_outputs=keeps_outputs,
+            loss=self._loss,
+            loss_scale=self.loss_scale,
+        )
         return self._run(micro_batches, self.layout.actions, options)
 
     def forward(
@@ -157,7 +163,12 @@ class PipelineExecutor:
         self._check(micro_batches)
         if with_losses and self._loss is None:
             raise InvalidArgument("pass `loss=` to compute losses")
-        options = StepOptions(self.num_steps, False, keeps_outputs, self._loss if with_losses else None)
+        options = StepOptions(
+            number=self.num_steps,
+            is_training=False,
+            keeps_outputs=keeps_outputs,
+            loss=self._loss if with_losses else None,
+        )
         return self._run(micro_batches, self.layout.forward_actions, options)
 
     def timeline(self, costs: CostModel | None = None) -> PipelineTimeline:

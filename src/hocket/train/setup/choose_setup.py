@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from hocket.comm import Communicator
@@ -40,11 +40,11 @@ def choose_setup(
         InvalidArgument, InvalidModel: it cannot be done so: raised on every rank.
     """
     request.check()
-    if request.is_open:
+    if request.is_to_choose:
         return _choose_fastest(request, graph, source, comm, shows)
     arrangement = request.arrangement(comm.size)
     schedule = request.schedule_for(arrangement)
-    cuts = cut_layers(graph, schedule, request)
+    cuts = _cut_as_requested(request, graph, schedule)
     balance = request.balance
     if balance == "auto":
         balance = "profile" if schedule.num_stages > 1 and not isinstance(source, Stream) else "params"
@@ -53,7 +53,7 @@ def choose_setup(
         if balance == "profile":
             layers = on_rank_0(comm, lambda: _profile(graph, inputs, shows))
             return _balance_by_time(graph, arrangement, schedule, layers, measure_link(comm))
-        cuts = cut_layers(graph, schedule, replace(request, balance=count_costs(balance, graph, inputs)))
+        cuts = cut_layers(graph, schedule, costs=count_costs(balance, graph, inputs))
     return TrainingSetup(arrangement, schedule, cuts, graph.split(cuts))
 
 
@@ -64,8 +64,14 @@ def check_request(request: SetupRequest, graph: LayerGraph, num_ranks: int) -> N
         InvalidArgument, InvalidModel: it cannot be done so.
     """
     request.check()
-    if not request.is_open:
-        cut_layers(graph, request.schedule_for(request.arrangement(num_ranks)), request)
+    if not request.is_to_choose:
+        _cut_as_requested(request, graph, request.schedule_for(request.arrangement(num_ranks)))
+
+
+def _cut_as_requested(request: SetupRequest, graph: LayerGraph, schedule: PipelineSchedule) -> tuple[int, ...]:
+    """Cuts by the numbers of the request; by parameters where it has none, or where layers are still to be measured."""
+    costs = None if isinstance(request.balance, str) else request.balance
+    return cut_layers(graph, schedule, layers_per_partition=request.layers_per_partition, costs=costs)
 
 
 def _choose_fastest(

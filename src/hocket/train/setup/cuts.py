@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hocket.errors import InvalidArgument, InvalidModel
 from hocket.pipeline.partition import bottleneck_partition
 from hocket.pipeline.schedule import PipelineSchedule
 from hocket.train.model.layer_graph import LayerGraph, cuts_of
 from hocket.train.setup.balance import parameter_counts
-from hocket.train.setup.setup_request import SetupRequest
 
 
-def cut_layers(graph: LayerGraph, schedule: PipelineSchedule, request: SetupRequest) -> tuple[int, ...]:
-    """Return where stages begin, and the number of layers: by the request's numbers of layers or costs; by the
-    parameters of layers where it has neither.
+def cut_layers(
+    graph: LayerGraph,
+    schedule: PipelineSchedule,
+    *,
+    layers_per_partition: Sequence[int] | None = None,
+    costs: Sequence[float] | None = None,
+) -> tuple[int, ...]:
+    """Return where stages begin, and the number of layers.
+
+    Args:
+        graph: of the model.
+        schedule: whose stages they are.
+        layers_per_partition: how many layers each stage has, in the order of stages.
+        costs: of each layer, whose sums are equalised between stages. None: the parameters of layers.
 
     Raises:
         InvalidArgument: the numbers do not fit the model.
@@ -24,14 +36,14 @@ def cut_layers(graph: LayerGraph, schedule: PipelineSchedule, request: SetupRequ
             f"{schedule.name} on {schedule.num_ranks} ranks has {schedule.num_stages} stages; the model has "
             f"{num_layers} {graph.what}"
         )
-    counts = request.layers_per_partition
-    if counts is not None:
-        if len(counts) != schedule.num_stages:
+    if layers_per_partition is not None:
+        if len(layers_per_partition) != schedule.num_stages:
             raise InvalidArgument(
-                f"layers_per_partition has {len(counts)} numbers, and there are {schedule.num_stages} stages"
+                f"layers_per_partition has {len(layers_per_partition)} numbers, and there are {schedule.num_stages} "
+                "stages"
             )
-        return tuple(cuts_of(graph, counts))
-    costs = parameter_counts(graph) if isinstance(request.balance, str) else list(request.balance)
-    if len(costs) != num_layers:
-        raise InvalidArgument(f"there are {len(costs)} costs, and {num_layers} {graph.what}")
-    return tuple(bottleneck_partition(costs, schedule.num_stages))
+        return tuple(cuts_of(graph, layers_per_partition))
+    values = parameter_counts(graph) if costs is None else list(costs)
+    if len(values) != num_layers:
+        raise InvalidArgument(f"there are {len(values)} costs, and {num_layers} {graph.what}")
+    return tuple(bottleneck_partition(values, schedule.num_stages))

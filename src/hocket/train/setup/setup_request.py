@@ -47,17 +47,17 @@ class SetupRequest:
         """
         if isinstance(self.balance, str) and self.balance not in (*BALANCES, "profile", "auto"):
             raise InvalidArgument(f"balance is {', '.join(BALANCES)}, profile or auto, not {self.balance!r}")
-        if self.is_open and (isinstance(self.schedule, PipelineSchedule) or self.layers_per_partition is not None):
+        if self.is_to_choose and (isinstance(self.schedule, PipelineSchedule) or self.layers_per_partition is not None):
             raise InvalidArgument('strategy "auto" chooses schedule and cuts: leave them out, or choose a strategy')
 
     @property
-    def is_open(self) -> bool:
-        """Whether partitions, replicas and schedule are chosen by measuring."""
+    def is_to_choose(self) -> bool:
+        """Whether partitions, replicas and schedule are left to `choose_setup`, which measures."""
         return self.strategy == "auto"
 
     def arrangement(self, num_ranks: int) -> Arrangement:
-        """Return partitions and replicas of a request that is not open; a table of actions says how many partitions
-        there are. Raises as `arrange`."""
+        """Return partitions and replicas of a request that leaves neither to `choose_setup`; a table of actions says
+        how many partitions there are. Raises as `arrange`."""
         num_partitions = self.num_partitions
         if isinstance(self.schedule, PipelineSchedule) and num_partitions is None:
             num_partitions = self.schedule.num_ranks
