@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from hocket.measure.loops import looped
 
 
 class Key(NamedTuple):
@@ -37,12 +38,7 @@ class Contender:
     @classmethod
     def of_call(cls, case: str, name: str, call: Callable[[], object]) -> Contender:
         """Makes a contender of a callable without arguments, at the cost of one plain call per iteration."""
-
-        def run(iterations: int) -> None:
-            for _ in itertools.repeat(None, iterations):
-                call()
-
-        return cls(case, name, run)
+        return cls(case, name, looped(call))
 
     @property
     def key(self) -> Key:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from hocket.errors import InvalidArgument
 from hocket.measure.contender import Key
 from hocket.measure.rounds import AGAIN, Measurement, Round
-from hocket.measure.statistics import MIN_VALUES, Ratio, ratio
+from hocket.measure.statistics import MIN_VALUES, Ratio, median_interval, ratio
 
 MIN_ROUNDS = 9
 MAX_FOREIGN_BUSY = 0.25  # share of all CPUs' time; above it nothing is judged
@@ -104,6 +104,37 @@ def judge(measurement: Measurement, comparison: Comparison) -> Row:
         target=comparison.target,
         holds=holds,
     )
+
+
+def judge_values(
+    case: str,
+    rival: str,
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    *,
+    values: Sequence[float] | None = None,
+    target: float | None = None,
+    can_be_judged: bool = True,
+    unit: str = "us",
+) -> Row:
+    """Compares what is not one contender's times but was made of them, such as sums, or stands beside them.
+
+    Args:
+        case, rival: As they are shown.
+        ours, theirs: Seconds, by round.
+        values: What the target is about, by round; None: theirs / ours.
+        target: As of a comparison.
+        can_be_judged: Whether the measurement says anything.
+        unit: Of the times shown.
+    """
+    values = [their / our for our, their in zip(ours, theirs, strict=True)] if values is None else values
+    middle, interval, holds = median(values), None, None
+    if len(values) >= MIN_VALUES:
+        interval = median_interval(values)
+        if target is not None and can_be_judged and len(values) >= MIN_ROUNDS:
+            holds = middle >= target and interval[0] >= LOW_END * target
+    scale = UNITS[unit]
+    return Row(case, rival, median(ours) * scale, median(theirs) * scale, unit, middle, interval, target, holds)
 
 
 def meets(seen: Ratio, target: float) -> bool:
