@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import product
 
-from claim import Found, Options, computed, measured, run_claim
+from claim import Found, Options, measured, run_claim
 from lab import NUM_HOSTS, Lab
 from libraries import job, lab_job
 from ranks import arrays, checked, serve_all
@@ -22,7 +22,7 @@ from hocket.collectives import algorithms
 from hocket.collectives.simulate import simulate
 from hocket.collectives.source import parse_algorithm
 from hocket.comm.policy import Group, format_nbytes
-from hocket.measure import Comparison, Contender, Row, pin
+from hocket.measure import Comparison, Contender, Row, computed, pin
 from hocket.measure.loops import looped
 from hocket.session.schedules import LazySchedules
 from hocket.sim import Link

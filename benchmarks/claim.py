@@ -21,7 +21,6 @@ from lab import find_obstacle
 from hocket.errors import BackendUnavailable
 from hocket.measure import Comparison, Coordinator, Job, Measurement, Row, Settings, judge, measure, null_rows, progress
 from hocket.measure.report import report
-from hocket.measure.rounds import AGAIN
 from hocket.measure.script import finish, run_script, script_parser, settings_of
 
 Options = argparse.Namespace
@@ -86,7 +85,7 @@ def run_claim(
                 for found, *on in part(options):
                     rows += [judge(*on, each) if isinstance(each, Comparison) else each for each in found]
                     measurements += on
-        nulls = [row for each in measurements if _is_repeated(each) for row in null_rows(each, unit)]
+        nulls = [row for each in measurements for row in null_rows(each, unit)]
         return finish(report(claim, [*rows, *nulls], measurements), options)
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of the end of the laboratory, and of all processes
@@ -104,14 +103,3 @@ def measured(jobs: Sequence[Job], words: str, settings: Settings, **timeouts: fl
     """
     with Coordinator(jobs, **timeouts) as coordinator, progress(words) as on_round:
         return measure(coordinator, settings, on_round=on_round)
-
-
-def computed(case: str, rival: str, ours: float, theirs: float, unit: str, target: float | None = None) -> Row:
-    """A row of two numbers that are not compared round by round, so that the ratio has no interval."""
-    ratio = theirs / ours
-    return Row(case, rival, ours, theirs, unit, ratio, None, target, None if target is None else ratio >= target)
-
-
-def _is_repeated(measurement: Measurement) -> bool:
-    """Whether the first contender of each case ran twice a round."""
-    return any(name.endswith(AGAIN) for _, name in measurement.rounds[0].seconds)

@@ -15,12 +15,12 @@ from statistics import median
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from claim import Found, Options, computed, measured, run_claim
+from claim import Found, Options, measured, run_claim
 from libraries import job
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hocket.measure import Comparison, Contender, Measurement, pin, serve
+from hocket.measure import Comparison, Contender, Measurement, computed, pin, serve
 from hocket.measure.loops import Loop, looped
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "mnist_ddp"))

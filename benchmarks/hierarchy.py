@@ -13,15 +13,16 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import chain, product
 
-from claim import Found, Options, computed, measured, option, run_claim
+from claim import Found, Options, measured, option, run_claim
 from lab import NUM_HOSTS, Lab
 from libraries import lab_job
-from ranks import arguments, arrays, checked, sent_nbytes, serve_all
+from ranks import arguments, arrays, checked, serve_all
 
 import hocket as hk
 from hocket.comm.policy import format_nbytes
-from hocket.measure import Comparison, Contender, Measurement, Row, judge, pin
+from hocket.measure import Comparison, Contender, Measurement, Row, computed, judge, pin
 from hocket.measure.loops import looped
+from hocket.measure.machine import sent_nbytes
 
 RIVAL_SCRIPT = "collectives_cpu.py"
 KIB, MIB = 1 << 10, 1 << 20

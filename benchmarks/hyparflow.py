@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
+from collections.abc import Iterator
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import torch
 import torch.distributed as dist
-from claim import Found, Options, computed, measured, option, run_claim
+from claim import Found, Options, measured, option, run_claim
 from libraries import job
 from ranks import serve_all
 from torch.nn.parallel import DistributedDataParallel
@@ -29,23 +29,29 @@ from hocket import train
 from hocket.keras import graph_of_keras
 from hocket.keras.update import KerasUpdate
 from hocket.keras.zoo import resnet_v2
-from hocket.measure import Comparison, Contender, Key, Measurement, Row, pin
+from hocket.measure import Comparison, Contender, Measurement, Row, computed, pin
 from hocket.measure.loops import Call, looped, nothing
 from hocket.pipeline import add_gradient_sync, simulate
 from hocket.sim import Hosts, Link
 
 NUM_RANKS = 4
 ALONE, OF_KERAS, OF_TORCH = "1 process", "Keras alone", "DistributedDataParallel over gloo, 2 ranks"
-# Ranks, and how they are used; the same images a step.
-WAYS: dict[str, tuple[int, dict[str, Any]]] = {
-    ALONE: (1, {"strategy": "data"}),
-    "data, 2 ranks": (2, {"strategy": "data"}),
-    "model, 2 ranks, 1f1b": (2, {"strategy": "model", "schedule": "1f1b", "num_micro_batches": 4}),
+# Ranks, how they are used, and what is compared with it; the same images a step.
+WAYS: dict[str, tuple[int, dict[str, Any], tuple[str, ...]]] = {
+    ALONE: (1, {"strategy": "data"}, (OF_KERAS,)),
+    "data, 2 ranks": (2, {"strategy": "data"}, (ALONE, OF_TORCH)),
+    "model, 2 ranks, 1f1b": (
+        2, {"strategy": "model", "schedule": "1f1b", "num_micro_batches": 4}, (ALONE, "data, 2 ranks")
+    ),
     # Two are enough for it to have no bubbles on two ranks, and every one more costs autograd's time a node again.
-    "model, 2 ranks, chimera": (2, {"strategy": "model", "schedule": "chimera", "num_micro_batches": 2}),
-    "data, 4 ranks": (4, {"strategy": "data"}),
-    "hybrid, 2 x 2 ranks, 1f1b": (4, {"strategy": "hybrid", "num_partitions": 2, "num_micro_batches": 4}),
-}
+    "model, 2 ranks, chimera": (
+        2, {"strategy": "model", "schedule": "chimera", "num_micro_batches": 2}, (ALONE, "data, 2 ranks")
+    ),
+    "data, 4 ranks": (4, {"strategy": "data"}, (ALONE,)),
+    "hybrid, 2 x 2 ranks, 1f1b": (
+        4, {"strategy": "hybrid", "num_partitions": 2, "num_micro_batches": 4}, (ALONE, "data, 4 ranks")
+    ),
+}  # fmt: skip
 NODES = (1, 2, 8, 32, 128)
 MODELLED = ("data, 2 ranks", "model, 2 ranks, 1f1b")  # that a node does
 OUTER = Link(2e-6, 8 / 100e9)  # between nodes: 100 Gbit/s
@@ -103,9 +109,8 @@ def step_of_hocket(comm: hk.Communicator, size: Size, options: dict[str, Any]) -
     model = compiled(size.depth, size.pixels)
     x, y = images(size.batch, size.pixels)
     source = train.source_of((x, (y, None)), comm, batch_size=size.batch, shuffle=False, seed=0, drop_last=False)
-    setup = train.choose_setup(
-        train.SetupRequest(size.batch, balance="profile", **options), graph_of_keras(model), source, comm
-    )
+    request = train.SetupRequest(size.batch, balance="profile", **options)
+    setup = train.choose_setup(request, graph_of_keras(model), source, comm)
 
     def loss(output: Any, target: Any) -> Any:
         return model._compile_loss(target[0], output, None)
@@ -130,82 +135,61 @@ def modelled(setup: train.TrainingSetup, size: Size, link: Link) -> dict[int, fl
     return found
 
 
-def serve_rank(_: str, *arguments: str) -> None:
+def serve_rank(_: str, file: str, *numbers: str) -> None:
     """One rank: training steps of a Keras model, by one process, and by two or four in every strategy.
 
-    The folder gets modelled.json: the seconds of a step on numbers of nodes, simulated from what the stages cost here.
+    The file gets the seconds of a step on numbers of nodes, simulated from what the stages cost here.
     """
-    size, folder = Size(*map(int, arguments[:-1])), Path(arguments[-1])
+    size = Size(*map(int, numbers))
     torch.set_num_threads(1)
     comm = hk.init()
-    store = dist.FileStore(str(folder / f"store-{size.depth}"), comm.size)
+    store = dist.FileStore(f"{file}.store", comm.size)
     dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
     two = dist.new_group([0, 1])
     case = f"ResNet-{size.depth}-v2, {size.pixels} x {size.pixels} pixels, {size.batch} images"
     contenders, setups = [], {}
-    for name, (num_ranks, options) in WAYS.items():
+    for name, (num_ranks, options, _) in WAYS.items():
         call = nothing
         if comm.rank < num_ranks:
             step, setups[name] = step_of_hocket(comm.group(list(range(num_ranks))), size, options)
             step()
             call = looped(step)
         contenders.append(Contender(case, name, call))
-    for name, num_ranks, make in (
-        (OF_KERAS, 1, lambda: step_of_keras(size)),
-        (OF_TORCH, 2, lambda: step_of_torch(size, two)),
-    ):
-        contenders.append(Contender(case, name, looped(make()) if comm.rank < num_ranks else nothing))
+    contenders.append(Contender(case, OF_KERAS, looped(step_of_keras(size)) if comm.rank < 1 else nothing))
+    contenders.append(Contender(case, OF_TORCH, looped(step_of_torch(size, two)) if comm.rank < 2 else nothing))
     link = train.measure_link(comm)
-    if comm.rank == 0:
-        seconds = {name: modelled(setups[name], size, link) for name in MODELLED}
-        (folder / "modelled.json").write_text(json.dumps(seconds))
+    seconds = {name: modelled(setups[name], size, link) for name in MODELLED} if comm.rank == 0 else {}
     comm.barrier()
     pin(comm.rank % (os.cpu_count() or 1))
-    serve_all(comm, contenders)
+    serve_all(comm, contenders, seconds, file)
 
 
 def parts(options: Options) -> Found:
     for depth in options.depth or MODELS:
-        ranks = job("hocket", __file__, [*MODELS[depth], options.folder], NUM_RANKS)
+        file = options.folder / f"{depth}.json"
+        ranks = job("hocket", __file__, [file, *MODELS[depth]], NUM_RANKS)
         timeouts = {"start_timeout_s": 900.0, "run_timeout_s": 600.0}
         measurement = measured([ranks], f"ResNet-{depth}-v2", options.settings, **timeouts)
         if not options.json:
             for key in measurement.iterations:
-                seconds = median(each.seconds[key] for each in measurement.rounds)
+                seconds = median(measurement.times(*key))
                 print(f"{key.case}, {key.name}: {int(key.case.split()[-2]) / seconds:.1f} images a second")
-        yield rows_of(measurement, options.folder), measurement
+        yield rows_of(measurement, json.loads(file.read_text())), measurement
 
 
-def rows_of(measurement: Measurement, folder: Path) -> list[Row]:
-    (case,) = {key.case for key in measurement.iterations}
-    rows = [Comparison(case, ALONE, (OF_KERAS,), label=f"{case}: {ALONE}", unit="ms")]
-    for name, (num_ranks, _) in WAYS.items():
-        if name == ALONE:
-            continue
-        others = [ALONE]
-        if "data" in name:
-            others += [OF_TORCH] if num_ranks == 2 else []
-        else:
-            others.append(f"data, {num_ranks} ranks")
-        for other in others:
-            rows.append(Comparison(case, name, (other,), label=f"{case}: {name}", unit="ms"))
-    return [*rows, *modelled_rows(measurement, case, folder)]
-
-
-def modelled_rows(measurement: Measurement, case: str, folder: Path) -> list[Row]:
-    """Steps of as many images a node on many nodes, simulated; and on one, beside the step that was measured."""
-    rows = []
+def rows_of(measurement: Measurement, seconds: dict[str, dict[str, float]]) -> Iterator[Comparison | Row]:
+    """What was measured; and steps of as many images a node on many nodes, simulated."""
+    (case,) = measurement.cases
+    for name, (_, _, rivals) in WAYS.items():
+        for other in rivals:
+            yield Comparison(case, name, (other,), label=f"{case}: {name}", unit="ms")
     for name in MODELLED:
-        seconds = {int(nodes): each for nodes, each in json.loads((folder / "modelled.json").read_text())[name].items()}
-        here = median(each.seconds[Key(case, name)] for each in measurement.rounds)
-        label = f"{case}: {name}, MODELLED on 1 node"
-        rows.append(computed(label, "measured", 1e3 * seconds[1], 1e3 * here, "ms"))
-        for nodes in NODES[1:]:
+        modelled_ms = {int(nodes): 1e3 * each for nodes, each in seconds[name].items()}
+        one_ms, here_ms = modelled_ms.pop(1), 1e3 * median(measurement.times(case, name))
+        yield computed(f"{case}: {name}, MODELLED on 1 node", "measured", one_ms, here_ms, "ms")
+        for nodes, ms in modelled_ms.items():
             label = f"{case} a node: {name}, MODELLED on {nodes} nodes, images a second"
-            ratio = nodes * seconds[1] / seconds[nodes]
-            times = 1e3 * seconds[nodes], 1e3 * seconds[1]
-            rows.append(Row(label, "modelled 1 node", *times, "ms", ratio, None, None, None))
-    return rows
+            yield Row(label, "modelled 1 node", ms, one_ms, "ms", nodes * one_ms / ms, None, None, None)
 
 
 if __name__ == "__main__":

@@ -15,14 +15,14 @@ from itertools import product, repeat
 from statistics import median
 
 import numpy as np
-from claim import Found, Options, computed, measured, run_claim
+from claim import Found, Options, measured, run_claim
 from lab import NUM_HOSTS, Lab
 from libraries import job, lab_job
 from ranks import serve_all
 
 import hocket as hk
 from hocket.comm.policy import format_nbytes
-from hocket.measure import Contender, Measurement, Row, judge_values, pin
+from hocket.measure import Contender, Measurement, Row, computed, judge_values, pin
 from hocket.measure.loops import Call, looped
 
 MIB = 1 << 20

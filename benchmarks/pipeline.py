@@ -22,7 +22,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from claim import Found, Options, computed, measured, option, run_claim
+from claim import Found, Options, measured, option, run_claim
 from libraries import job
 from ranks import serve_all
 from torch import nn
@@ -30,7 +30,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 import hocket as hk
 from hocket import train
-from hocket.measure import Comparison, Contender, Measurement, Row, judge_values, pin
+from hocket.measure import Comparison, Contender, Measurement, Row, computed, judge_values, pin
 from hocket.measure.judge import MAX_FOREIGN_BUSY
 from hocket.measure.loops import Call, Loop, in_turn, looped, nothing
 from hocket.measure.rounds import AGAIN

@@ -90,12 +90,6 @@ def check(words: str, found: np.ndarray, expected: Any) -> None:
         raise AssertionError(f"{words}: {found[:4]} instead of {right} in {found.size} {found.dtype}")
 
 
-def sent_nbytes() -> dict[str, int]:
-    """Bytes that have left this host, by device."""
-    counters = Path("/sys/class/net").glob("*/statistics/tx_bytes")
-    return {each.parts[4]: int(each.read_text()) for each in counters if each.parts[4] != "lo"}
-
-
 def serve_all(comm: Any, contenders: list[Contender], facts: object = None, file: str = "", **barrier: str) -> None:
     """Serve what a communicator's ranks have set up, and leave.
 

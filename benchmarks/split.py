@@ -19,12 +19,13 @@ import numpy as np
 from claim import Found, Options, measured, option, run_claim
 from lab import Lab
 from libraries import lab_job
-from ranks import sent_nbytes, serve_all, zeros
+from ranks import serve_all, zeros
 
 import hocket as hk
 from hocket.comm.policy import format_nbytes
 from hocket.measure import Comparison, Contender, Job, Process, pin
 from hocket.measure.loops import Loop, looped
+from hocket.measure.machine import sent_nbytes
 from hocket.tune.policy import TablePolicy
 from hocket.tune.sweep import Sweep, measure_table
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from claim import Found, Options, computed, measured, option, run_claim
+from claim import Found, Options, measured, option, run_claim
 from lab import NUM_HOSTS, Lab
 from libraries import lab_job
 from ranks import check, serve_all
@@ -32,7 +32,7 @@ from hocket.collectives import Algorithm, algorithms, find_algorithm
 from hocket.collectives.simulate import simulate
 from hocket.collectives.source import format_algorithm
 from hocket.comm.policy import format_nbytes
-from hocket.measure import Comparison, Contender, Measurement, Row, Settings, judge, progress
+from hocket.measure import Comparison, Contender, Measurement, Row, Settings, computed, judge, progress
 from hocket.measure.loops import in_order
 from hocket.measure.pictures import check_picture_path, load_pyplot
 from hocket.sim import Fabric, Hosts, Link, Uniform

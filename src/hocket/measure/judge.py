@@ -106,6 +106,12 @@ def judge(measurement: Measurement, comparison: Comparison) -> Row:
     )
 
 
+def computed(case: str, rival: str, ours: float, theirs: float, unit: str, target: float | None = None) -> Row:
+    """A row of two numbers that are not compared round by round, so that their ratio has no interval."""
+    seen = theirs / ours
+    return Row(case, rival, ours, theirs, unit, seen, None, target, None if target is None else seen >= target)
+
+
 def judge_values(
     case: str,
     rival: str,
@@ -143,13 +149,14 @@ def meets(seen: Ratio, target: float) -> bool:
 
 
 def null_rows(measurement: Measurement, unit: str = "us") -> tuple[Row, ...]:
-    """The A/A rows: each case's first contender against itself; what differs from 1 is noise."""
+    """The A/A rows: each case's first contender against itself, if it ran twice; what differs from 1 is noise."""
     first: dict[str, str] = {}
     for case, name in measurement.iterations:
         first.setdefault(case, name)
     comparisons = (
         Comparison(case, name, (name + AGAIN,), label=f"{case}, {measurement.num_ranks} ranks, A/A", unit=unit)
         for case, name in first.items()
+        if (case, name + AGAIN) in measurement.rounds[0].seconds
     )
     return tuple(judge(measurement, comparison) for comparison in comparisons)
 
