@@ -23,7 +23,7 @@ from statistics import fmean, median
 import numpy as np
 from claim import Found, Options, option, run_claim
 from libraries import job
-from ranks import check
+from ranks import arrays, checked
 
 from hocket.bench.launchers import ENVIRONMENT
 from hocket.measure import Contender, Coordinator, Measurement, Row, measure, progress, serve
@@ -51,12 +51,9 @@ Reducer = Callable[[np.ndarray], Call]  # gives the call that sums an array over
 def contenders(name: str, rank: int, reducer: Reducer) -> Iterator[Contender]:
     """A library's all_reduce in each case, checked once."""
     for case, nbytes in NBYTES.items():
-        x = np.full(nbytes // 4, rank + 1, np.float32)
-        reduce = reducer(x)
-        reduce()
-        check(f"{name}, {case}", x, 3)
-        x.fill(0)
-        run = looped(reduce)
+        given = arrays("all_reduce", nbytes, rank, 2)
+        reduce = reducer(given.x)
+        run = checked(f"{name}, {case}", looped(reduce), given, rank)
         if case == STEP:  # computes before each operation
             a, b, c = (np.zeros((WIDTH, WIDTH), np.float32) for _ in range(3))
             run = in_turn(partial(np.matmul, a, b, out=c), reduce)

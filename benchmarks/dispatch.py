@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 from claim import Found, Options, measured, run_claim
 from libraries import job
-from ranks import check, driver_of, serve_all
+from ranks import arrays, checked, driver_of, serve_all
 
 import hocket as hk
 from hocket.bench.drivers.base import Driver
@@ -67,13 +67,11 @@ def serve_rank(lane: str) -> None:
     contenders = []
     with driver_of(lane) as driver:
         for kind, nbytes in CASES:
-            x = np.zeros(nbytes // 4, np.float32)
-            ours, theirs = through_hocket(comm, lane, kind, x), alone(driver, kind, x)
-            for name, run in ((OURS[lane], ours), (THEIRS[lane], theirs)):
-                x.fill(comm.rank + 1)
-                run(1)
-                check(f"{name}, {kind}", x, 3 if kind == REDUCTIONS else 1)
-                x.fill(0)
+            # What is there in the end, of a message that came back, is rank 0's, as of a broadcast.
+            given = arrays("all_reduce" if kind == REDUCTIONS else "broadcast", nbytes, comm.rank, comm.size)
+            loops = through_hocket(comm, lane, kind, given.x), alone(driver, kind, given.x)
+            for name, run in zip((OURS[lane], THEIRS[lane]), loops, strict=True):
+                checked(f"{name}, {kind}", run, given, comm.rank)
                 contenders.append(Contender(case_name(lane, kind, nbytes), name, run))
         serve_all(comm, contenders, backend="shm")
 

@@ -259,8 +259,9 @@ def parts(options: Options) -> Found:
         links, calibration = fit_links(lab, options.settings)
         for name, link in links.items():
             print(f"{name} link: {link.alpha_s / MICROSECOND:.1f} us, {1e-9 / link.beta_s:.3g} GB/s", file=sys.stderr)
-        yield [], calibration
-        yield executed(lab, links, options.settings)
+        rows, measurement = executed(lab, links, options.settings)
+    yield [], calibration
+    yield rows, measurement
     rows, lines = simulated(links["outer"])
     if options.picture is not None:
         draw(lines, options.rate, options.picture)
