@@ -44,6 +44,8 @@ TARGETS = {
 }
 SYMMETRIC = "hocket comm.all_reduce(comm.empty(...))"
 SYMMETRIC_TARGETS = {MIB: 4.0, 16 * MIB: 3.0}
+LEAST_WRITTEN = MIB
+BOUND = "bound: half of two arrays added into both"
 MOST_OVER_BOUND = 1.5
 OVERSUBSCRIBED_RANKS = (4, 8)
 OVERSUBSCRIBED_TARGET = 1.0
@@ -57,10 +59,6 @@ def size(text: str) -> int:
     if nbytes <= 0 or nbytes % 4:
         raise argparse.ArgumentTypeError(f"{text}: a size must be a positive multiple of 4 bytes (float32)")
     return nbytes
-
-
-LEAST_WRITTEN = MIB
-BOUND = "bound: half of two arrays added into both"
 
 
 Form = tuple[str, Loop, Arrays]
