@@ -11,57 +11,92 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
+from itertools import product
+from typing import Any
 
-from collectives_rank import OPERATIONS, PERSISTENT
-from libraries import find_intel_mpi, job, size_name
+import numpy as np
+from claim import Found, Options, measured, option, run_claim
+from libraries import find_intel_mpi, job
+from ranks import Arrays, arguments, arrays, checked, driver_of
 
-from hocket.measure import (
-    Comparison,
-    Coordinator,
-    Key,
-    Measurement,
-    Row,
-    finish,
-    judge,
-    measure,
-    null_rows,
-    progress,
-    ratios,
-    report,
-    run_script,
-    script_parser,
-    settings_of,
-)
+from hocket.bench.drivers.base import Call, Driver
+from hocket.comm.policy import format_nbytes
+from hocket.measure import Comparison, Contender, Measurement, Row, judge, judge_values, pin, serve
+from hocket.measure.loops import Loop, looped, there_and_back
 
-RANK_SCRIPT = Path(__file__).with_name("collectives_rank.py")
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (16, 4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB)
 OURS = "hocket"
 LEAST_MEAN, LEAST_CELL = 1.5, 0.95
 MOST_PERSISTENT_S = 0.2e-6
 MOST_TIMES_MEMORY = 2.0
+PERSISTENT = "hocket prepare(...)()"
+REDUCING = ("all_reduce", "reduce_scatter")
+# Of torch.distributed, and of MPI.
+FORMS = {
+    "all_reduce": ("all_reduce", "Allreduce(IN_PLACE, [x, FLOAT])"),
+    "all_gather": ("all_gather_single", "Allgather([x, FLOAT], [y, FLOAT])"),
+    "reduce_scatter": ("reduce_scatter_single", "Reduce_scatter_block([x, FLOAT], [y, FLOAT])"),
+    "broadcast": ("broadcast", "Bcast([x, FLOAT])"),
+    "all_to_all": ("all_to_all_single", "Alltoall([x, FLOAT], [y, FLOAT])"),
+    "send_recv": ("send, recv", "Send, Recv"),
+}
+OPERATIONS = tuple(FORMS)
 
 
-def cell_rows(measurement: Measurement, operations: list[str]) -> list[Row]:
-    """One a cell; it holds unless its whole interval is below 0.95."""
-    rows = []
-    for op in operations:
-        for nbytes in SIZES:
-            case = f"{op} {size_name(nbytes)}"
-            rivals = tuple(
-                key.name for key in measurement.iterations if key.case == case and not is_ours_or_memory(key.name)
-            )
-            row = judge(measurement, Comparison(case, OURS, rivals, LEAST_CELL))
-            if row.holds is not None and row.interval is not None:
-                row = replace(row, holds=row.interval[1] >= LEAST_CELL)
-            rows.append(row)
-    return rows
+def forms_of(library: str, driver: Driver, op: str, given: Arrays) -> Iterator[tuple[str, Loop, Arrays]]:
+    """The ways to call a library, and the arrays that each has."""
+    x, out = given.x, given.out
+    if library == "memory":  # no library: what the memory gives if every rank copies at the same time
+        if op == "all_reduce":
+            yield "np.copyto(y, x)", looped(partial(np.copyto, np.ones_like(x), x)), given
+    elif library == "hocket":
+        yield OURS, loop_of(driver.bind, op, x, out, driver.rank), given
+        if op != "send_recv":
+            yield PERSISTENT, looped(driver.prepare(op, *arguments(op, x, out))), given
+    elif library == "gloo":
+        yield f"gloo {FORMS[op][0]}", loop_of(driver.bind, op, x, out, driver.rank, "sum"), given
+    else:
+        from mpi4py.MPI import FLOAT
+
+        yield f"{library} {FORMS[op][1]}", loop_of(driver.bind, op, [x, FLOAT], [out, FLOAT], driver.rank, "sum"), given
+        if op == "all_reduce":
+            apart = replace(given, out=np.zeros_like(x))
+            call = driver.bind("buffer", f"{op} out-of-place", [apart.out, FLOAT], [x, FLOAT], "sum")
+            yield f"{library} Allreduce([x, FLOAT], [y, FLOAT])", looped(call), apart
 
 
-def is_ours_or_memory(name: str) -> bool:
-    return name.startswith(("hocket", "np."))
+def loop_of(bind: Callable[..., Call], op: str, x: Any, out: Any, rank: int, *reduction: str) -> Loop:
+    """An operation bound by a driver, with the reduction only where its library is to be told."""
+    if op == "send_recv":
+        return there_and_back(rank, bind("buffer", "send", x, 1 - rank), bind("buffer", "recv", out, 1 - rank))
+    return looped(bind("buffer", op, *arguments(op, x, out), *(reduction if op in REDUCING else ())))
+
+
+def serve_rank(library: str, operations: str, *sizes: str) -> None:
+    """One rank of one library: sets its operations up, checks each, and serves them."""
+    with driver_of(library) as driver:
+        pin(driver.rank)
+        contenders = []
+        for op, nbytes in product(operations.split(","), map(int, sizes)):
+            given = arrays(op, nbytes, driver.rank, driver.size)
+            for name, run, of_form in forms_of(library, driver, op, given):
+                if library != "memory":
+                    checked(f"{name}, {op}", run, of_form, driver.rank)
+                contenders.append(Contender(f"{op} {format_nbytes(nbytes)}", name, run))
+        serve(contenders, driver.rank, driver.barrier)
+
+
+def cell_row(measurement: Measurement, case: str) -> Row:
+    """It holds unless its whole interval is below 0.95."""
+    rivals = tuple(name for name in measurement.names(case) if not name.startswith((OURS, "np.")))
+    row = judge(measurement, Comparison(case, OURS, rivals, LEAST_CELL))
+    if row.holds is not None and row.interval is not None:
+        row = replace(row, holds=row.interval[1] >= LEAST_CELL)
+    return row
 
 
 def mean_row(cells: list[Row]) -> Row:
@@ -70,28 +105,18 @@ def mean_row(cells: list[Row]) -> Row:
     def mean(values: list[float]) -> float:
         return math.exp(sum(map(math.log, values)) / len(values))
 
-    gain = mean([row.ratio for row in cells])
-    can_be_judged = not any(row.unjudged for row in cells)
-    return Row(
-        case=f"geometric mean of {len(cells)} cells",
-        rival="the best of each cell",
-        ours=mean([row.ours for row in cells]),
-        theirs=mean([row.theirs for row in cells]),
-        unit="us",
-        ratio=gain,
-        interval=None,
-        target=LEAST_MEAN,
-        holds=gain >= LEAST_MEAN if can_be_judged else None,
-    )
+    ours, theirs, gain = (mean([getattr(row, each) for row in cells]) for each in ("ours", "theirs", "ratio"))
+    holds = None if any(row.unjudged for row in cells) else gain >= LEAST_MEAN
+    case = f"geometric mean of {len(cells)} cells"
+    return Row(case, "the best of each cell", ours, theirs, "us", gain, None, LEAST_MEAN, holds)
 
 
 def persistent_row(measurement: Measurement) -> Row:
     """The persistent all_reduce of 16 B, against 0.2 us."""
-    case = Key("all_reduce 16 B", PERSISTENT)
-    row = judge(measurement, Comparison(case.case, PERSISTENT, (OURS,), label="all_reduce 16 B, persistent"))
-    fits = row.ours <= 1e6 * MOST_PERSISTENT_S
-    target = row.theirs / (1e6 * MOST_PERSISTENT_S)  # as a ratio of what the ordinary one takes
-    return replace(row, target=target, holds=fits)
+    case = "all_reduce 16 B"
+    row = judge(measurement, Comparison(case, PERSISTENT, (OURS,), label=f"{case}, persistent"))
+    most_us = 1e6 * MOST_PERSISTENT_S
+    return replace(row, target=row.theirs / most_us, holds=row.ours <= most_us)  # as a ratio of the ordinary one's time
 
 
 def memory_row(measurement: Measurement) -> Row:
@@ -100,45 +125,35 @@ def memory_row(measurement: Measurement) -> Row:
     Each of two ranks reads its half of both arrays and writes it, then reads and writes the other half: 2.5 times the
     array. A copy of the array moves twice its size. So it can take 1.25 times as long as a copy that both make at once.
     """
-    case, copy = "all_reduce 64 MiB", "np.copyto(y, x)"
-    row = judge(measurement, Comparison(case, OURS, (copy,), label="all_reduce 64 MiB against a copy, times 1.25"))
-    seen = ratios(measurement, Key(case, OURS), Key(case, copy))
-    return replace(
-        row,
-        theirs=1.25 * row.theirs,
-        ratio=1.25 * seen.median,
-        interval=(1.25 * seen.low, 1.25 * seen.high),
-        target=1 / MOST_TIMES_MEMORY,
-        holds=1.25 * seen.median >= 1 / MOST_TIMES_MEMORY,
-    )
+    case, target = "all_reduce 64 MiB", 1 / MOST_TIMES_MEMORY
+    copies = [1.25 * seconds for seconds in measurement.times(case, "np.copyto(y, x)")]
+    label = f"{case} against a copy, times 1.25"
+    row = judge_values(label, "np.copyto(y, x)", measurement.times(case, OURS), copies)
+    return replace(row, target=target, holds=row.ratio >= target)
 
 
-def main() -> int:
-    parser = script_parser(__doc__.split("\n\n")[0])
-    parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS), metavar="OP")
-    options = parser.parse_args()
-    settings = settings_of(options)
+def parts(options: Options) -> Found:
     libraries = ["hocket", "gloo", "openmpi", "mpich", "memory"]
     if find_intel_mpi() is None:
         print("Intel MPI is left out: .venv-impi is not there (see the head of this script)", file=sys.stderr)
     else:
         libraries.append("intelmpi")
-    measurements, cells = [], []
-    rows: list[Row] = []
+    cells: list[Row] = []
     for op in options.operations:  # one after the other: the arrays of all of them would not fit side by side
-        jobs = [job(each, RANK_SCRIPT, [op, *map(str, SIZES)], 2) for each in libraries]
-        with Coordinator(jobs) as coordinator, progress(op) as on_round:
-            measurement = measure(coordinator, settings, on_round=on_round)
-        measurements.append(measurement)
-        cells += cell_rows(measurement, [op])
-        if op == "all_reduce":
-            rows += [persistent_row(measurement), memory_row(measurement)]
-    rows = [*cells, mean_row(cells), *rows]
-    for measurement in measurements:
-        rows += null_rows(measurement)
-    claim = "six operations on float32 from Python, two ranks, against the best of the other libraries in each cell"
-    return finish(report(claim, rows, measurements), options)
+        jobs = [job(each, __file__, [op, *SIZES], 2) for each in libraries]
+        measurement = measured(jobs, op, options.settings)
+        of_op = [cell_row(measurement, f"{op} {format_nbytes(nbytes)}") for nbytes in SIZES]
+        cells += of_op
+        rest = [persistent_row(measurement), memory_row(measurement)] if op == "all_reduce" else []
+        yield [*of_op, *rest], measurement
+    yield ([mean_row(cells)],)
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_claim(
+        __doc__,
+        "six operations on float32 from Python, two ranks, against the best of the other libraries in each cell",
+        parts,
+        option("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS), metavar="OP"),
+        rank=serve_rank,
+    )

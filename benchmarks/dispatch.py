@@ -6,28 +6,19 @@ Both run in one process over one library, alternating, on the same arrays.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from functools import partial
 
-from libraries import size_name
+import numpy as np
+from claim import Found, Options, measured, run_claim
+from libraries import job
+from ranks import arrays, checked, driver_of, serve_all
 
-from hocket.measure import (
-    Comparison,
-    Coordinator,
-    Measurement,
-    direct_job,
-    finish,
-    judge,
-    measure,
-    null_rows,
-    progress,
-    report,
-    run_script,
-    script_parser,
-    settings_of,
-)
+import hocket as hk
+from hocket.bench.drivers.base import Driver
+from hocket.comm.policy import format_nbytes
+from hocket.measure import Comparison, Contender, Measurement, pin
+from hocket.measure.loops import Loop, begun, looped, there_and_back
 
-RANK = Path(__file__).with_name("dispatch_rank.py")
 KIB, MIB = 1 << 10, 1 << 20
 REDUCTIONS, MESSAGES = "all_reduce", "there and back"
 CASES = [(REDUCTIONS, 8), (REDUCTIONS, 64 * KIB), (REDUCTIONS, 4 * MIB), (MESSAGES, 8), (MESSAGES, 64 * KIB)]
@@ -39,34 +30,71 @@ MOST_MORE_S = 1e-6
 
 
 def case_name(lane: str, kind: str, nbytes: int) -> str:
-    return f"{lane} {kind} {size_name(nbytes)}"
+    return f"{lane} {kind} {format_nbytes(nbytes)}"
 
 
-def target_of(measured: Measurement, lane: str, kind: str, nbytes: int) -> float:
+def through_hocket(comm: hk.Communicator, lane: str, kind: str, x: np.ndarray) -> Loop:
+    if kind == REDUCTIONS:
+        return looped(partial(comm.all_reduce, x, backend=lane))
+    send, receive = (partial(call, x, 1 - comm.rank, backend=lane) for call in (comm.send, comm.recv))
+    return there_and_back(comm.rank, send, receive)
+
+
+def through_mpi(driver: Driver, kind: str, x: np.ndarray) -> Loop:
+    """The non-blocking forms, as hocket's lane has to use them: a wait for it must be able to end early."""
+    from mpi4py import MPI
+
+    buffer = [x, MPI.FLOAT]  # the same memory: where an array lies, and on which pages, changes what it costs
+    if kind == REDUCTIONS:
+        return begun(driver.begin("all_reduce", buffer, "sum"), MPI.Request.Wait)
+    send, receive = (driver.bind("buffer", op, buffer, 1 - driver.rank) for op in ("isend", "irecv"))
+    return there_and_back(driver.rank, send, receive, MPI.Request.Wait)
+
+
+def through_gloo(driver: Driver, kind: str, x: np.ndarray) -> Loop:
+    """torch.distributed's own calls."""
+    if kind == REDUCTIONS:
+        return looped(driver.bind("buffer", "all_reduce", x, "sum"))
+    send, receive = (driver.bind("buffer", op, x, 1 - driver.rank) for op in ("send", "recv"))
+    return there_and_back(driver.rank, send, receive)
+
+
+def serve_rank(lane: str) -> None:
+    """One rank: operations through one of hocket's lanes, and by the lane's library alone, in one process."""
+    comm = hk.init(backends=["shm", lane], progress="caller")
+    pin(comm.rank)
+    alone = {"mpi": through_mpi, "gloo": through_gloo}[lane]
+    contenders = []
+    with driver_of(lane) as driver:
+        for kind, nbytes in CASES:
+            # What is there in the end, of a message that came back, is rank 0's, as of a broadcast.
+            given = arrays("all_reduce" if kind == REDUCTIONS else "broadcast", nbytes, comm.rank, comm.size)
+            loops = through_hocket(comm, lane, kind, given.x), alone(driver, kind, given.x)
+            for name, run in zip((OURS[lane], THEIRS[lane]), loops, strict=True):
+                checked(f"{name}, {kind}", run, given, comm.rank)
+                contenders.append(Contender(case_name(lane, kind, nbytes), name, run))
+        serve_all(comm, contenders, backend="shm")
+
+
+def target_of(measurement: Measurement, lane: str, kind: str, nbytes: int) -> float:
     if (lane, kind, nbytes) != ("mpi", REDUCTIONS, 8):
         return LEAST[lane]
     # One microsecond more, as a ratio of what mpi4py takes in this run.
-    theirs = sorted(each.seconds[key] for each in measured.rounds for key in each.seconds
-                    if key.case == case_name(lane, kind, nbytes) and key.name == THEIRS[lane])  # fmt: skip
-    median_s = theirs[len(theirs) // 2]
+    times = sorted(measurement.times(case_name(lane, kind, nbytes), THEIRS[lane]))
+    median_s = times[len(times) // 2]
     return median_s / (median_s + MOST_MORE_S)
 
 
-def main() -> int:
-    options = script_parser(__doc__.split("\n\n")[0]).parse_args()
-    rows, measurements = [], []
+def parts(options: Options) -> Found:
     for lane in OURS:  # one after the other: ranks of the other job that wait would disturb
-        job = direct_job(f"dispatch {lane}", (sys.executable, str(RANK), lane), 2, {"OMP_NUM_THREADS": "1"})
-        with Coordinator([job]) as coordinator, progress(f"dispatch {lane}") as on_round:
-            measured = measure(coordinator, settings_of(options), on_round=on_round)
-        measurements.append(measured)
+        measurement = measured([job(lane, __file__, [], 2)], f"dispatch {lane}", options.settings)
+        found = []
         for kind, nbytes in CASES:
-            target = target_of(measured, lane, kind, nbytes)
-            rows.append(judge(measured, Comparison(case_name(lane, kind, nbytes), OURS[lane], (THEIRS[lane],), target)))
-        rows += null_rows(measured)
-    claim = "float32 between two ranks through hocket's lanes against the lane's library alone, in the same process"
-    return finish(report(claim, rows, measurements), options)
+            case, target = case_name(lane, kind, nbytes), target_of(measurement, lane, kind, nbytes)
+            found.append(Comparison(case, OURS[lane], (THEIRS[lane],), target))
+        yield found, measurement
 
 
 if __name__ == "__main__":
-    run_script(main)
+    claim = "float32 between two ranks through hocket's lanes against the lane's library alone, in the same process"
+    run_claim(__doc__, claim, parts, rank=serve_rank)

@@ -9,10 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from hocket.measure.pictures import load_pyplot
 
 
 def draw(result: dict, path: Path) -> None:
@@ -23,7 +20,7 @@ def draw(result: dict, path: Path) -> None:
         path: of the picture; its ending decides the format.
     """
     rows = [row for row in result["rows"] if row["target"]]
-    figure, axes = plt.subplots(figsize=(8, 0.55 * len(rows) + 1.2), layout="constrained")
+    figure, axes = load_pyplot().subplots(figsize=(8, 0.55 * len(rows) + 1.2), layout="constrained")
     for place, row in enumerate(reversed(rows)):
         low, high = row["interval"]
         axes.barh(place, row["ratio"], color="#2a78b8", height=0.6)

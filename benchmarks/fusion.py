@@ -5,28 +5,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from itertools import repeat
-from pathlib import Path
+from functools import partial
+from itertools import product
 
-from hocket.measure import (
-    Comparison,
-    Contender,
-    Coordinator,
-    direct_job,
-    finish,
-    judge,
-    measure,
-    null_rows,
-    pin,
-    progress,
-    report,
-    run_script,
-    script_parser,
-    serve,
-    settings_of,
-)
+import numpy as np
+from claim import Found, Options, measured, run_claim
+from libraries import job
+from ranks import serve_all
+
+import hocket as hk
+from hocket.measure import Comparison, Contender, pin
+from hocket.measure.loops import looped
 
 KIB = 1 << 10
 CASES = {"64 x 4 KiB": (64, 4 * KIB), "16 x 64 KiB": (16, 64 * KIB)}
@@ -35,7 +25,7 @@ PLAIN = "one by one"
 WAYS = ("coalesced()", "all_reduce_coalesced", "fused()", "bucket()")
 
 
-def ways(comm, xs: list, backend: str) -> Iterator[tuple[str, Callable[[], object]]]:
+def ways(comm: hk.Communicator, xs: list, backend: str) -> Iterator[tuple[str, Callable[[], object]]]:
     def plain() -> None:
         for x in xs:
             comm.all_reduce(x, backend=backend)
@@ -59,16 +49,12 @@ def ways(comm, xs: list, backend: str) -> Iterator[tuple[str, Callable[[], objec
 
     yield PLAIN, plain
     yield WAYS[0], side_by_side
-    yield WAYS[1], lambda: comm.all_reduce_coalesced(xs, backend=backend)
+    yield WAYS[1], partial(comm.all_reduce_coalesced, xs, backend=backend)
     yield WAYS[2], fused
     yield WAYS[3], bucketed
 
 
-def serve_rank() -> None:
-    import numpy as np
-
-    import hocket as hk
-
+def serve_rank(_: str) -> None:
     comm = hk.init(backends=BACKENDS)
     pin(comm.rank)
     contenders = []
@@ -82,31 +68,15 @@ def serve_rank() -> None:
                 assert all((x == 2 * number + 1).all() for number, x in enumerate(xs)), (case, backend, name)
                 for x in xs:
                     x.fill(0)
-
-                def run(iterations: int, call: Callable[[], object] = call) -> None:
-                    for _ in repeat(None, iterations):
-                        call()
-
-                contenders.append(Contender(f"{case} over {backend}", name, run))
-    serve(contenders, comm.rank, lambda: comm.barrier(backend="shm"))
-    comm.finalize()
+                contenders.append(Contender(f"{case} over {backend}", name, looped(call)))
+    serve_all(comm, contenders, backend="shm")
 
 
-def main() -> int:
-    options = script_parser(__doc__.split("\n\n")[0]).parse_args()
-    job = direct_job("fusion", (sys.executable, str(Path(__file__)), "--rank"), 2, {"OMP_NUM_THREADS": "1"})
-    with Coordinator([job]) as coordinator, progress("fusion") as on_round:
-        measured = measure(coordinator, settings_of(options), on_round=on_round)
-    rows = []
-    for case in dict.fromkeys(key.case for key in measured.iterations):
-        for way in WAYS:
-            rows.append(judge(measured, Comparison(case, way, (PLAIN,), label=f"{case}: {way}")))
-    claim = "many small all_reduces together, against one by one"
-    return finish(report(claim, [*rows, *null_rows(measured)], [measured]), options)
+def parts(options: Options) -> Found:
+    measurement = measured([job("fusion", __file__, [], 2)], "fusion", options.settings)
+    cases = product(measurement.cases, WAYS)
+    yield [Comparison(case, way, (PLAIN,), label=f"{case}: {way}") for case, way in cases], measurement
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--rank"]:
-        serve_rank()
-    else:
-        run_script(main)
+    run_claim(__doc__, "many small all_reduces together, against one by one", parts, rank=serve_rank)

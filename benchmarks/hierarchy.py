@@ -9,35 +9,22 @@ What crosses the link is counted by the kernel, headers included, and compared w
 from __future__ import annotations
 
 import json
-import signal
-import sys
-import tempfile
-from pathlib import Path
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain, product
 
-from hierarchy_rank import OPS
-from lab import NUM_HOSTS, Lab, find_obstacle
-from libraries import lab_job, openmpi_lab_job, size_name
+from claim import Found, Options, measured, option, run_claim
+from lab import NUM_HOSTS, Lab
+from libraries import lab_job
+from ranks import arguments, arrays, checked, serve_all
 
-from hocket.errors import BackendUnavailable
-from hocket.measure import (
-    Comparison,
-    Coordinator,
-    Measurement,
-    Row,
-    Settings,
-    finish,
-    judge,
-    measure,
-    null_rows,
-    progress,
-    report,
-    run_script,
-    script_parser,
-    settings_of,
-)
+import hocket as hk
+from hocket.comm.policy import format_nbytes
+from hocket.measure import Comparison, Contender, Measurement, Row, computed, judge, pin
+from hocket.measure.loops import looped
+from hocket.measure.machine import sent_nbytes
 
-RANK_SCRIPT = Path(__file__).with_name("hierarchy_rank.py")
-RIVAL_SCRIPT = Path(__file__).with_name("collectives_rank.py")
+RIVAL_SCRIPT = "collectives_cpu.py"
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (64 * KIB, MIB, 16 * MIB)
 RANKS_PER_HOST = 2
@@ -46,6 +33,49 @@ LEAST_GAIN = 1.3
 LEAST_GAIN_FROM = MIB
 # Of Ethernet, IP and TCP on a link with segments of 1,448 bytes, and of what libraries say to each other.
 MOST_OVERHEAD = 1.08
+OPS = ("all_reduce", "all_gather", "all_to_all")
+# Ours, by operation; {} is the number of ranks of a host. Large blocks of all_to_all go straight to their rank, over
+# shared memory within a host.
+LEVELS = {
+    "all_reduce": ("hierarchical(ranks_per_host={})", "hierarchical(ranks_per_host={}, num_segments=4)"),
+    "all_gather": ("hierarchical(ranks_per_host={})", "hierarchical(ranks_per_host={}, num_segments=4)"),
+    "all_to_all": ("hierarchical(ranks_per_host={})", "windowed(window=3)"),
+}
+COUNTED = 5
+
+
+def ways(op: str, ranks_per_host: int) -> Iterator[tuple[str, str, str]]:
+    """(name, backend, algorithm)."""
+    for backend in ("mpi", "gloo"):
+        yield backend, backend, "native"
+        for algorithm in LEVELS[op]:
+            complete = algorithm.format(ranks_per_host)
+            yield f"{backend}/{complete}", backend, complete
+
+
+def serve_rank(_: str, file: str, ops: str, *sizes: str) -> None:
+    """One rank of hocket: collectives over every library and by levels, checked, counted, then served.
+
+    The file gets what one operation sends over the link, by case and name.
+    """
+    comm = hk.init(backends=["mpi", "gloo"], policy=hk.Policy.fixed({"*": "mpi"}))
+    pin(comm.local_rank)
+    contenders = []
+    counted = []
+    for op, nbytes in product(ops.split(","), map(int, sizes)):
+        case = f"{op} {format_nbytes(nbytes)}"
+        for name, backend, algorithm in ways(op, comm.local_size):
+            given = arrays(op, nbytes, comm.rank, comm.size)
+            call = partial(getattr(comm, op), *arguments(op, given.x, given.out), backend=backend, algorithm=algorithm)
+            run = checked(f"{case}, {name}", looped(call), given, comm.rank)
+            comm.barrier()
+            before = sum(sent_nbytes().values())
+            comm.barrier()
+            run(COUNTED)
+            comm.barrier()
+            counted.append([case, name, (sum(sent_nbytes().values()) - before) / COUNTED])
+            contenders.append(Contender(case, name, run))
+    serve_all(comm, contenders, counted, file)
 
 
 def least_nbytes(op: str, nbytes: int) -> float:
@@ -59,31 +89,25 @@ def least_nbytes(op: str, nbytes: int) -> float:
     }[op]
 
 
-def measured(rate_gbit_s: float, ops: list[str], settings: Settings) -> tuple[list[Row], Measurement]:
-    where = f"{NUM_HOSTS} hosts, {NUM_HOSTS * RANKS_PER_HOST} ranks (oversubscribed), {rate_gbit_s:g} Gbit/s"
-    rest = [",".join(ops), *(str(nbytes) for nbytes in SIZES)]
-    with Lab(rate_gbit_s) as lab, tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "counted.json"
-        jobs = [
-            lab_job("hocket", lab, (sys.executable, str(RANK_SCRIPT), "hocket", str(file), *rest), RANKS_PER_HOST),
-            openmpi_lab_job(lab, (sys.executable, str(RIVAL_SCRIPT), "openmpi", *rest), RANKS_PER_HOST),
-        ]
-        with Coordinator(jobs, start_timeout_s=240.0) as coordinator, progress(where) as on_round:
-            measurement = measure(coordinator, settings, on_round=on_round)
+def parts(options: Options) -> Found:
+    file, ops = options.folder / "counted.json", options.op or list(OPS)
+    for rate_gbit_s in options.rate or RATES_GBIT_S:
+        where = f"{NUM_HOSTS} hosts, {NUM_HOSTS * RANKS_PER_HOST} ranks (oversubscribed), {rate_gbit_s:g} Gbit/s"
+        rest = [",".join(ops), *SIZES]
+        with Lab(rate_gbit_s) as lab:
+            ours = lab_job("hocket", lab, __file__, [file, *rest], RANKS_PER_HOST)
+            rival = lab_job("openmpi", lab, RIVAL_SCRIPT, rest, RANKS_PER_HOST)
+            measurement = measured([ours, rival], where, options.settings, start_timeout_s=240.0)
         counted = {(case, name): value for case, name, value in json.loads(file.read_text())}
-    rows = []
-    for op in ops:
-        for nbytes in SIZES:
-            rows += rows_of(measurement, counted, where, op, nbytes)
-    return rows, measurement
+        yield chain(*(rows_of(measurement, counted, where, *each) for each in product(ops, SIZES))), measurement
 
 
 def rows_of(
     measurement: Measurement, counted: dict[tuple[str, str], float], where: str, op: str, nbytes: int
 ) -> list[Row]:
     """The best of ours against the best flat one, and against each; what they send."""
-    case = f"{op} {size_name(nbytes)}"
-    names = [key.name for key in measurement.iterations if key.case == case]
+    case = f"{op} {format_nbytes(nbytes)}"
+    names = measurement.names(case)
     flat = tuple(name for name in names if name in ("mpi", "gloo") or name.startswith("openmpi "))
     ours = [name for name in names if name.startswith("mpi/")]
     target = LEAST_GAIN if nbytes >= LEAST_GAIN_FROM else None
@@ -94,46 +118,21 @@ def rows_of(
 
     best = max(ours, key=lambda name: compare(name, flat).ratio)
     rows = [compare(best, flat, target), *(compare(best, (name,)) for name in flat)]
-    rows += [
-        crossing(f"{where}: {case}, {name}", counted[case, name], least_nbytes(op, nbytes), is_ours=name == best)
-        for name in (best, "mpi", "gloo")
-    ]
+    least = least_nbytes(op, nbytes) / KIB
+    for name in (best, "mpi", "gloo"):
+        label = f"{where}: {case}, {name}: bytes from a host"
+        limit = 1 / MOST_OVERHEAD if name == best else None
+        rows.append(computed(label, "the least", counted[case, name] / KIB, least, "KiB", limit))
     return rows
 
 
-def crossing(label: str, sent: float, least: float, *, is_ours: bool) -> Row:
-    """What one operation sends over the link, against the bound."""
-    return Row(
-        case=f"{label}: bytes from a host",
-        rival="the least",
-        ours=sent / KIB,
-        theirs=least / KIB,
-        unit="KiB",
-        ratio=least / sent,
-        interval=None,
-        target=1 / MOST_OVERHEAD if is_ours else None,
-        holds=sent <= MOST_OVERHEAD * least if is_ours else None,
-    )
-
-
-def main() -> int:
-    parser = script_parser(__doc__.split("\n\n")[0])
-    parser.add_argument("--rate", action="append", type=float, metavar="GBIT_S", help="of the link; may be repeated")
-    parser.add_argument("--op", action="append", choices=OPS, help="may be repeated; by default all")
-    options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of the laboratory's end
-    if (reason := find_obstacle()) is not None:
-        raise BackendUnavailable(reason)
-    rows: list[Row] = []
-    measurements: list[Measurement] = []
-    for rate in options.rate or RATES_GBIT_S:
-        found, measurement = measured(rate, options.op or list(OPS), settings_of(options))
-        rows += found
-        measurements.append(measurement)
-    for measurement in measurements:
-        rows += null_rows(measurement)
-    return finish(report("collectives in levels between hosts", rows, measurements), options)
-
-
 if __name__ == "__main__":
-    run_script(main)
+    run_claim(
+        __doc__,
+        "collectives in levels between hosts",
+        parts,
+        option("--rate", action="append", type=float, metavar="GBIT_S", help="of the link; may be repeated"),
+        option("--op", action="append", choices=OPS, help="may be repeated; by default all"),
+        needs_lab=lambda options: True,
+        rank=serve_rank,
+    )

@@ -22,7 +22,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 NUM_HOSTS = 2
 _NETWORKS = "10.{}.0.{}"  # by number of the link and of the host
@@ -128,9 +127,7 @@ class Lab:
                 raise LabError("the link between the hosts does not come up")
             time.sleep(0.01)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

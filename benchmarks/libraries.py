@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lab import Lab
@@ -13,17 +14,19 @@ from hocket.bench.launchers import ENVIRONMENT, mpich_job, openmpi_job, plain_jo
 from hocket.measure import Job, Process
 
 
-def lab_job(name: str, lab: Lab, argv: Sequence[str], ranks_per_host: int) -> Job:
-    """Ranks on the laboratory's hosts, without a launcher."""
+def lab_job(library: str, lab: Lab, script: str, arguments: Sequence[object], ranks_per_host: int) -> Job:
+    """The ranks of one library on the laboratory's hosts, as of `job`; those of Open MPI under its launcher, others
+    without one."""
+    argv = _argv(script, library, *arguments)
+    if library == "openmpi":
+        return _openmpi_lab_job(lab, argv, ranks_per_host)
     commands = lab.rank_commands(argv, ranks_per_host)
     env = {"OMP_NUM_THREADS": "1"}
-    return Job(name, len(commands), tuple(Process(tuple(each), {**env, **world}) for each, world in commands))
+    return Job(library, len(commands), tuple(Process(tuple(each), {**env, **world}) for each, world in commands))
 
 
-def openmpi_lab_job(lab: Lab, argv: Sequence[str], ranks_per_host: int) -> Job:
-    """Ranks under Open MPI's launcher on the laboratory's hosts."""
-    num_ranks = ranks_per_host * len(lab.hosts)
-    job = openmpi_job(argv, num_ranks)
+def _openmpi_lab_job(lab: Lab, argv: Sequence[str], ranks_per_host: int) -> Job:
+    job = openmpi_job(argv, ranks_per_host * len(lab.hosts))
     (process,) = job.processes
     options = ["--host", ",".join(f"{host.address}:{ranks_per_host}" for host in lab.hosts)]
     options += ["--prtemca", "plm_ssh_agent", str(lab.remote_shell())]
@@ -32,7 +35,7 @@ def openmpi_lab_job(lab: Lab, argv: Sequence[str], ranks_per_host: int) -> Job:
     options += ["--mca", "mpi_yield_when_idle", "1"]
     launcher, *rest = process.argv
     command = [*lab.hosts[0].command([launcher, *options]), *rest]
-    return Job(job.name, num_ranks, (Process(tuple(command), process.env),))
+    return replace(job, processes=(Process(tuple(command), process.env),))
 
 
 def find_intel_mpi() -> Path | None:
@@ -42,12 +45,8 @@ def find_intel_mpi() -> Path | None:
 
 
 def intelmpi_job(argv: Sequence[str], num_ranks: int) -> Job:
-    """Ranks under Intel MPI's launcher."""
+    """Ranks under Intel MPI's launcher; whoever asks for them has found it."""
     root = find_intel_mpi()
-    if root is None:
-        raise FileNotFoundError(
-            "Intel MPI is not there: python3.11 -m venv .venv-impi; .venv-impi/bin/pip install impi-rt"
-        )
     library = {
         "I_MPI_ROOT": str(root),
         "I_MPI_PIN": "0",  # the ranks bind themselves, as all others
@@ -59,18 +58,15 @@ def intelmpi_job(argv: Sequence[str], num_ranks: int) -> Job:
     return Job("intelmpi", num_ranks, (Process((*command, *argv), {**ENVIRONMENT, **library}),))
 
 
-def job(library: str, script: Path, arguments: Sequence[str], num_ranks: int) -> Job:
-    """The ranks of one library, each running `script library *arguments`."""
-    argv = (sys.executable, str(script), library, *arguments)
+def job(library: str, script: str, arguments: Sequence[object], num_ranks: int) -> Job:
+    """The ranks of one library, each running ``SCRIPT --rank LIBRARY ARGUMENTS``."""
+    argv = _argv(script, library, *arguments)
     launched = {"openmpi": openmpi_job, "mpich": mpich_job, "intelmpi": intelmpi_job}
     if library in launched:
         return launched[library](argv, num_ranks)
     return plain_job(argv, num_ranks, library)
 
 
-def size_name(nbytes: int) -> str:
-    """16 -> "16 B", 65536 -> "64 KiB"."""
-    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-        if nbytes >= unit and nbytes % unit == 0:
-            return f"{nbytes // unit} {name}"
-    return f"{nbytes} B"
+def _argv(script: str, *arguments: object) -> tuple[str, ...]:
+    """A script is named by its path, or by its name in this folder."""
+    return (sys.executable, str(Path(__file__).parent / script), "--rank", *map(str, arguments))

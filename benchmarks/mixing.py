@@ -10,41 +10,23 @@ predicts for each stands beside what was measured.
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import partial
 
-from lab import NUM_HOSTS, Lab, find_obstacle
-from libraries import lab_job
+from claim import Found, Options, measured, run_claim
+from lab import NUM_HOSTS, Lab
+from libraries import job, lab_job
 
-from hocket.errors import BackendUnavailable
-from hocket.measure import (
-    Comparison,
-    Coordinator,
-    Job,
-    Measurement,
-    Row,
-    Settings,
-    direct_job,
-    finish,
-    judge,
-    measure,
-    null_rows,
-    progress,
-    report,
-    run_script,
-    script_parser,
-    settings_of,
-)
+import hocket as hk
+from hocket.measure import Comparison, serve
 from hocket.session.published_steps import dlrm_criteo, gpt_345m, moe_350m
 from hocket.trace.traffic import Traffic
-from hocket.tune.mix import COARSE, FINE, predicted_seconds
-from hocket.tune.table import Table, load_table
+from hocket.tune.mix import COARSE, FINE, mix_contenders, predicted_seconds, sweep_of
+from hocket.tune.sweep import measure_table
+from hocket.tune.table import Table, load_table, save_table
 
-RANK_SCRIPT = Path(__file__).with_name("mixing_rank.py")
 NUM_RANKS = 2
 
 
@@ -78,26 +60,20 @@ SETUPS = {
 LEAST, PREDICTED_GAIN, LEAST_WHERE_PREDICTED = 0.97, 1.15, 1.15
 
 
-def job_of(name: str, table: Path, lab: Lab | None) -> Job:
-    argv = (sys.executable, str(RANK_SCRIPT), name, str(table))
-    if lab is None:
-        return direct_job(name, argv, NUM_RANKS, {"OMP_NUM_THREADS": "1"})
-    return lab_job(name, lab, argv, NUM_RANKS // NUM_HOSTS)
+def serve_rank(name: str, path: str) -> None:
+    """One rank of a setup: measures a table, then serves the replays."""
+    setup = SETUPS[name]
+    comm = hk.init(backends=setup.backends, policy=hk.Policy.fixed({}), progress="caller", timeout=300)
+    steps = setup.traffics(comm.size)
+    table = measure_table(comm, sweep_of(steps))
+    if comm.rank == 0:
+        save_table(table, path)
+    comm.barrier()
+    serve(mix_contenders(comm, table, steps), comm.rank, comm.barrier)
+    comm.finalize()
 
 
-def measured(name: str, settings: Settings, folder: Path) -> tuple[Measurement, Table]:
-    table = folder / f"{name.replace('/', ' per ')}.json"
-    rate = SETUPS[name].rate_gbit_s
-    with (
-        contextlib.nullcontext() if rate is None else Lab(rate) as lab,
-        Coordinator([job_of(name, table, lab)], start_timeout_s=600.0) as coordinator,
-        progress(name) as on_round,
-    ):
-        return measure(coordinator, settings, on_round=on_round), load_table(table)
-
-
-def rows_of(setup: str, measurement: Measurement, table: Table) -> list[Row]:
-    rows = []
+def comparisons(setup: str, table: Table) -> Iterator[Comparison]:
     backends = SETUPS[setup].backends
     for traffic in SETUPS[setup].traffics():
         singles = {name: predicted_seconds(table, traffic, backends, name) for name in backends}
@@ -108,38 +84,31 @@ def rows_of(setup: str, measurement: Measurement, table: Table) -> list[Row]:
         target = LEAST_WHERE_PREDICTED if gain >= PREDICTED_GAIN else LEAST
         case = traffic.name
         label = f"{setup}: {case} (best single by the table: {best}; predicted {gain:.2f})"
-        rows.append(judge(measurement, Comparison(case, FINE, tuple(backends), target, label=label)))
-        rows.append(
-            judge(
-                measurement, Comparison(case, FINE, (COARSE,), label=f"{setup}: {case}, per size against per operation")
-            )
-        )
-    return rows
+        yield Comparison(case, FINE, tuple(backends), target, label=label)
+        yield Comparison(case, FINE, (COARSE,), label=f"{setup}: {case}, per size against per operation")
 
 
-def main() -> int:
-    parser = script_parser(__doc__.split("\n\n")[0])
-    parser.add_argument("--setup", action="append", choices=list(SETUPS), help="only this one; may be repeated")
-    options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of the laboratory's end
+def of_setup(name: str, options: Options) -> Found:
+    table = options.folder / f"{name.replace('/', ' per ')}.json"
     # Several steps a sample: one is over in hundredths of a second, and hit as a whole by whatever disturbs it.
-    settings = replace(settings_of(options), min_sample_s=0.1)
-    rows, measurements = [], []
-    reason = find_obstacle() if any(SETUPS[each].rate_gbit_s for each in options.setup or SETUPS) else None
-    if reason is not None:
-        raise BackendUnavailable(f"{reason}; --setup names those on one host")
-    with tempfile.TemporaryDirectory() as folder:
-        for setup in options.setup or SETUPS:
-            measurement, table = measured(setup, settings, Path(folder))
-            rows += rows_of(setup, measurement, table)
-            rows += null_rows(measurement)
-            measurements.append(measurement)
-    for setup in options.setup or SETUPS:
-        for traffic in SETUPS[setup].traffics():
-            print(f"{setup}: {traffic.name}: {traffic.source}", file=sys.stderr)
-    claim = "one step's traffic over the tuned mix of libraries against the best single library"
-    return finish(report(claim, rows, measurements), options)
+    settings = replace(options.settings, min_sample_s=0.1)
+    rate = SETUPS[name].rate_gbit_s
+    with contextlib.nullcontext() if rate is None else Lab(rate) as lab:
+        ranks = lab_job(name, lab, __file__, [table], NUM_RANKS // NUM_HOSTS) if lab else None
+        ranks = ranks or job(name, __file__, [table], NUM_RANKS)
+        measurement = measured([ranks], name, settings, start_timeout_s=600.0)
+    yield comparisons(name, load_table(table)), measurement
+    for traffic in SETUPS[name].traffics():
+        print(f"{name}: {traffic.name}: {traffic.source}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_claim(
+        __doc__,
+        "one step's traffic over the tuned mix of libraries against the best single library",
+        {name: partial(of_setup, name) for name in SETUPS},
+        by="--setup",
+        by_help="only this one; may be repeated",
+        needs_lab=lambda options: any(SETUPS[name].rate_gbit_s for name in options.parts),
+        rank=serve_rank,
+    )

@@ -8,115 +8,129 @@ is told, and what both together take of the processors' time.
 from __future__ import annotations
 
 import json
-import signal
-import sys
-import tempfile
-from pathlib import Path
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import product, repeat
 from statistics import median
 
-from lab import NUM_HOSTS, Lab, find_obstacle
-from libraries import job, lab_job, size_name
-from overlap_rank import PARTS
+import numpy as np
+from claim import Found, Options, measured, run_claim
+from lab import NUM_HOSTS, Lab
+from libraries import job, lab_job
+from ranks import serve_all
 
-from hocket.errors import BackendUnavailable
-from hocket.measure import (
-    Coordinator,
-    Key,
-    Measurement,
-    Row,
-    Settings,
-    finish,
-    measure,
-    median_interval,
-    null_rows,
-    progress,
-    report,
-    run_script,
-    script_parser,
-    settings_of,
-)
-from hocket.measure.judge import LOW_END, MIN_ROUNDS
+import hocket as hk
+from hocket.comm.policy import format_nbytes
+from hocket.measure import Contender, Measurement, Row, computed, judge_values, pin
+from hocket.measure.loops import Call, looped
 
-RANK_SCRIPT = Path(__file__).with_name("overlap_rank.py")
 MIB = 1 << 20
 SIZES = (MIB, 4 * MIB, 16 * MIB)
 RATE_GBIT_S = 1.0
 LEAST_HIDDEN = 0.6
+PARTS = ("all_reduce", "product", "together")
+WIDTH = 192  # of the matrices: one product is short beside an all_reduce, and in the processor's caches
+SOME = 100  # products that are timed
 
 
-def two_hosts(settings: Settings, folder: Path) -> tuple[list[Row], Measurement]:
-    backends, file = ("mpi", "gloo"), folder / "hosts.json"
-    argv = (sys.executable, str(RANK_SCRIPT), "hocket", str(file), ",".join(backends), *map(str, SIZES))
-    with (
-        Lab(RATE_GBIT_S) as lab,
-        Coordinator([lab_job("hocket", lab, argv, 1)], start_timeout_s=120.0) as coordinator,
-        progress("two hosts") as on_round,
-    ):
-        measurement = measure(coordinator, settings, on_round=on_round)
+def seconds_of(call: Call, clock: Callable[[], float] = time.perf_counter, times: int = 7) -> float:
+    taken = []
+    for _ in range(times):
+        begin = clock()
+        call()
+        taken.append(clock() - begin)
+    return median(taken)
+
+
+def parts_of(comm: hk.Communicator, backend: str, nbytes: int) -> dict[str, Call]:
+    x = comm.zeros(nbytes // 4) if backend == "symmetric" else np.zeros(nbytes // 4, np.float32)
+    how = {"backend": "shm" if backend == "symmetric" else backend}
+    a, b = np.random.default_rng(0).random((2, WIDTH, WIDTH), np.float32)
+    out = np.empty_like(a)
+
+    reduce = partial(comm.all_reduce, x, **how)
+
+    def multiply(times: int) -> None:
+        for _ in repeat(None, times):
+            np.matmul(a, b, out)
+
+    reduce()
+    multiply(SOME)
+    comm.barrier()
+    times = np.array([seconds_of(reduce), seconds_of(partial(multiply, SOME)) / SOME])
+    comm.all_reduce(times, "max", backend=next(iter(comm.backends)))
+    num_products = max(1, round(times[0] / times[1]))
+
+    def together() -> None:
+        work = comm.all_reduce(x, async_op=True, **how)
+        multiply(num_products)
+        work.wait()
+
+    return dict(zip(PARTS, (reduce, partial(multiply, num_products), together), strict=True))
+
+
+def serve_rank(_: str, file: str, backends: str, *sizes: str) -> None:
+    """One rank: an all_reduce alone, a matrix product that takes as long alone, and both at once.
+
+    The file gets the seconds of processor time that rank 0 spends on one of each, by case and name.
+    """
+    names = backends.split(",")
+    comm = hk.init(backends=list(dict.fromkeys("shm" if name == "symmetric" else name for name in names)))
+    pin(comm.rank)  # of two hosts as well: each has a processor of its own here
+    contenders = []
+    spent = []
+    for backend, nbytes in product(names, map(int, sizes)):
+        for name, call in parts_of(comm, backend, nbytes).items():
+            case = f"{backend}, {format_nbytes(nbytes)}"
+            comm.barrier()
+            spent.append([case, name, seconds_of(call, time.process_time, 20)])
+            contenders.append(Contender(case, name, looped(call)))
+    serve_all(comm, contenders, spent, file)
+
+
+def two_hosts(options: Options) -> Found:
+    arguments = [options.folder / "spent.json", "mpi,gloo", *SIZES]
+    with Lab(RATE_GBIT_S) as lab:
+        measurement = measured([lab_job("hocket", lab, __file__, arguments, 1)], "two hosts", options.settings)
     where = f"{NUM_HOSTS} hosts, {RATE_GBIT_S:g} Gbit/s"
     # Either library may be chosen: what is wanted of the best is told of the other.
-    cases = [f"{backend}, {size_name(nbytes)}" for backend in backends for nbytes in SIZES]
-    return [
-        hidden(measurement, case, where, LEAST_HIDDEN if case.startswith("mpi") else None) for case in cases
-    ], measurement
+    rows = [
+        hidden(measurement, f"{backend}, {format_nbytes(nbytes)}", where, target)
+        for backend, target in (("mpi", LEAST_HIDDEN), ("gloo", None))
+        for nbytes in SIZES
+    ]
+    yield rows, measurement
 
 
-def one_host(settings: Settings, folder: Path) -> tuple[list[Row], Measurement]:
-    backends, file = ("shm", "symmetric"), folder / "host.json"
-    arguments = [str(file), ",".join(backends), *map(str, SIZES)]
-    with Coordinator([job("hocket", RANK_SCRIPT, arguments, 2)]) as coordinator, progress("one host") as on_round:
-        measurement = measure(coordinator, settings, on_round=on_round)
+def one_host(options: Options) -> Found:
+    file = options.folder / "spent.json"
+    jobs = [job("hocket", __file__, [file, "shm,symmetric", *SIZES], 2)]
+    measurement = measured(jobs, "one host", options.settings)
     rows = []
     spent = {(case, name): seconds for case, name, seconds in json.loads(file.read_text())}
-    for case in dict.fromkeys(key.case for key in measurement.iterations):
+    for case in measurement.cases:
         rows.append(hidden(measurement, case, "one host", None))
-        apart = 1e6 * (spent[case, "all_reduce"] + spent[case, "product"])
-        both = 1e6 * spent[case, "together"]
+        reduce, multiply, together = (1e6 * spent[case, part] for part in PARTS)
         label = f"one host: {case}, processor time of rank 0, together"
-        rows.append(Row(label, "one after the other", both, apart, "us", apart / both, None, None, None))
-    return rows, measurement
+        rows.append(computed(label, "one after the other", together, reduce + multiply, "us"))
+    yield rows, measurement
 
 
 def hidden(measurement: Measurement, case: str, where: str, target: float | None) -> Row:
     """The share of the all_reduce's time (of the shorter one's, if they differ) that does not come on top."""
-    reduce, multiply, together = ([each.seconds[Key(case, part)] for each in measurement.rounds] for part in PARTS)
+    reduce, multiply, together = (measurement.times(case, part) for part in PARTS)
     shares = [(r + m - t) / min(r, m) for r, m, t in zip(reduce, multiply, together, strict=True)]
-    interval = median_interval(shares) if len(shares) >= 6 else None
-    is_judged = target is not None and len(shares) >= MIN_ROUNDS and interval is not None
-    return Row(
-        case=f"{where}: {case}, product and all_reduce together",
-        rival="one after the other",
-        ours=1e6 * median(together),
-        theirs=1e6 * median([r + m for r, m in zip(reduce, multiply, strict=True)]),
-        unit="us",
-        ratio=median(shares),
-        interval=interval,
-        target=target,
-        holds=median(shares) >= target and interval[0] >= LOW_END * target if is_judged else None,
-    )
-
-
-def main() -> int:
-    parser = script_parser(__doc__.split("\n\n")[0])
-    parser.add_argument("--part", action="append", choices=("one host", "two hosts"), help="may be repeated")
-    options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of the laboratory's end
-    parts = options.part or ["one host", "two hosts"]
-    if "two hosts" in parts and (reason := find_obstacle()) is not None:
-        raise BackendUnavailable(f"{reason}; --part names what can do without")
-    rows: list[Row] = []
-    measurements: list[Measurement] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for part, run in (("two hosts", two_hosts), ("one host", one_host)):
-            if part in parts:
-                found, measurement = run(settings_of(options), Path(folder))
-                rows += found
-                measurements.append(measurement)
-    for measurement in measurements:
-        rows += null_rows(measurement)
-    claim = "an all_reduce behind a matrix product of equal length; the ratio is the share of it that is hidden"
-    return finish(report(claim, rows, measurements), options)
+    one_by_one = [r + m for r, m in zip(reduce, multiply, strict=True)]
+    case = f"{where}: {case}, product and all_reduce together"
+    return judge_values(case, "one after the other", together, one_by_one, values=shares, target=target)
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_claim(
+        __doc__,
+        "an all_reduce behind a matrix product of equal length; the ratio is the share of it that is hidden",
+        {"one host": one_host, "two hosts": two_hosts},
+        needs_lab=lambda options: "two hosts" in options.parts,
+        rank=serve_rank,
+    )

@@ -8,175 +8,315 @@ compute at once have as many cores as the passes of both stages at once show in 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
-import tempfile
-from dataclasses import replace
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from statistics import median
+from typing import Any
 
 import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from claim import Found, Options, measured, option, run_claim
 from libraries import job
-from pipeline_rank import (
-    AT_ONCE,
-    OF_TORCH,
-    PARTS,
-    REAL,
-    STEP,
-    TIMED,
-    TORCH,
-    case_of,
-    memory,
-    table,
-    timed_seconds,
-)
+from ranks import serve_all
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 import hocket as hk
-from hocket.measure import (
-    Comparison,
-    Coordinator,
-    Key,
-    Measurement,
-    Row,
-    Settings,
-    finish,
-    judge,
-    measure,
-    median_interval,
-    null_rows,
-    progress,
-    report,
-    run_script,
-    script_parser,
-    settings_of,
-)
-from hocket.measure.judge import LOW_END, MAX_FOREIGN_BUSY, MIN_ROUNDS
+from hocket import train
+from hocket.measure import Comparison, Contender, Measurement, Row, computed, judge_values, pin
+from hocket.measure.judge import MAX_FOREIGN_BUSY
+from hocket.measure.loops import Call, Loop, in_turn, looped, nothing
 from hocket.measure.rounds import AGAIN
-from hocket.measure.statistics import MIN_VALUES
-from hocket.pipeline import CostModel, PipelineTimeline, simulate
+from hocket.pipeline import CostModel, PipelineSchedule, PipelineTimeline, build, recompute, simulate
 from hocket.sim import Link
 
-RANK_SCRIPT = Path(__file__).with_name("pipeline_rank.py")
+TIMED = (
+    *((name, 8, {}) for name in ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "chimera")),
+    ("dualpipe", 16, {}),
+)
+PARTS, AT_ONCE = "passes of stages", "F and B of both stages at once"
+REAL = tuple((name, number, {}) for number in (2, 4, 8) for name in ("gpipe", "1f1b", "chimera"))
+MEMORY = (("gpipe", 8, {}), ("1f1b", 8, {}), ("zb-h1", 8, {}), ("chimera", 8, {}), ("gpipe", 8, {"recompute": True}))
+TORCH = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+STEP, OF_TORCH = "hocket", "torch.distributed.pipelining over gloo"
+SAMPLES, SEQUENCE, WIDTH = 8, 64, 128  # of a micro-batch of real stages
+LAYERS = 2  # of a real stage
+MEMORY_SAMPLES = 64
 TIMED_RANKS = (2, 4, 8)
 REAL_RANKS = 2
 TIMED_TARGET, REAL_TARGET = 0.95, 0.9
 PASSES = ("F", "B", "I", "W", "R")
 
 
-def timed_rows(
-    settings: Settings, folder: Path, numbers: list[int], unit_s: float
-) -> tuple[list[Row], list[Measurement]]:
+class _SleepBack(torch.autograd.Function):
+    """Takes its time in the forward pass, and in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, forward_s: float, backward_s: float) -> torch.Tensor:
+        ctx.backward_s = backward_s
+        time.sleep(forward_s)  # late by 0.1 ms; who spun instead would take the core from ranks that have to wake
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        time.sleep(ctx.backward_s)
+        return gradient.clone(), None, None
+
+
+class TimedStage(nn.Module):
+    """Sleeps as long as a stage would compute; gradients of inputs and of weights take theirs apart.
+
+    The first one has no gradient of inputs to find: all of its backward pass is weights.
+    """
+
+    def __init__(self, unit_s: float, weight_s: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        self.unit_s, self.weight_s = unit_s, weight_s
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _SleepBack.apply(x, self.unit_s, self.unit_s) * _SleepBack.apply(self.weight, 0.0, self.weight_s)
+
+
+def timed_model(num_stages: int, unit_s: float) -> train.SplitModel:
+    stages = [TimedStage(unit_s, 2 * unit_s), *(TimedStage(unit_s, unit_s) for _ in range(num_stages - 1))]
+    return train.graph_of(nn.Sequential(*stages)).split(list(range(num_stages + 1)))
+
+
+def timed_seconds(num_stages: int, unit_s: float) -> dict[str, Any]:
+    """What `TimedStage`s cost."""
+    return {
+        "F": unit_s,
+        "B": 2 * unit_s,
+        "I": [0.0, *[unit_s] * (num_stages - 1)],
+        "W": [2 * unit_s, *[unit_s] * (num_stages - 1)],
+    }
+
+
+def real_stage() -> nn.Module:
+    """Some layers of a transformer."""
+    how = {"nhead": 4, "dim_feedforward": 4 * WIDTH, "dropout": 0.0, "batch_first": True}
+    return nn.Sequential(*(nn.TransformerEncoderLayer(WIDTH, **how) for _ in range(LAYERS)))
+
+
+def real_model(num_stages: int) -> train.SplitModel:
+    return train.graph_of(nn.Sequential(*(real_stage() for _ in range(num_stages)))).split(list(range(num_stages + 1)))
+
+
+def case_of(schedule: tuple[str, int, dict[str, Any]], num_ranks: int) -> str:
+    name, num_micro_batches, options = schedule
+    more = "".join(f", {key}" for key in options)
+    return f"{name}{more}, {num_ranks} ranks, {num_micro_batches} micro-batches"
+
+
+def table(schedule: tuple[str, int, dict[str, Any]], num_ranks: int) -> PipelineSchedule:
+    """The schedule of a case, as it is executed and simulated."""
+    name, num_micro_batches, options = schedule
+    made = build(name, num_ranks, num_micro_batches)
+    return recompute(made) if options.get("recompute") else made
+
+
+def together(comm: hk.Communicator, step: Call) -> Loop:
+    """Steps that all ranks begin at once: what one does earlier than another is none of the step's time."""
+    return in_turn(comm.barrier, step)
+
+
+def timed_contenders(comm: hk.Communicator, unit_s: float) -> list[Contender]:
+    """A step of every schedule with stages that sleep."""
+    found = []
+    for schedule in TIMED:
+        made = table(schedule, comm.size)
+        model = timed_model(made.num_stages, unit_s)
+        executor = train.PipelineExecutor(made, model, comm, lambda output, _: output.sum())
+        batches = [train.MicroBatch({"input": torch.ones(64)}) for _ in range(made.num_micro_batches)]
+        executor.step(batches)
+        found.append(Contender(case_of(schedule, comm.size), STEP, together(comm, partial(executor.step, batches))))
+    return found
+
+
+def real_contenders(comm: hk.Communicator) -> list[Contender]:
+    """A step of every schedule with stages that compute, here and in torch; and the stages alone, and at once."""
+    found = passes(comm)
+    for schedule in REAL:
+        name, number, _ = schedule
+        made = table(schedule, comm.size)
+        executor = train.PipelineExecutor(made, real_model(comm.size), comm, F.mse_loss)
+        x, y = (torch.randn(number, SAMPLES, SEQUENCE, WIDTH) for _ in range(2))
+        batches = [train.MicroBatch({"input": x[k]}, y[k], 1 / number) for k in range(number)]
+        executor.step(batches)
+        case = case_of(schedule, comm.size)
+        found.append(Contender(case, STEP, together(comm, partial(executor.step, batches))))
+        if name in TORCH:
+            step = torch_step(name, comm, x.flatten(0, 1), y.flatten(0, 1))
+            found.append(Contender(case, OF_TORCH, together(comm, step)))
+    return found
+
+
+def passes(comm: hk.Communicator) -> list[Contender]:
+    """Passes of each stage on its rank while the other one waits, and of both at once."""
+    is_last = comm.rank == comm.size - 1
+    module = real_stage()
+    x = torch.randn(SAMPLES, SEQUENCE, WIDTH, requires_grad=comm.rank > 0)
+    other = torch.randn(SAMPLES, SEQUENCE, WIDTH)
+
+    def forward() -> torch.Tensor:
+        return F.mse_loss(module(x), other) if is_last else module(x)
+
+    def both() -> None:
+        forward().backward(None if is_last else other)
+
+    found = []
+    for stage in range(comm.size):
+        here = stage == comm.rank
+        found.append(Contender(PARTS, f"F of stage {stage}", looped(forward) if here else nothing))
+        found.append(Contender(PARTS, f"F and B of stage {stage}", looped(both) if here else nothing))
+    return [*found, Contender(PARTS, AT_ONCE, looped(both))]
+
+
+def torch_step(name: str, comm: hk.Communicator, x: torch.Tensor, y: torch.Tensor) -> Call:
+    """The same step by torch.distributed.pipelining."""
+    module = real_stage()
+    stage = PipelineStage(module, comm.rank, comm.size, torch.device("cpu"))
+    schedule = TORCH[name](stage, n_microbatches=x.shape[0] // SAMPLES, loss_fn=F.mse_loss)
+
+    def step() -> None:
+        for parameter in module.parameters():
+            parameter.grad = None
+        if comm.rank == 0:
+            schedule.step(x)
+        else:
+            schedule.step(target=y)
+
+    step()
+    return step
+
+
+def memory(comm: hk.Communicator) -> list[tuple[str, list[float], list[float]]]:
+    """Bytes that activations take at most, as predicted and as the kernel counted, of each case and rank.
+
+    The allocator has to be one that gives every array its own pages, and gives them back: MALLOC_MMAP_THRESHOLD_.
+    """
+    torch.set_num_threads(1)
+    found = []
+    for schedule in MEMORY:
+        made = table(schedule, comm.size)
+        split = real_model(comm.size)
+        x = torch.randn(MEMORY_SAMPLES, SEQUENCE, WIDTH)
+        costs = replace(train.costs_of_stages(train.profile_stages(split, {"input": x}, repeats=1)), weight_nbytes=0.0)
+        batches = [train.MicroBatch({"input": x}, x, 1 / made.num_micro_batches) for _ in range(made.num_micro_batches)]
+        with train.PipelineExecutor(made, split, comm, F.mse_loss) as executor:
+            measured = 0
+            for _ in range(3):  # the first two allocate what stays: gradients, buffers of messages
+                gc.collect()
+                before = status_of("VmRSS")
+                Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+                executor.step(batches)
+                measured = status_of("VmHWM") - before
+        predicted = simulate(made, costs).peak_nbytes.tolist()
+        found.append((case_of(schedule, comm.size), predicted, comm.all_gather_object(float(measured))))
+    return found
+
+
+def status_of(name: str) -> int:
+    """Bytes, of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def serve_rank(_: str, what: str, file: str, unit_s: str) -> None:
+    """One rank: steps of pipeline schedules, of stages that sleep or compute.
+
+    The file gets what a message takes between the ranks of stages that compute.
+    """
+    torch.set_num_threads(1)
+    comm = hk.init()
+    if what == "timed":
+        serve_all(comm, timed_contenders(comm, float(unit_s)))
+        return
+    dist.init_process_group("gloo", init_method=f"file://{file}.store", rank=comm.rank, world_size=comm.size)
+    contenders, link = real_contenders(comm), train.measure_link(comm)
+    pin(comm.rank)  # after hocket's start, which must not take a bound rank for one that shares its core
+    serve_all(comm, contenders, asdict(link), file)
+
+
+def timed(options: Options) -> Found:
     """Stages that sleep: no cores are needed but for the library's own work."""
-    rows, measurements = [], []
-    for num_ranks in numbers:
-        ranks = job("hocket", RANK_SCRIPT, ["timed", str(folder), str(unit_s)], num_ranks)
-        with (
-            Coordinator([ranks], start_timeout_s=600.0) as coordinator,
-            progress(f"{num_ranks} ranks that sleep") as on_round,
-        ):
-            measured = measure(coordinator, replace(settings, core_rounds=0, again=False), on_round=on_round)
+    unit_s, settings = options.pass_ms / 1e3, replace(options.settings, core_rounds=0, again=False)
+    for num_ranks in options.ranks or TIMED_RANKS:
+        ranks = job("hocket", __file__, ["timed", "-", unit_s], num_ranks)
+        measurement = measured([ranks], f"{num_ranks} ranks that sleep", settings, start_timeout_s=600.0)
         simulated = {}
         for each in TIMED:
             made = table(each, num_ranks)
             seconds = simulate(made, CostModel(seconds=timed_seconds(made.num_stages, unit_s))).makespan_s
-            simulated[case_of(each, num_ranks)] = [seconds] * len(measured.rounds)
-        rows += [agreement(measured, case, seconds, TIMED_TARGET) for case, seconds in simulated.items()]
-        rows += chimera_rows(measured, simulated, [case_of(each, num_ranks) for each in TIMED])
-        measurements.append(measured)
-    return rows, measurements
+            simulated[case_of(each, num_ranks)] = [seconds] * len(measurement.rounds)
+        rows = [agreement(measurement, case, seconds, TIMED_TARGET) for case, seconds in simulated.items()]
+        yield [*rows, *chimera_rows(measurement, simulated, list(simulated))], measurement
 
 
-def real_rows(settings: Settings, folder: Path) -> tuple[list[Row], list[Measurement]]:
+def real(options: Options) -> Found:
     """Stages that compute."""
-    ranks = job("hocket", RANK_SCRIPT, ["real", str(folder), "0"], REAL_RANKS)
-    with Coordinator([ranks]) as coordinator, progress("ranks that compute") as on_round:
-        measured = measure(coordinator, settings, on_round=on_round)
-    link = Link(**json.loads((folder / "link.json").read_text()))
-    costs = costs_of_rounds(measured, link)
-    factors = core_factors(measured)
+    file = options.folder / "link.json"
+    ranks = job("hocket", __file__, ["real", file, 0], REAL_RANKS)
+    measurement = measured([ranks], "ranks that compute", options.settings)
+    link = Link(**json.loads(file.read_text()))
+    of_rounds = list(costs_and_cores(measurement, link))
     simulated = {}
     for each in REAL:
         made = table(each, REAL_RANKS)
-        simulated[case_of(each, REAL_RANKS)] = [
-            seconds_on_shared_cores(simulate(made, cost), factor) for cost, factor in zip(costs, factors, strict=True)
-        ]
+        seconds = [seconds_on_shared_cores(simulate(made, costs), cores) for costs, cores in of_rounds]
+        simulated[case_of(each, REAL_RANKS)] = seconds
     cases = [case_of(each, REAL_RANKS) for each in REAL]
-    rows = [agreement(measured, case, simulated[case], REAL_TARGET) for case in cases]
+    rows = [agreement(measurement, case, simulated[case], REAL_TARGET) for case in cases]
     # What no simulator could do better: the same step a second time in the same round.
-    rows += [agreement(measured, case, step_seconds(measured, case, STEP + AGAIN), None, "itself") for case in cases]
+    rows += [agreement(measurement, case, measurement.times(case, STEP + AGAIN), None, "itself") for case in cases]
     for number in sorted({number for _, number, _ in REAL}):
-        rows += chimera_rows(measured, simulated, [case_of(each, REAL_RANKS) for each in REAL if each[1] == number])
-    rows += [
-        judge(measured, Comparison(case_of(each, REAL_RANKS), STEP, (OF_TORCH,), 1.0, unit="ms"))
-        for each in REAL
-        if each[0] in TORCH
-    ]
-    return [*rows, *null_rows(measured, "ms")], [measured]
+        rows += chimera_rows(measurement, simulated, [case_of(each, REAL_RANKS) for each in REAL if each[1] == number])
+    in_torch = [case_of(each, REAL_RANKS) for each in REAL if each[0] in TORCH]
+    rows += [Comparison(case, STEP, (OF_TORCH,), 1.0, unit="ms") for case in in_torch]
+    yield rows, measurement
 
 
 def agreement(
     measurement: Measurement, case: str, other: list[float], target: float | None, rival: str = "simulated"
 ) -> Row:
     """The shorter by the longer one of the time measured and another one, such as the simulated, round by round."""
-    measured = step_seconds(measurement, case)
-    row = row_of(f"{case}: step", rival, measured, other)
-    shares = [min(a, b) / max(a, b) for a, b in zip(measured, other, strict=True)]
-    row = replace(row, ratio=median(shares), interval=interval_of(shares), target=target)
-    if (
-        target is None
-        or len(shares) < MIN_ROUNDS
-        or measurement.foreign_busy > MAX_FOREIGN_BUSY
-        or row.interval is None
-    ):
-        return row
-    return replace(row, holds=row.ratio >= target and row.interval[0] >= LOW_END * target)
+    steps = measurement.times(case, STEP)
+    shares = [min(a, b) / max(a, b) for a, b in zip(steps, other, strict=True)]
+    is_quiet = measurement.foreign_busy <= MAX_FOREIGN_BUSY
+    return judge_values(
+        f"{case}: step", rival, steps, other, values=shares, target=target, can_be_judged=is_quiet, unit="ms"
+    )
 
 
 def chimera_rows(measurement: Measurement, simulated: dict[str, list[float]], cases: list[str]) -> list[Row]:
     """How many times faster Chimera is than GPipe and 1F1B, measured and simulated."""
     of_name = {case.split(",")[0]: case for case in cases}
-    measured = {case: step_seconds(measurement, case) for case in cases}
+    steps = {case: measurement.times(case, STEP) for case in cases}
     ours = of_name["chimera"]
     return [
-        row_of(f"{ours}: {how}", rival, seconds[ours], seconds[of_name[rival]])
+        judge_values(f"{ours}: {how}", rival, seconds[ours], seconds[of_name[rival]], unit="ms")
         for rival in ("gpipe", "1f1b")
-        for how, seconds in (("measured", measured), ("simulated", simulated))
+        for how, seconds in (("measured", steps), ("simulated", simulated))
     ]
 
 
-def row_of(case: str, rival: str, ours: list[float], theirs: list[float]) -> Row:
-    """Seconds of rounds beside each other."""
-    ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
-    times = 1e3 * median(ours), 1e3 * median(theirs)
-    return Row(case, rival, *times, "ms", median(ratios), interval_of(ratios), None, None)
-
-
-def interval_of(values: list[float]) -> tuple[float, float] | None:
-    return median_interval(values) if len(values) >= MIN_VALUES else None
-
-
-def step_seconds(measurement: Measurement, case: str, name: str = STEP) -> list[float]:
-    return [each.seconds[Key(case, name)] for each in measurement.rounds]
-
-
-def costs_of_rounds(measurement: Measurement, link: Link) -> list[CostModel]:
-    """What stages cost alone, in every round."""
-    found = []
-    for each in measurement.rounds:
-        forward = [each.seconds[Key(PARTS, f"F of stage {stage}")] for stage in range(REAL_RANKS)]
-        both = [each.seconds[Key(PARTS, f"F and B of stage {stage}")] for stage in range(REAL_RANKS)]
-        backward = [max(0.0, b - f) for f, b in zip(forward, both, strict=True)]
-        found.append(CostModel(seconds={"F": forward, "B": backward}, fabric=link))
-    return found
-
-
-def core_factors(measurement: Measurement) -> list[float]:
-    """How many cores two ranks have for this work, in every round."""
-    found = []
-    for each in measurement.rounds:
-        alone = [each.seconds[Key(PARTS, f"F and B of stage {stage}")] for stage in range(REAL_RANKS)]
-        found.append(min(REAL_RANKS, sum(alone) / each.seconds[Key(PARTS, AT_ONCE)]))
-    return found
+def costs_and_cores(measurement: Measurement, link: Link) -> Iterator[tuple[CostModel, float]]:
+    """What stages cost alone, and how many cores two ranks have for this work, in every round."""
+    forward, both = (
+        np.transpose([measurement.times(PARTS, f"{passes} of stage {stage}") for stage in range(REAL_RANKS)])
+        for passes in ("F", "F and B")
+    )
+    for f, fb, at_once in zip(forward, both, measurement.times(PARTS, AT_ONCE), strict=True):
+        seconds = {"F": f.tolist(), "B": np.maximum(0.0, fb - f).tolist()}
+        yield CostModel(seconds=seconds, fabric=link), min(REAL_RANKS, fb.sum() / at_once)
 
 
 def seconds_on_shared_cores(timeline: PipelineTimeline, num_cores: float) -> float:
@@ -195,38 +335,22 @@ def seconds_on_shared_cores(timeline: PipelineTimeline, num_cores: float) -> flo
     return timeline.makespan_s + float(added.sum())
 
 
-def memory_rows() -> list[Row]:
+def peaks(options: Options) -> Found:
     """Peaks of the ranks, of activations; the rank with the highest one."""
     os.environ["MALLOC_MMAP_THRESHOLD_"] = str(1 << 16)  # of the ranks
     rows = []
-    for case, predicted, measured in hk.spawn(memory, REAL_RANKS)[0]:
-        ours, theirs = max(measured) / 2**20, max(predicted) / 2**20
-        rows.append(Row(f"{case}: peak", "predicted", ours, theirs, "MiB", theirs / ours, None, None, None))
-    return rows
-
-
-def main() -> int:
-    parser = script_parser(__doc__.split("\n\n")[0])
-    parser.add_argument("--part", action="append", choices=("timed", "real", "memory"), help="may be repeated")
-    parser.add_argument("--ranks", action="append", type=int, choices=TIMED_RANKS, help="that sleep; may be repeated")
-    parser.add_argument("--pass-ms", type=float, default=50.0, help="of a stage that sleeps (default 50)")
-    options = parser.parse_args()
-    parts = options.part or ["timed", "real", "memory"]
-    rows: list[Row] = []
-    measurements: list[Measurement] = []
-    with tempfile.TemporaryDirectory() as folder:
-        settings, path = settings_of(options), Path(folder)
-        if "timed" in parts:
-            found, measured = timed_rows(settings, path, options.ranks or TIMED_RANKS, options.pass_ms / 1e3)
-            rows, measurements = rows + found, measurements + measured
-        if "real" in parts:
-            found, measured = real_rows(settings, path)
-            rows, measurements = rows + found, measurements + measured
-    if "memory" in parts:
-        rows += memory_rows()
-    claim = "steps of pipeline schedules take the time and the memory that were simulated"
-    return finish(report(claim, rows, measurements), options)
+    for case, predicted, found in hk.spawn(memory, REAL_RANKS)[0]:
+        rows.append(computed(f"{case}: peak", "predicted", max(found) / 2**20, max(predicted) / 2**20, "MiB"))
+    yield (rows,)
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_claim(
+        __doc__,
+        "steps of pipeline schedules take the time and the memory that were simulated",
+        {"timed": timed, "real": real, "memory": peaks},
+        option("--ranks", action="append", type=int, choices=TIMED_RANKS, help="that sleep; may be repeated"),
+        option("--pass-ms", type=float, default=50.0, help="of a stage that sleeps (default 50)"),
+        rank=serve_rank,
+        unit="ms",
+    )

@@ -13,27 +13,12 @@ import gc
 import io
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from statistics import median
 
-from hocket.measure import (
-    Comparison,
-    Contender,
-    Key,
-    Measurement,
-    Row,
-    Settings,
-    Team,
-    finish,
-    judge,
-    measure,
-    null_rows,
-    pin,
-    progress,
-    report,
-    run_script,
-    script_parser,
-    settings_of,
-)
+from claim import Found, Options, run_claim
+
+from hocket.measure import Comparison, Contender, Measurement, Row, Settings, Team, measure, pin, progress
 from hocket.pipeline import PipelineSchedule, build, lower_messages, simulate
 from hocket.pipeline.formats import torch_csv
 
@@ -65,10 +50,9 @@ def compared(settings: Settings) -> tuple[Measurement, dict[str, PipelineSchedul
     for name, num_ranks, num_micro_batches in COMPARED:
         case = f"{name}, {num_ranks} ranks, {num_micro_batches} micro-batches"
         tables[case] = schedule = lower_messages(build(name, num_ranks, num_micro_batches), "fifo")
-        contenders.append(Contender.of_call(case, OURS, lambda schedule=schedule: simulate_anew(schedule)))
+        contenders.append(Contender.of_call(case, OURS, partial(simulate_anew, schedule)))
         contenders.append(Contender.of_call(case, TORCH, torch_simulation(schedule)))
-    with progress("tables in both") as on_round:
-        return measure(alone(contenders), settings, on_round=on_round), tables
+    return alone(contenders, "tables in both", settings), tables
 
 
 def large(settings: Settings) -> tuple[Measurement, dict[str, PipelineSchedule]]:
@@ -78,39 +62,39 @@ def large(settings: Settings) -> tuple[Measurement, dict[str, PipelineSchedule]]
         case = "{}, {} ranks, {} micro-batches, made and simulated".format(*recipe)
         tables[case] = build(*recipe)
         contenders.append(Contender.of_call(case, OURS, lambda recipe=recipe: simulate_anew(build(*recipe))))
-    with progress("large tables") as on_round:
-        return measure(alone(contenders), replace(settings, again=False), on_round=on_round), tables
+    return alone(contenders, "large tables", replace(settings, again=False)), tables
 
 
-def alone(contenders: list[Contender]) -> Team:
-    """This process; what it has set up is left out of the collections of garbage that strike either side."""
+def alone(contenders: list[Contender], words: str, settings: Settings) -> Measurement:
+    """In this process; what it has set up is left out of the collections of garbage that strike either side."""
     gc.collect()
     gc.freeze()
-    return Team(contenders, 0, lambda: None, lambda values: [values])
+    with progress(words) as on_round:
+        return measure(Team(contenders, 0, lambda: None, lambda values: [values]), settings, on_round=on_round)
 
 
-def times_of(measured: Measurement, case: str) -> list[float]:
-    return [each.seconds[Key(case, OURS)] for each in measured.rounds]
+def times_of(measurement: Measurement, case: str) -> list[float]:
+    return measurement.times(case, OURS)
 
 
-def main() -> int:
-    options = script_parser(__doc__.split("\n\n")[0]).parse_args()
+def parts(options: Options) -> Found:
     pin(0)
-    (both, tables), (made, large_tables) = (take(settings_of(options)) for take in (compared, large))
-    rows = [judge(both, Comparison(case, OURS, (TORCH,), 1.0, needs_cores=False)) for case in tables]
+    both, tables = compared(options.settings)
+    made, large_tables = large(options.settings)
+    yield [Comparison(case, OURS, (TORCH,), 1.0, needs_cores=False) for case in tables], both
+    rows = []
     for case in large_tables:
         times = times_of(made, case)
         seconds, interval = median(times), (MOST_S / max(times), MOST_S / min(times))
         holds = max(times) <= MOST_S
         rows.append(Row(case, f"a limit of {MOST_S:g} s", seconds, MOST_S, "s", MOST_S / seconds, interval, 1.0, holds))
+    yield rows, made
     if not options.json:
-        for measured, of_measured in ((both, tables), (made, large_tables)):
-            for case, schedule in of_measured.items():
-                per_s = len(schedule) / median(times_of(measured, case))
+        for measurement, of_measurement in ((both, tables), (made, large_tables)):
+            for case, schedule in of_measurement.items():
+                per_s = len(schedule) / median(times_of(measurement, case))
                 print(f"{case}: {len(schedule)} actions, {per_s:,.0f} a second")
-    claim = "simulated actions a second, against torch's simulation and a limit"
-    return finish(report(claim, [*rows, *null_rows(both)], [both, made]), options)
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_claim(__doc__, "simulated actions a second, against torch's simulation and a limit", parts)

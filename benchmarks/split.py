@@ -9,37 +9,26 @@ a job of its own that may use all links: where a library can do that by itself, 
 from __future__ import annotations
 
 import json
-import signal
-import sys
-import tempfile
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import chain, product
 from typing import Any
 
-from lab import Lab, find_obstacle
-from libraries import lab_job, size_name
-from split_rank import ALL_LINKS, BOTH, CHOICE, OPS
+import numpy as np
+from claim import Found, Options, measured, option, run_claim
+from lab import Lab
+from libraries import lab_job
+from ranks import serve_all, zeros
 
-from hocket.errors import BackendUnavailable
-from hocket.measure import (
-    Comparison,
-    Coordinator,
-    Job,
-    Measurement,
-    Process,
-    Row,
-    Settings,
-    finish,
-    judge,
-    measure,
-    null_rows,
-    progress,
-    report,
-    run_script,
-    script_parser,
-    settings_of,
-)
+import hocket as hk
+from hocket.comm.policy import format_nbytes
+from hocket.measure import Comparison, Contender, Job, Process, pin
+from hocket.measure.loops import Loop, looped
+from hocket.measure.machine import sent_nbytes
+from hocket.tune.policy import TablePolicy
+from hocket.tune.sweep import Sweep, measure_table
 
-RANK_SCRIPT = Path(__file__).with_name("split_rank.py")
 MIB = 1 << 20
 SIZES = (64 << 10, MIB, 4 * MIB, 16 * MIB)
 RATE_GBIT_S = 1.0
@@ -47,64 +36,85 @@ LEAST_GAIN = 1.5
 LEAST_GAIN_FROM = 4 * MIB
 AS_GOOD = 0.95
 ALONE = ("mpi", "gloo")
+OPS = ("all_reduce", "broadcast")
+BOTH = "mpi+gloo"
+CHOICE = "by the table"
+ALL_LINKS = "mpi over all links"
+
+
+def serve_rank(library: str, file: str, *sizes: str) -> None:
+    """One rank: both libraries, both at once and the choices of a table that it measures; or MPICH, over all links.
+
+    The file gets what the table chose by case, and the bytes that one operation over both sends over each device.
+    """
+    nbytes = [int(each) for each in sizes]
+    if library == "mpich":  # nothing but this library, as the environment has it
+        comm = hk.init(backends="mpi", policy=hk.Policy.fixed({"*": "mpi"}))
+        pin(comm.rank)
+        cases = {f"{op} {format_nbytes(each)}": bound(comm, op, zeros(each // 4)) for op, each in product(OPS, nbytes)}
+        serve_all(comm, [Contender(case, ALL_LINKS, run) for case, run in cases.items()])
+        return
+    comm = hk.init(backends=["mpi", "gloo", BOTH], policy=hk.Policy.fixed({"*": "mpi"}))
+    pin(comm.rank)
+    comm.policy = TablePolicy(measure_table(comm, Sweep(ops=OPS, sizes=nbytes, busy_sizes=(), schedules=False)))
+    contenders = []
+    said = {}
+    for op, each in product(OPS, nbytes):
+        case = f"{op} {format_nbytes(each)}"
+        x = zeros(each // 4)
+        for name in (*ALONE, BOTH):
+            contenders.append(Contender(case, name, bound(comm, op, x, backend=name, algorithm="native")))
+        contenders.append(Contender(case, CHOICE, bound(comm, op, x)))
+        comm.barrier()
+        before = sent_nbytes()
+        contenders[-2].run(1)
+        comm.barrier()
+        sent = {device: count - before[device] for device, count in sent_nbytes().items()}
+        said[case] = {"chosen": comm.explain(op, each).chosen, "sent": sent}
+    serve_all(comm, contenders, said, file)
+
+
+def bound(comm: hk.Communicator, op: str, x: np.ndarray, **how: str) -> Loop:
+    return looped(partial(getattr(comm, op), *((x, 0) if op == "broadcast" else (x,)), **how))
 
 
 def with_variables(job: Job, **variables: str) -> Job:
-    processes = tuple(Process(each.argv, {**each.env, **variables}) for each in job.processes)
-    return Job(job.name, job.num_ranks, processes)
+    return replace(job, processes=tuple(Process(each.argv, {**each.env, **variables}) for each in job.processes))
 
 
-def measured(num_links: int, settings: Settings) -> tuple[list[Row], Measurement]:
-    where = f"2 hosts, {num_links} link{'s' if num_links > 1 else ''} of {RATE_GBIT_S:g} Gbit/s"
-    with Lab(RATE_GBIT_S, num_links) as lab, tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "said.json"
-        sizes = [str(nbytes) for nbytes in SIZES]
-        ours = lab_job("hocket", lab, (sys.executable, str(RANK_SCRIPT), "hocket", str(file), *sizes), 1)
-        jobs = [with_variables(ours, GLOO_SOCKET_IFNAME=lab.devices[-1], UCX_NET_DEVICES=lab.devices[0])]
-        if num_links > 1:
-            rival = lab_job("mpich", lab, (sys.executable, str(RANK_SCRIPT), "mpich", "-", *sizes), 1)
-            jobs.append(with_variables(rival, MASTER_PORT="29600"))
-        with Coordinator(jobs, start_timeout_s=400.0) as coordinator, progress(where) as on_round:
-            measurement = measure(coordinator, settings, on_round=on_round)
-        said = json.loads(file.read_text())
-    rows = []
-    for op in OPS:
-        for nbytes in SIZES:
-            rows += rows_of(measurement, said, where, f"{op} {size_name(nbytes)}", num_links, nbytes)
-    return rows, measurement
-
-
-def rows_of(
-    measurement: Measurement, said: dict[str, Any], where: str, case: str, num_links: int, nbytes: int
-) -> list[Row]:
-    sent = ", ".join(f"{count / 1024:.0f} KiB over {device}" for device, count in sorted(said[case]["sent"].items()))
-    target = LEAST_GAIN if num_links > 1 and nbytes >= LEAST_GAIN_FROM else None
-    labels = {BOTH: f"{where}: {case}, both ({sent})", CHOICE: f"{where}: {case}, the table's: {said[case]['chosen']}"}
-    comparisons = [Comparison(case, BOTH, ALONE, target=target, needs_cores=False, label=labels[BOTH])]
-    if num_links > 1:
-        comparisons.append(Comparison(case, BOTH, (ALL_LINKS,), needs_cores=False, label=labels[BOTH]))
-    every = (*ALONE, BOTH)
-    comparisons.append(Comparison(case, CHOICE, every, target=AS_GOOD, needs_cores=False, label=labels[CHOICE]))
-    return [judge(measurement, each) for each in comparisons]
-
-
-def main() -> int:
-    parser = script_parser(__doc__.split("\n\n")[0])
-    parser.add_argument("--links", action="append", type=int, choices=(1, 2), help="may be repeated; by default both")
-    options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of the laboratory's end
-    if (reason := find_obstacle()) is not None:
-        raise BackendUnavailable(reason)
-    rows: list[Row] = []
-    measurements: list[Measurement] = []
+def parts(options: Options) -> Found:
+    file = options.folder / "said.json"
     for num_links in options.links or (2, 1):
-        found, measurement = measured(num_links, settings_of(options))
-        rows += found
-        measurements.append(measurement)
-    for measurement in measurements:
-        rows += null_rows(measurement)
-    return finish(report("one operation over two libraries at once", rows, measurements), options)
+        where = f"2 hosts, {num_links} link{'s' if num_links > 1 else ''} of {RATE_GBIT_S:g} Gbit/s"
+        with Lab(RATE_GBIT_S, num_links) as lab:
+            ours = lab_job("hocket", lab, __file__, [file, *SIZES], 1)
+            jobs = [with_variables(ours, GLOO_SOCKET_IFNAME=lab.devices[-1], UCX_NET_DEVICES=lab.devices[0])]
+            if num_links > 1:
+                rival = lab_job("mpich", lab, __file__, ["-", *SIZES], 1)
+                jobs.append(with_variables(rival, MASTER_PORT="29600"))
+            measurement = measured(jobs, where, options.settings, start_timeout_s=400.0)
+        said = json.loads(file.read_text())
+        yield chain(*(comparisons(said, where, num_links, *each) for each in product(OPS, SIZES))), measurement
+
+
+def comparisons(said: dict[str, Any], where: str, num_links: int, op: str, nbytes: int) -> Iterator[Comparison]:
+    case = f"{op} {format_nbytes(nbytes)}"
+    sent = ", ".join(f"{count / 1024:.0f} KiB over {device}" for device, count in sorted(said[case]["sent"].items()))
+    compare = partial(Comparison, case, needs_cores=False)
+    both = partial(compare, BOTH, label=f"{where}: {case}, both ({sent})")
+    yield both(ALONE, target=LEAST_GAIN if num_links > 1 and nbytes >= LEAST_GAIN_FROM else None)
+    if num_links > 1:
+        yield both((ALL_LINKS,))
+    chosen = f"{where}: {case}, the table's: {said[case]['chosen']}"
+    yield compare(CHOICE, (*ALONE, BOTH), target=AS_GOOD, label=chosen)
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_claim(
+        __doc__,
+        "one operation over two libraries at once",
+        parts,
+        option("--links", action="append", type=int, choices=(1, 2), help="may be repeated; by default both"),
+        needs_lab=lambda options: True,
+        rank=serve_rank,
+    )

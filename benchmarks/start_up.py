@@ -12,30 +12,14 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from claim import Found, Options, measured, option, run_claim
 from lab import Lab
-from two_trees import OTHER, THIS, find_trees, jobs_of
+from two_trees import CHECKOUT, OTHER, THIS, jobs_of
 
-from hocket.measure import (
-    Comparison,
-    Contender,
-    Coordinator,
-    Measurement,
-    Round,
-    finish,
-    foreign_busy,
-    judge,
-    measure,
-    null_rows,
-    progress,
-    report,
-    run_script,
-    script_parser,
-    serve,
-    settings_of,
-    usage,
-)
+from hocket.measure import Comparison, Contender, Measurement, Round, foreign_busy, serve, usage
 
 CASES = {"shared memory": ["shm"], "shared memory and gloo": ["shm", "gloo"], "shared memory and MPI": ["shm", "mpi"]}
 MOST_SLOWER_S = 0.003
@@ -54,11 +38,7 @@ def serve_rank(name: str) -> None:
     dist.init_process_group("hocket")  # a communicator besides those that are timed, for the barrier
 
     def starting(backends: list[str]) -> Contender:
-        def run(iterations: int) -> None:
-            for _ in range(iterations):
-                hk.init(backends=backends, timeout=60).finalize()
-
-        return Contender("+".join(backends), name, run)
+        return Contender.of_call("+".join(backends), name, lambda: hk.init(backends=backends, timeout=60).finalize())
 
     serve([starting(backends) for backends in CASES.values()], dist.get_rank(), dist.barrier)
     dist.destroy_process_group()
@@ -102,13 +82,9 @@ def on_two_hosts(trees: dict[str, Path], num_ranks: int, num_rounds: int, core_f
             seconds = {}
             for name, tree in order:
                 argv = [str(tree / ".venv/bin/python"), __file__, "--init"]
+                piped = partial(subprocess.Popen, stdout=subprocess.PIPE, text=True)
                 processes = [
-                    subprocess.Popen(
-                        command,
-                        env={**os.environ, **variables, "OMP_NUM_THREADS": "1"},
-                        stdout=subprocess.PIPE,
-                        text=True,
-                    )
+                    piped(command, env={**os.environ, **variables, "OMP_NUM_THREADS": "1"})
                     for command, variables in lab.rank_commands(argv, num_ranks // 2)
                 ]
                 outputs = [process.communicate(timeout=_DEADLINE_S)[0] for process in processes]
@@ -120,36 +96,32 @@ def on_two_hosts(trees: dict[str, Path], num_ranks: int, num_rounds: int, core_f
     return Measurement(tuple(rounds), {(case, name): 1 for name in trees}, num_ranks, busy, full_cores=0.0)
 
 
-def main() -> int:
-    parser = script_parser(__doc__.split("\n\n")[0])
-    parser.add_argument("other", type=Path, metavar="CHECKOUT", help="folder of the other checkout")
-    parser.add_argument("--hosts", type=int, default=0, metavar="N", help="also N ranks on two hosts (needs root)")
-    parser.add_argument("--starts", type=int, default=9, metavar="N", help="of all ranks on two hosts (default 9)")
-    options = parser.parse_args()
-    trees = find_trees(parser, options.other)
-    with Coordinator(jobs_of(trees, __file__)) as coordinator, progress("rounds") as on_round:
-        # A start waits for the kernel and for processes that begin, so it needs no two processors to itself.
-        settings = replace(settings_of(options), core_rounds=0, full_core_factor=0.0)
-        measured = measure(coordinator, settings, on_round=on_round)
+def parts(options: Options) -> Found:
+    # A start waits for the kernel and for processes that begin, so it needs no two processors to itself.
+    settings = replace(options.settings, core_rounds=0, full_core_factor=0.0)
+    measurement = measured(jobs_of(options.trees, __file__), "rounds", settings)
     rows = []
     for backends in CASES.values():
         case = "+".join(backends)
-        seconds = sorted(each.seconds[case, OTHER] for each in measured.rounds)
-        target = seconds[len(seconds) // 2] / (seconds[len(seconds) // 2] + MOST_SLOWER_S)
-        rows.append(judge(measured, Comparison(case, THIS, (OTHER,), target)))
-    measurements = [measured]
+        seconds = sorted(measurement.times(case, OTHER))
+        middle_s = seconds[len(seconds) // 2]
+        rows.append(Comparison(case, THIS, (OTHER,), middle_s / (middle_s + MOST_SLOWER_S)))
+    yield rows, measurement
     if options.hosts:
-        measurements.append(on_two_hosts(trees, options.hosts, options.starts, measured.core_factor))
-        case = HOSTS.format(options.hosts)
-        rows.append(judge(measurements[-1], Comparison(case, THIS, (OTHER,), HOSTS_TARGET)))
-    claim = "an init takes at most 3 ms more on one host than in the other checkout, and 1.1 times as long on two"
-    return finish(report(claim, [*rows, *null_rows(measured)], measurements), options)
+        on_hosts = on_two_hosts(options.trees, options.hosts, options.starts, measurement.core_factor)
+        yield [Comparison(HOSTS.format(options.hosts), THIS, (OTHER,), HOSTS_TARGET)], on_hosts
 
 
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["--rank"]:
-        serve_rank(sys.argv[2])
-    elif sys.argv[1:2] == ["--init"]:
-        time_inits()
-    else:
-        run_script(main)
+if __name__ == "__main__" and sys.argv[1:2] == ["--init"]:
+    time_inits()
+elif __name__ == "__main__":
+    run_claim(
+        __doc__,
+        "an init takes at most 3 ms more on one host than in the other checkout, and 1.1 times as long on two",
+        parts,
+        CHECKOUT,
+        option("--hosts", type=int, default=0, metavar="N", help="also N ranks on two hosts (needs root)"),
+        option("--starts", type=int, default=9, metavar="N", help="of all ranks on two hosts (default 9)"),
+        needs_lab=lambda options: options.hosts > 0,
+        rank=serve_rank,
+    )

@@ -8,33 +8,19 @@ one may raise an alarm, and everything that takes 5 % longer has to be found slo
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from statistics import median
 
+import numpy as np
+from claim import Found, Options, measured, run_claim
 from libraries import job
-from suite_rank import BARE, CASE
 
-from hocket.bench import Comparison, choose_points, compare, measure_speedup, parse_targets, problems, run_points
-from hocket.measure import (
-    Coordinator,
-    Key,
-    Measurement,
-    Row,
-    Settings,
-    StopRule,
-    finish,
-    measure,
-    median_interval,
-    null_rows,
-    progress,
-    report,
-    run_script,
-    script_parser,
-    settings_of,
-)
+from hocket import bench
+from hocket.measure import Contender, Measurement, Row, StopRule, median_interval, pin, progress, serve
+from hocket.measure.loops import there_and_back
 from hocket.measure.statistics import MIN_VALUES
 
-RANK_SCRIPT = Path(__file__).with_name("suite_rank.py")
+CASE, NBYTES, BARE = "8 B there and back", 8, "bare mpi4py loop"
 MOST_OVER_US = 0.35
 LEAST_SHARE = 0.9
 NUM_EQUAL, NUM_SLOWER = 20, 10
@@ -43,46 +29,67 @@ MOST_ALARMS = 1
 JOBS = {"openmpi": "mpi4py:openmpi", "mpich": "mpi4py:mpich", "hocket": "shm"}
 
 
-def latency_rows(settings: Settings) -> tuple[list[Row], Measurement]:
+def bare(library: str) -> Contender:
+    """What somebody writes who has no benchmark suite."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    sent, received = np.zeros(NBYTES, np.uint8), np.zeros(NBYTES, np.uint8)
+    peer = 1 - comm.rank
+    run = there_and_back(comm.rank, partial(comm.Send, sent, peer), partial(comm.Recv, received, peer))
+    return Contender(CASE, f"{BARE}, {library}", run)
+
+
+def serve_rank(library: str, names: str) -> None:
+    """One rank: messages of 8 bytes there and back, through `hocket bench` and in a loop of mpi4py's own."""
+    targets = bench.parse_targets(names)
+    points = [bench.Point("latency", each.name, NBYTES) for each in targets]
+    with bench.opened(targets) as drivers:
+        prepared, left_out = bench.prepare_all(points, drivers)
+        assert not left_out, left_out
+        contenders = [Contender(CASE, f"hocket bench, {point.target}", each.run) for point, each in prepared.items()]
+        first = drivers[targets[0].name]
+        if any(each.through == "mpi4py" for each in targets):
+            contenders.append(bare(library))
+        pin(first.rank)
+        serve(contenders, first.rank, first.barrier)
+
+
+def latency(options: Options) -> Found:
     """One-way times through the suite, over those of a bare loop of the same MPI."""
-    jobs = [job(library, RANK_SCRIPT, [targets], 2) for library, targets in JOBS.items()]
-    with Coordinator(jobs) as coordinator, progress("8 bytes") as on_round:
-        measured = measure(coordinator, settings, on_round=on_round)
-    rows = []
-    for family in ("openmpi", "mpich"):
-        for target in (JOBS[family], "shm"):
-            rows.append(over(measured, f"hocket bench, {target}", f"{BARE}, {family}", settings))
-    return [*rows, *null_rows(measured)], measured
+    jobs = [job(library, __file__, [targets], 2) for library, targets in JOBS.items()]
+    measurement = measured(jobs, "8 bytes", options.settings)
+    pairs = [(target, family) for family in ("openmpi", "mpich") for target in (JOBS[family], "shm")]
+    least = options.settings.min_rounds
+    yield [over(measurement, f"hocket bench, {ours}", f"{BARE}, {mpi}", least) for ours, mpi in pairs], measurement
 
 
-def over(measured: Measurement, ours: str, theirs: str, settings: Settings) -> Row:
+def over(measurement: Measurement, ours: str, theirs: str, min_rounds: int) -> Row:
     """How many microseconds a message takes longer; the ratio of the row is that of the times."""
-    pairs = [(each.seconds[Key(CASE, ours)] / 2, each.seconds[Key(CASE, theirs)] / 2) for each in measured.rounds]
+    times = (measurement.times(CASE, name) for name in (ours, theirs))
+    pairs = [(a / 2, b / 2) for a, b in zip(*times, strict=True)]
     longer = [1e6 * (a - b) for a, b in pairs]
     low, high = median_interval(longer) if len(longer) >= MIN_VALUES else (min(longer), max(longer))
     label = f"{ours}: {median(longer):+.3f} us [{low:+.3f}, {high:+.3f}], at most {MOST_OVER_US:+}"
     a, b = (1e6 * median(each) for each in zip(*pairs, strict=True))
-    holds = median(longer) <= MOST_OVER_US if len(longer) >= settings.min_rounds else None
+    holds = median(longer) <= MOST_OVER_US if len(longer) >= min_rounds else None
     return Row(label, theirs, a, b, "us", median(b / a for a, b in pairs), None, 1.0 if holds is None else None, holds)
 
 
-def application_rows(rule: StopRule) -> list[Row]:
-    rows = []
-    for name in problems():
+def apps(options: Options) -> Found:
+    rule = StopRule(precision=0.01, time_limit_s=options.settings.time_limit_s / 4, min_samples=15)
+    for name in bench.problems():
         with progress(name, "times") as on_round:
-            found = measure_speedup(name, 2, None, rule, on_round=on_round)
+            found = bench.measure_speedup(name, 2, None, rule, on_round=on_round)
         label = f"{name}: {found.speedup:.2f} times as fast on 2 ranks, core factor {found.core_factor:.2f}"
         holds = None if found.interval is None else found.share >= LEAST_SHARE
-        rows.append(
-            Row(label, "its kernel, twice", 1e3 * found.together_s, 1e3 * found.alone_s, "ms", found.share,
-                found.interval, LEAST_SHARE, holds)
-        )  # fmt: skip
-    return rows
+        times = 1e3 * found.together_s, 1e3 * found.alone_s
+        yield ([Row(label, "its kernel, twice", *times, "ms", found.share, found.interval, LEAST_SHARE, holds)],)
 
 
-def comparison_rows(rule: StopRule) -> list[Row]:
+def comparisons(options: Options) -> Found:
     """Verdicts on equals, and on what takes 5 % longer."""
-    rows = []
+    rule = StopRule(precision=0.002, max_samples=400, time_limit_s=options.settings.time_limit_s / 40)
     for pair, total, wanted in (("shm,shm!again", NUM_EQUAL, False), ("shm!slow=0%,shm!slow=5%", NUM_SLOWER, True)):
         alarms, ratios = 0, []
         with progress(f"comparisons of {pair}", "comparisons") as update:
@@ -93,38 +100,22 @@ def comparison_rows(rule: StopRule) -> list[Row]:
                 update(number + 1, total, f"{alarms} slower")
         label = f"{pair}: the second slower in {alarms} of {total}"
         holds = alarms == total if wanted else alarms <= MOST_ALARMS
-        rows.append(
-            Row(label, "shm", median(ratios), 1.0, "times", median(ratios), median_interval(ratios), None, holds)
-        )
-    return rows
+        middle = median(ratios)
+        yield ([Row(label, "shm", middle, 1.0, "times", middle, median_interval(ratios), None, holds)],)
 
 
-def compared(pair: str, rule: StopRule) -> Comparison:
-    targets = parse_targets(pair)
-    points = choose_points(["all_reduce"], targets, sizes=[256 << 10, 1 << 20])
-    results = run_points(points, targets, 2, rule, num_launches=NUM_LAUNCHES).results
+def compared(pair: str, rule: StopRule) -> bench.Comparison:
+    targets = bench.parse_targets(pair)
+    points = bench.choose_points(["all_reduce"], targets, sizes=[256 << 10, 1 << 20])
+    results = bench.run_points(points, targets, 2, rule, num_launches=NUM_LAUNCHES).results
     first, second = ([each for each in results if each.point.target == target.name] for target in targets)
-    return compare(first, second, paired=True)
-
-
-def main() -> int:
-    parser = script_parser(__doc__.split("\n\n")[0])
-    parser.add_argument("--part", action="append", choices=("latency", "apps", "compare"), help="may be repeated")
-    options = parser.parse_args()
-    parts = options.part or ["latency", "apps", "compare"]
-    settings = settings_of(options)
-    rows: list[Row] = []
-    measurements = []
-    if "latency" in parts:
-        found, measured = latency_rows(settings)
-        rows += found
-        measurements.append(measured)
-    if "apps" in parts:
-        rows += application_rows(StopRule(precision=0.01, time_limit_s=settings.time_limit_s / 4, min_samples=15))
-    if "compare" in parts:
-        rows += comparison_rows(StopRule(precision=0.002, max_samples=400, time_limit_s=settings.time_limit_s / 40))
-    return finish(report("hocket bench costs little, and its verdicts hold", rows, measurements), options)
+    return bench.compare(first, second, paired=True)
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_claim(
+        __doc__,
+        "hocket bench costs little, and its verdicts hold",
+        {"latency": latency, "apps": apps, "compare": comparisons},
+        rank=serve_rank,
+    )

@@ -8,33 +8,16 @@ started again and again, and a row's ratio is the median over starts, each by th
 
 from __future__ import annotations
 
-import sys
-from argparse import ArgumentParser
+from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 
-from hocket.measure import (
-    Comparison,
-    Contender,
-    Coordinator,
-    Job,
-    Measurement,
-    Round,
-    direct_job,
-    finish,
-    judge,
-    measure,
-    null_rows,
-    pin,
-    progress,
-    report,
-    run_script,
-    script_parser,
-    serve,
-    settings_of,
-)
+from claim import Found, Options, measured, option, run_claim
+
+from hocket.measure import Comparison, Contender, Job, Measurement, Round, direct_job, pin, serve
 
 THIS, OTHER = "this checkout", "the other one"
 ALL_REDUCE, TO_AND_FRO = "all_reduce of 16 bytes", "16 bytes there and back"
@@ -45,7 +28,7 @@ WIDTH, NUM_MICRO_BATCHES = 256, 4
 
 
 def serve_rank(name: str) -> None:
-    """One rank of a checkout."""
+    """One rank of a checkout, which may be older than this script: it is asked for nothing that is new."""
     import numpy as np
     import torch
     import torch.distributed as dist
@@ -59,19 +42,13 @@ def serve_rank(name: str) -> None:
     pin(comm.rank)
     x, y = np.ones(4, np.float32), np.ones(4, np.float32)
     peer = 1 - comm.rank
-
-    def all_reduce(iterations: int) -> None:
-        for _ in range(iterations):
-            comm.all_reduce(x, "max")
+    calls = [partial(comm.send, x, peer), partial(comm.recv, y, peer)]
+    first, second = calls if comm.rank == 0 else reversed(calls)
 
     def there_and_back(iterations: int) -> None:
         for _ in range(iterations):
-            if comm.rank == 0:
-                comm.send(x, peer)
-                comm.recv(y, peer)
-            else:
-                comm.recv(y, peer)
-                comm.send(x, peer)
+            first()
+            second()
 
     def network() -> torch.nn.Sequential:
         torch.manual_seed(0)
@@ -82,10 +59,9 @@ def serve_rank(name: str) -> None:
     replica = torch.nn.parallel.DistributedDataParallel(network())
     inputs = torch.ones(8, WIDTH)
 
-    def ddp_step(iterations: int) -> None:
-        for _ in range(iterations):
-            replica.zero_grad()
-            replica(inputs).sum().backward()
+    def ddp_step() -> None:
+        replica.zero_grad()
+        replica(inputs).sum().backward()
 
     graph = graph_of(network())
     split = graph.split([0, len(graph.layers) // 2, len(graph.layers)])
@@ -93,12 +69,13 @@ def serve_rank(name: str) -> None:
     executor = PipelineExecutor(table, split, comm, lambda output, _: output.sum())
     batch = [MicroBatch({split.batch_inputs[0]: part}, None) for part in inputs.split(8 // NUM_MICRO_BATCHES)]
 
-    def pipeline_step(iterations: int) -> None:
-        for _ in range(iterations):
-            executor.step(batch)
-
-    runs = dict(zip(CASES, (all_reduce, there_and_back, ddp_step, pipeline_step), strict=True))
-    serve([Contender(case, name, run) for case, run in runs.items()], comm.rank, comm.barrier)
+    contenders = [
+        Contender.of_call(ALL_REDUCE, name, partial(comm.all_reduce, x, "max")),
+        Contender(TO_AND_FRO, name, there_and_back),
+        Contender.of_call(DDP_STEP, name, ddp_step),
+        Contender.of_call(PIPELINE_STEP, name, partial(executor.step, batch)),
+    ]
+    serve(contenders, comm.rank, comm.barrier)
     executor.close()
     dist.destroy_process_group()
     comm.finalize()
@@ -116,12 +93,12 @@ def of_starts(starts: Sequence[Measurement]) -> Measurement:
     return replace(starts[0], rounds=tuple(rounds), foreign_busy=fmean(each.foreign_busy for each in starts))
 
 
-def find_trees(parser: ArgumentParser, other: Path) -> dict[str, Path]:
-    """Return both checkouts by name; one without an environment ends the script."""
-    trees = {THIS: Path(__file__).resolve().parents[1], OTHER: other.resolve()}
+def both_trees(other: str) -> dict[str, Path]:
+    """Both checkouts by name; one without an environment ends the script."""
+    trees = {THIS: Path(__file__).resolve().parents[1], OTHER: Path(other).resolve()}
     for tree in trees.values():
         if not (tree / ".venv" / "bin" / "python").exists():
-            parser.error(f"{tree} has no .venv: run `make install` there first")
+            raise ArgumentTypeError(f"{tree} has no .venv: run `make install` there first")
     return trees
 
 
@@ -133,27 +110,22 @@ def jobs_of(trees: Mapping[str, Path], script: str) -> list[Job]:
     ]
 
 
-def main() -> int:
-    parser = script_parser(__doc__.split("\n\n")[0])
-    parser.add_argument("other", type=Path, metavar="CHECKOUT", help="folder of the other checkout")
-    parser.add_argument("--starts", type=int, default=9, metavar="N", help="of all ranks (default 9)")
-    options = parser.parse_args()
-    trees = find_trees(parser, options.other)
-    starts = []
-    for number in range(options.starts):
-        with (
-            Coordinator(jobs_of(trees, __file__)) as coordinator,
-            progress(f"start {number + 1} of {options.starts}") as on_round,
-        ):
-            starts.append(measure(coordinator, settings_of(options), on_round=on_round))
-    measured = of_starts(starts)
-    rows = [judge(measured, Comparison(case, THIS, (OTHER,), TARGET)) for case in CASES]
-    claim = "what everybody waits for takes no longer than in the other checkout"
-    return finish(report(claim, [*rows, *null_rows(measured)], [measured]), options)
+CHECKOUT = option("trees", type=both_trees, metavar="CHECKOUT", help="folder of the other checkout")
+
+
+def parts(options: Options) -> Found:
+    jobs = partial(jobs_of, options.trees, __file__)
+    words = [f"start {number + 1} of {options.starts}" for number in range(options.starts)]
+    measurement = of_starts([measured(jobs(), each, options.settings) for each in words])
+    yield [Comparison(case, THIS, (OTHER,), TARGET) for case in CASES], measurement
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--rank"]:
-        serve_rank(sys.argv[2])
-    else:
-        run_script(main)
+    run_claim(
+        __doc__,
+        "what everybody waits for takes no longer than in the other checkout",
+        parts,
+        CHECKOUT,
+        option("--starts", type=int, default=9, metavar="N", help="of all ranks (default 9)"),
+        rank=serve_rank,
+    )

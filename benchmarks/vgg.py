@@ -10,45 +10,36 @@ scatter and all_gather by ring; gloo: binomial).
 
 from __future__ import annotations
 
+import argparse
 import json
-import signal
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from lab import NUM_HOSTS, Lab, find_obstacle
+import numpy as np
+from claim import Found, Options, measured, option, run_claim
+from lab import NUM_HOSTS, Lab
 from libraries import lab_job
-from vgg_rank import RANKS_PER_HOST
+from ranks import check, serve_all
 
+import hocket as hk
 from hocket.collectives import Algorithm, algorithms, find_algorithm
 from hocket.collectives.simulate import simulate
 from hocket.collectives.source import format_algorithm
-from hocket.errors import BackendUnavailable
-from hocket.measure import (
-    Comparison,
-    Coordinator,
-    Measurement,
-    Row,
-    Settings,
-    finish,
-    judge,
-    measure,
-    null_rows,
-    progress,
-    report,
-    run_script,
-    script_parser,
-    settings_of,
-)
+from hocket.comm.policy import format_nbytes
+from hocket.measure import Comparison, Contender, Measurement, Row, Settings, computed, judge, progress
+from hocket.measure.loops import in_order
 from hocket.measure.pictures import check_picture_path, load_pyplot
 from hocket.sim import Fabric, Hosts, Link, Uniform
 from hocket.tune.fit import fit_line
 
-RANK_SCRIPT = Path(__file__).with_name("vgg_rank.py")
 KIB, MIB = 1 << 10, 1 << 20
+RANKS_PER_HOST = 2
 NUM_RANKS = NUM_HOSTS * RANKS_PER_HOST
 # Simonyan and Zisserman (arXiv 1409.1556), configuration D: channels of the 3 x 3 convolutions, then full layers.
 CHANNELS = (3, 64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512)
@@ -62,6 +53,56 @@ SIMULATED_RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)
 MOST_MESSAGES = 1 << 22  # of a simulated schedule: blocks are fewer and larger where they would be more
 LEAST_GAIN = 0.97
 MICROSECOND = 1e-6
+MESSAGE = "chain(num_blocks=1)"  # a broadcast between two ranks by this is one message
+
+
+def serve_rank(_: str, what: str) -> None:
+    """One rank of hocket: links to fit, or exchanges of all parameters, checked, then served.
+
+    What it serves is given as JSON: {"links": [bytes, ...]}, or {"sizes": [bytes, ...], "ways": {name: [[backend,
+    algorithm], ...]}}.
+    """
+    given = json.loads(what)
+    comm = hk.init(backends=["mpi", "gloo"], policy=hk.Policy.fixed({"*": "mpi"}))
+    offered = link_contenders(comm, given["links"]) if "links" in given else exchange_contenders(comm, **given)
+    serve_all(comm, offered)
+
+
+def link_contenders(comm: hk.Communicator, sizes: Sequence[int]) -> list[Contender]:
+    """A message between two ranks of a host, and between two hosts; the other ranks wait."""
+    contenders = []
+    for name, ranks in (("inner", [0, 1]), ("outer", [0, RANKS_PER_HOST])):
+        pair = comm.group(ranks) if comm.rank in ranks else None
+        for nbytes in sizes:
+            x = np.ones(nbytes, np.uint8)
+
+            def run(iterations: int, pair: hk.Communicator | None = pair, x: np.ndarray = x) -> None:
+                for number in range(iterations if pair else 0):  # there and back
+                    pair.broadcast(x, number % 2, backend="mpi", algorithm=MESSAGE)
+
+            contenders.append(Contender(f"link {format_nbytes(nbytes)}", name, run))
+    return contenders
+
+
+def exchange_contenders(
+    comm: hk.Communicator, sizes: Sequence[int], ways: dict[str, list[list[str]]]
+) -> list[Contender]:
+    """All arrays from rank 0 to all ranks, one after the other as training with broadcasts does."""
+    arrays = [np.zeros(nbytes // 4, np.float32) for nbytes in sizes]
+    contenders = []
+    for name, of_arrays in ways.items():
+        calls = [
+            partial(comm.broadcast, x, 0, backend=backend, algorithm=algorithm)
+            for x, (backend, algorithm) in zip(arrays, of_arrays, strict=True)
+        ]
+        run = in_order(calls)
+        for number, x in enumerate(arrays):
+            x.fill(number if comm.rank == 0 else -1)
+        run(1)
+        for number, x in enumerate(arrays):
+            check(f"{name}, array {number}", x, number)
+        contenders.append(Contender("exchange", name, run))
+    return contenders
 
 
 def parameter_nbytes() -> list[int]:
@@ -84,6 +125,10 @@ def parameters_for(algorithm: Algorithm, link: Link, num_ranks: int, nbytes: int
     return parameters
 
 
+def spelled(name: str, nbytes: int, link: Link) -> str:
+    return format_algorithm(name, parameters_for(find_algorithm("broadcast", name), link, NUM_RANKS, nbytes))
+
+
 def simulated_s(name: str, link: Link, fabric: Fabric, num_ranks: int, nbytes: int) -> float:
     """Seconds of one broadcast, cut for a link."""
     algorithm = find_algorithm("broadcast", name)
@@ -92,22 +137,17 @@ def simulated_s(name: str, link: Link, fabric: Fabric, num_ranks: int, nbytes: i
 
 
 def run_in_lab(lab: Lab, what: Mapping[str, object], settings: Settings, label: str) -> Measurement:
-    job = lab_job("hocket", lab, (sys.executable, str(RANK_SCRIPT), "hocket", json.dumps(what)), RANKS_PER_HOST)
-    with Coordinator([job], start_timeout_s=300.0) as coordinator, progress(label) as on_round:
-        return measure(coordinator, settings, on_round=on_round)
+    job = lab_job("hocket", lab, __file__, [json.dumps(what)], RANKS_PER_HOST)
+    return measured([job], label, settings, start_timeout_s=300.0)
 
 
 def fit_links(lab: Lab, settings: Settings) -> tuple[dict[str, Link], Measurement]:
     """Links within a host and between hosts, by the medians of messages."""
-    measurement = run_in_lab(lab, {"links": LINK_SIZES}, settings, "links")
+    measurement = run_in_lab(lab, {"links": LINK_SIZES}, replace(settings, again=False), "links")
     links = {}
     for name in ("inner", "outer"):
-        times = [
-            (nbytes, median(each.seconds[key] for each in measurement.rounds))
-            for key, nbytes in zip([key for key in measurement.iterations if key.name == name], LINK_SIZES, strict=True)
-        ]
-        alpha_s, beta_s, _ = fit_line(times)
-        links[name] = Link(alpha_s, beta_s, 0.0)
+        times = [(each, median(measurement.times(f"link {format_nbytes(each)}", name))) for each in LINK_SIZES]
+        links[name] = Link(*fit_line(times)[:2], 0.0)
     return links, measurement
 
 
@@ -121,7 +161,10 @@ def executed(lab: Lab, links: Mapping[str, Link], settings: Settings) -> tuple[l
     }
     names = {name: [name] * len(sizes) for name in STUDIED}
     names[TUNED] = [min(usable, key=seconds[nbytes].__getitem__) for nbytes in sizes]
-    ways = {way: [["mpi", _spelled(*each, outer)] for each in zip(names[way], sizes, strict=True)] for way in names}
+    ways = {
+        way: [["mpi", spelled(*each, outer)] for each in zip(of_sizes, sizes, strict=True)]
+        for way, of_sizes in names.items()
+    }
     own = {backend: [[backend, "native"]] * len(sizes) for backend in ("mpi", "gloo")}
     measurement = run_in_lab(lab, {"sizes": sizes, "ways": ways | own}, settings, "exchanges")
     rows = []
@@ -129,44 +172,26 @@ def executed(lab: Lab, links: Mapping[str, Link], settings: Settings) -> tuple[l
         label = f"executed, {NUM_RANKS} ranks on {NUM_HOSTS} hosts: {way}"
         target = LEAST_GAIN if way == TUNED else None
         rivals = [tuple(own), ("gloo",)] if way == TUNED else [tuple(own)]
-        found = [
-            Comparison("exchange", way, each, target=target, needs_cores=False, label=label, unit="ms")
-            for each in rivals
-        ]
-        judged = [judge(measurement, each) for each in found]
+        compare = partial(Comparison, "exchange", way, target=target, needs_cores=False, label=label, unit="ms")
+        judged = [judge(measurement, compare(each)) for each in rivals]
         simulated_ms = 1e3 * sum(seconds[nbytes][name] for nbytes, name in zip(sizes, of_sizes, strict=True))
-        rows += [*judged, _compared(label, judged[0].ours, "simulated on the fitted links", simulated_ms, None)]
+        rows += [*judged, computed(label, "simulated on the fitted links", judged[0].ours, simulated_ms, "ms")]
     return rows, measurement
-
-
-def _spelled(name: str, nbytes: int, link: Link) -> str:
-    algorithm = find_algorithm("broadcast", name)
-    return format_algorithm(name, parameters_for(algorithm, link, NUM_RANKS, nbytes))
-
-
-def _compared(case: str, ours_ms: float, rival: str, theirs_ms: float, target: float | None) -> Row:
-    """A row with a simulated side, which has no interval."""
-    ratio = theirs_ms / ours_ms
-    holds = None if target is None else ratio >= target
-    return Row(case, rival, ours_ms, theirs_ms, "ms", ratio, None, target, holds)
 
 
 def simulated(link: Link) -> tuple[list[Row], dict[str, list[float]]]:
     """The best algorithm for every size against one for all, and against MPI and gloo; seconds of an exchange."""
-    counts = Counter(parameter_nbytes())
-    rows = []
+    counts, rows = Counter(parameter_nbytes()), []
     lines: dict[str, list[float]] = {}
     with progress("simulating", "numbers of ranks") as on_round:
         for number, num_ranks in enumerate(SIMULATED_RANKS):
             totals = _simulated_totals(link, num_ranks, counts)
-            ours_s = totals[TUNED]
-            best_s = min(seconds for name, seconds in totals.items() if name != TUNED)
             for name, seconds in totals.items():
                 lines.setdefault(name, []).append(seconds)
-                if name != TUNED:
-                    label = f"simulated, {num_ranks} ranks: {TUNED}"
-                    target = LEAST_GAIN if seconds == best_s else None
-                    rows.append(_compared(label, 1e3 * ours_s, name, 1e3 * seconds, target))
+            ours_s, label = totals.pop(TUNED), f"simulated, {num_ranks} ranks: {TUNED}"
+            for name, seconds in totals.items():
+                target = LEAST_GAIN if seconds == min(totals.values()) else None
+                rows.append(computed(label, name, 1e3 * ours_s, 1e3 * seconds, "ms", target))
             on_round(number + 1, len(SIMULATED_RANKS), f"{num_ranks} ranks")
     return rows, lines
 
@@ -221,30 +246,35 @@ def draw(lines: Mapping[str, Sequence[float]], rate: float, path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def main() -> int:
-    parser = script_parser(__doc__.split("\n\n")[0])
-    parser.add_argument("--rate", type=float, default=1.0, metavar="GBIT", help="Gbit/s between the hosts (1)")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw what was simulated")
-    options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of the laboratory's end
-    settings = settings_of(options)
+def rate(text: str) -> float:
+    if float(text) <= 0:
+        raise argparse.ArgumentTypeError(f"must be above zero, not {text}")
+    return float(text)
+
+
+def parts(options: Options) -> Found:
     if options.picture is not None:
         check_picture_path(options.picture)
-    if options.rate <= 0:
-        parser.error(f"--rate must be above zero, not {options.rate:g}")
-    if (reason := find_obstacle()) is not None:
-        raise BackendUnavailable(reason)
     with Lab(options.rate) as lab:
-        links, calibration = fit_links(lab, settings)
+        links, calibration = fit_links(lab, options.settings)
         for name, link in links.items():
             print(f"{name} link: {link.alpha_s / MICROSECOND:.1f} us, {1e-9 / link.beta_s:.3g} GB/s", file=sys.stderr)
-        rows, measurement = executed(lab, links, settings)
-    rows += null_rows(measurement)
-    of_model, lines = simulated(links["outer"])
+        rows, measurement = executed(lab, links, options.settings)
+    yield [], calibration
+    yield rows, measurement
+    rows, lines = simulated(links["outer"])
     if options.picture is not None:
         draw(lines, options.rate, options.picture)
-    return finish(report("parameters of VGG-16 exchanged", rows + of_model, [calibration, measurement]), options)
+    yield (rows,)
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_claim(
+        __doc__,
+        "parameters of VGG-16 exchanged",
+        parts,
+        option("--rate", type=rate, default=1.0, metavar="GBIT", help="Gbit/s between the hosts (1)"),
+        option("--picture", type=Path, metavar="FILE", help="draw what was simulated"),
+        needs_lab=lambda options: True,
+        rank=serve_rank,
+    )

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from hocket.errors import InvalidArgument
-from hocket.measure import Comparison, Key, Measurement, Round, judge, null_rows, report
+from hocket.measure import Comparison, Key, Measurement, Round, computed, judge, judge_values, null_rows, report
 from hocket.measure.judge import meets
 from hocket.measure.rounds import AGAIN
 from hocket.measure.statistics import Ratio
@@ -79,6 +79,36 @@ def test_foreign_work_is_not_judged_even_where_the_target_is_reached():
 def test_five_rounds_have_no_interval():
     seen = row(measured([2.0] * 5), 1.7)
     assert (seen.interval, seen.holds) == (None, None)
+
+
+def test_values_by_round_are_judged_as_comparisons_are():
+    ours, theirs = [1e-6] * 9, [2e-6] * 9
+    seen = judge_values("sum", "apart", ours, theirs, target=1.7)
+    assert (seen.ours, seen.theirs, seen.ratio) == pytest.approx((1.0, 2.0, 2.0)) and seen.holds is True
+    assert judge_values("sum", "apart", ours, theirs, values=[0.5] * 9, target=0.6).holds is False
+    assert judge_values("sum", "apart", ours, theirs, target=1.7, can_be_judged=False).holds is None
+    few = judge_values("sum", "apart", ours[:5], theirs[:5], target=1.7)
+    assert few.interval is None and few.holds is None
+
+
+def test_two_numbers_have_no_interval():
+    assert computed("step", "least", 2.0, 3.0, "ms").holds is None
+    assert computed("step", "least", 2.0, 3.0, "ms", 1.5).holds is True
+    short = computed("step", "least", 2.0, 3.0, "ms", 1.6)
+    assert (short.holds, short.interval, short.ratio) == (False, None, 1.5)
+
+
+def test_what_ran_once_a_round_has_no_null_row():
+    once = measured([2.0] * 9)
+    for each in once.rounds:
+        del each.seconds[Key("16 B", "ours" + AGAIN)]
+    assert null_rows(once) == ()
+
+
+def test_a_measurement_knows_its_contenders_and_their_times():
+    seen = measured([2.0, 3.0])
+    assert (seen.cases, seen.names("16 B")) == (["16 B"], ["ours", "fast", "slow"])
+    assert seen.times("16 B", "fast") == [2e-6, 3e-6]
 
 
 def test_null_rows_show_the_first_contender_against_itself():

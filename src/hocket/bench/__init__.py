@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hocket.bench.guidelines import GuidelineFinding as Finding
     from hocket.bench.page import make_page
     from hocket.bench.point import Point
-    from hocket.bench.rank import open_drivers, open_world, prepare_all
+    from hocket.bench.rank import open_drivers, open_world, opened, prepare_all
     from hocket.bench.registry import Benchmark, Prepared, Setting, benchmarks, find_benchmark
     from hocket.bench.result import Result
     from hocket.bench.run import Run, run_points
@@ -54,6 +54,7 @@ __getattr__ = lazy(
         "measure_speedup": "apps.speedup",
         "open_drivers": "rank",
         "open_world": "rank",
+        "opened": "rank",
         "parse_targets": "targets",
         "prepare_all": "rank",
         "problems": "apps.registry",
@@ -85,6 +86,7 @@ __all__ = [
     "measure_speedup",
     "open_drivers",
     "open_world",
+    "opened",
     "parse_targets",
     "prepare_all",
     "problems",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -36,11 +37,8 @@ def specification(points: Sequence[Point], targets: Sequence[Target], num_warm_u
 def main(text: str) -> None:
     """Set everything up, check every result once, and serve."""
     given = json.loads(text)
-    targets = [Target(**each) for each in given["targets"]]
     points = [Point(**each) for each in given["points"]]
-    world = open_world(targets)
-    drivers = open_drivers(targets, world)
-    try:
+    with opened([Target(**each) for each in given["targets"]]) as drivers:
         prepared, left_out = prepare_all(points, drivers)
         for each in prepared.values():
             each.run(given["num_warm_up"])
@@ -54,6 +52,15 @@ def main(text: str) -> None:
             return {"left_out": left_out}
 
         serve(contenders_of(prepared), first.rank, first.barrier, actions={"check": check, "left_out": tell_left_out})
+
+
+@contextmanager
+def opened(targets: Sequence[Target]) -> Iterator[dict[str, Driver]]:
+    """Open every library of this job; give them by name, and their forms with faults, and close them in the end."""
+    world = open_world(targets)
+    drivers = open_drivers(targets, world)
+    try:
+        yield drivers
     finally:
         for driver in drivers.values():
             driver.finalize()

@@ -9,7 +9,7 @@ from hocket.measure.contender import Contender, Key
 from hocket.measure.coordinator import Coordinator
 from hocket.measure.core_factor import CoreProbe
 from hocket.measure.jobs import Job, Process, direct_job
-from hocket.measure.judge import Comparison, Row, judge, null_rows, ratios
+from hocket.measure.judge import Comparison, Row, computed, judge, judge_values, null_rows, ratios
 from hocket.measure.machine import foreign_busy, pin, usage
 from hocket.measure.progress import progress
 from hocket.measure.report import Report, report
@@ -41,10 +41,12 @@ __all__ = [
     "StopRule",
     "Team",
     "calibrate",
+    "computed",
     "direct_job",
     "finish",
     "foreign_busy",
     "judge",
+    "judge_values",
     "mean_ratio",
     "measure",
     "measure_series",

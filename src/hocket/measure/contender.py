@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import repeat
 from typing import NamedTuple
+
+from hocket.measure.loops import looped
 
 
 class Key(NamedTuple):
@@ -43,16 +44,6 @@ class Contender:
     def key(self) -> Key:
         """The pair that names it."""
         return Key(self.case, self.name)
-
-
-def looped(call: Callable[[], object]) -> Callable[[int], None]:
-    """Returns what makes a call as many times as its argument says."""
-
-    def run(iterations: int) -> None:
-        for _ in repeat(None, iterations):
-            call()
-
-    return run
 
 
 def num_warm_up(iterations: int) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from hocket.errors import InvalidArgument
 from hocket.measure.contender import Key
 from hocket.measure.rounds import AGAIN, Measurement, Round
-from hocket.measure.statistics import MIN_VALUES, Ratio, quotients, range_of_median, ratio
+from hocket.measure.statistics import MIN_VALUES, Ratio, interval_of, quotients, range_of_median, ratio
 
 MIN_ROUNDS = 9
 MAX_FOREIGN_BUSY = 0.25  # share of all CPUs' time; above it nothing is judged
@@ -106,19 +106,55 @@ def judge(measurement: Measurement, comparison: Comparison) -> Row:
     )
 
 
+def computed(case: str, rival: str, ours: float, theirs: float, unit: str, target: float | None = None) -> Row:
+    """A row of two numbers that are not compared round by round, so that their ratio has no interval."""
+    seen = theirs / ours
+    return Row(case, rival, ours, theirs, unit, seen, None, target, None if target is None else seen >= target)
+
+
+def judge_values(
+    case: str,
+    rival: str,
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    *,
+    values: Sequence[float] | None = None,
+    target: float | None = None,
+    can_be_judged: bool = True,
+    unit: str = "us",
+) -> Row:
+    """Compares what is not one contender's times but was made of them, such as sums, or stands beside them.
+
+    Args:
+        case, rival: As they are shown.
+        ours, theirs: Seconds, by round.
+        values: What the target is about, by round; None: theirs / ours.
+        target: As of a comparison.
+        can_be_judged: Whether the measurement says anything.
+        unit: Of the times shown.
+    """
+    values = quotients(ours, theirs) if values is None else values
+    middle, interval, holds = median(values), interval_of(values), None
+    if target is not None and interval is not None and can_be_judged and len(values) >= MIN_ROUNDS:
+        holds = middle >= target and interval[0] >= LOW_END * target
+    scale = UNITS[unit]
+    return Row(case, rival, median(ours) * scale, median(theirs) * scale, unit, middle, interval, target, holds)
+
+
 def meets(seen: Ratio, target: float) -> bool:
     """Whether a ratio reaches a target: the median all of it, the interval's lower end 0.9 of it."""
     return seen.median >= target and seen.low >= LOW_END * target
 
 
 def null_rows(measurement: Measurement, unit: str = "us") -> tuple[Row, ...]:
-    """The A/A rows: each case's first contender against itself; what differs from 1 is noise."""
+    """The A/A rows: each case's first contender against itself, if it ran twice; what differs from 1 is noise."""
     first: dict[str, str] = {}
     for case, name in measurement.iterations:
         first.setdefault(case, name)
     comparisons = (
         Comparison(case, name, (name + AGAIN,), label=f"{case}, {measurement.num_ranks} ranks, A/A", unit=unit)
         for case, name in first.items()
+        if (case, name + AGAIN) in measurement.rounds[0].seconds
     )
     return tuple(judge(measurement, comparison) for comparison in comparisons)
 

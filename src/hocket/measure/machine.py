@@ -85,3 +85,9 @@ def _descends(pid: int, roots: set[int], parent: dict[int, int]) -> bool:
             return True
         pid = parent.get(pid, 0)
     return False
+
+
+def sent_nbytes() -> dict[str, int]:
+    """Bytes that have left this host, by network device."""
+    counters = Path("/sys/class/net").glob("*/statistics/tx_bytes")
+    return {each.parts[4]: int(each.read_text()) for each in counters if each.parts[4] != "lo"}

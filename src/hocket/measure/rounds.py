@@ -78,6 +78,19 @@ class Measurement:
     full_cores: float
 
     @property
+    def cases(self) -> list[str]:
+        """Each case once, in the order of its first contender."""
+        return list(dict.fromkeys(key.case for key in self.iterations))
+
+    def names(self, case: str) -> list[str]:
+        """The names of all contenders of a case."""
+        return [key.name for key in self.iterations if key.case == case]
+
+    def times(self, case: str, name: str) -> list[float]:
+        """Seconds per iteration of a contender, by round."""
+        return [each.seconds[Key(case, name)] for each in self.rounds]
+
+    @property
     def core_factor(self) -> float:
         """The median core factor of the rounds."""
         return median(round_.core_factor for round_ in self.rounds)

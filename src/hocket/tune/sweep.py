@@ -19,7 +19,7 @@ from hocket.comm.chooser import OWN
 from hocket.comm.policy import Policy, format_nbytes, split_carrier
 from hocket.errors import InvalidArgument, UnsupportedDtype
 from hocket.measure import Contender, Settings, Team, measure
-from hocket.measure.contender import looped
+from hocket.measure.loops import looped
 from hocket.measure.rounds import OnRound
 from hocket.measure.settling import SettlingBarrier
 from hocket.measure.team import gather_over

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from hocket.bench.apps.registry import find_problem
 from hocket.measure import Contender, serve
-from hocket.measure.contender import looped
+from hocket.measure.loops import looped
 from hocket.session import init
 
 ALONE, TOGETHER, SHARE, SHARES = "one process", "all ranks", "a share, others idle", "all shares at once"

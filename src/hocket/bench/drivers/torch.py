@@ -93,6 +93,9 @@ def _memory(dist: Any, group: Any, size: int) -> Mapping[str, Binder]:
     def parts(x: Any, counts: Sequence[int] | None = None) -> Any:
         return None if x is None else list(x.chunk(size) if counts is None else x.split(list(counts)))
 
+    # Their names before torch 2.13 call them by way of a warning.
+    all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     plain: dict[str, Binder] = {
         "send": lambda x, peer: partial(dist.send, x, peer, group),
         "recv": lambda x, peer: partial(dist.recv, x, peer, group),
@@ -104,9 +107,9 @@ def _memory(dist: Any, group: Any, size: int) -> Mapping[str, Binder]:
         "all_reduce": lambda x, op: partial(dist.all_reduce, x, ops[op], group),
         "gather": lambda out, x, root: partial(dist.gather, x, parts(out), root, group),
         "scatter": lambda out, x, root: partial(dist.scatter, out, parts(x), root, group),
-        "all_gather": lambda out, x: partial(dist.all_gather_into_tensor, out, x, group),
+        "all_gather": lambda out, x: partial(all_gather, out, x, group),
         "all_to_all": lambda out, x: partial(dist.all_to_all_single, out, x, None, None, group),
-        "reduce_scatter": lambda out, x, op: partial(dist.reduce_scatter_tensor, out, x, ops[op], group),
+        "reduce_scatter": lambda out, x, op: partial(reduce_scatter, out, x, ops[op], group),
         "all_to_allv": lambda out, x, counts, given: partial(
             dist.all_to_all_single, out, x, list(counts), list(given), group
         ),

@@ -16,7 +16,7 @@ from hocket.bench.patterns import REDUCTIONS, fold, pattern, to_reduce
 from hocket.bench.point import PLACES
 from hocket.bench.registry import Benchmark, Prepared, Setting
 from hocket.errors import InvalidArgument, WrongResult
-from hocket.measure.contender import looped
+from hocket.measure.loops import looped
 
 OMB_NAMES = {
     "all_gather": "allgather", "all_reduce": "allreduce", "all_to_all": "alltoall", "barrier": "barrier",
