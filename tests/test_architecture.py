@@ -141,6 +141,18 @@ def test_circles_and_edges_upwards_are_found() -> None:
     assert upwards == [("hocket.toy.low.one", "hocket.toy.high.two")]
 
 
+def test_circles_by_way_of_lazy_names_are_found() -> None:
+    lazy = "if TYPE_CHECKING:\n    from hocket.toy.high import two\n__getattr__ = lazy(__name__, {'two': 'high'})"
+    sources = {
+        "src/hocket/toy/__init__.py": lazy,
+        "src/hocket/toy/low.py": "def f():\n    from hocket.toy import two",
+        "src/hocket/toy/high.py": "from hocket.toy.low import f",
+    }
+    assert GRAPH["graph_of"](sources).circles() == [["hocket.toy", "hocket.toy.high", "hocket.toy.low"]]
+    del sources["src/hocket/toy/low.py"]
+    assert GRAPH["graph_of"](sources).circles() == []
+
+
 @pytest.mark.parametrize("path", python_files(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_third_party_imports_stay_in_their_rooms(path: Path) -> None:
     place = str(path.relative_to(PACKAGE))

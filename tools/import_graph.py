@@ -75,7 +75,8 @@ class Graph:
 
     Args:
         lines: of each file, by module.
-        edges: modules of the room that each module imports. An `__init__` that hands names on has none.
+        edges: modules of the room that each module imports. Those of an `__init__` that hands names on count only where
+            a file of the room imports that `__init__`, as it then imports whatever has the name.
     """
 
     lines: Mapping[str, int]
@@ -109,13 +110,17 @@ class Graph:
                 visit(module)
         return found
 
+    def is_face(self, module: str) -> bool:
+        """Return whether a module is the `__init__` of others, which hands on what lies on any floor."""
+        return any(other.startswith(f"{module}.") for other in self.edges)
+
     def upwards(self, floor_of: Mapping[str, int]) -> list[tuple[str, str]]:
         """Return edges from a module to one on a higher floor."""
         return [
             (module, other)
             for module, others in sorted(self.edges.items())
             for other in sorted(others)
-            if floor_of[other] > floor_of[module]
+            if floor_of[other] > floor_of[module] and not self.is_face(module)
         ]
 
 
@@ -127,11 +132,11 @@ def module_of(path: str) -> str:
 def graph_of(sources: Mapping[str, str]) -> Graph:
     """Return the graph of files, by path and source."""
     modules = {module_of(path): (path, source) for path, source in sources.items()}
-    edges = {}
+    edges = {module: frozenset(imports_of(source, modules) - {module}) for module, (_, source) in modules.items()}
+    imported = frozenset().union(*edges.values())
     for module, (path, source) in modules.items():
-        # What is loaded when it is asked for runs no code of the other file at import.
-        hands_on = path.endswith("__init__.py") and "lazy(" in source
-        edges[module] = frozenset() if hands_on else frozenset(imports_of(source, modules) - {module})
+        if path.endswith("__init__.py") and "lazy(" in source and module not in imported:
+            edges[module] = frozenset()
     return Graph({module: len(source.splitlines()) for module, (_, source) in modules.items()}, edges)
 
 

@@ -1,6 +1,6 @@
 """``python -m hocket`` is the ``hocket`` command."""
 
-from hocket.cli import main
+from hocket.cli._command import main
 
 if __name__ == "__main__":
     main()

@@ -21,7 +21,7 @@ def run_python(program: str, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def hocket(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_python("from hocket.cli import main; main()", *arguments)
+    return run_python("from hocket.cli._command import main; main()", *arguments)
 
 
 def test_version() -> None:
@@ -75,7 +75,7 @@ def test_every_verb_has_its_result_for_programs() -> None:
 )
 def test_completion_in_shells(shell: str, words: dict[str, str], completed: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; sys.argv = ['hocket']; from hocket.cli import main; main()"],
+        [sys.executable, "-c", "import sys; sys.argv = ['hocket']; from hocket.cli._command import main; main()"],
         env={**os.environ, **words, "_HOCKET_COMPLETE": f"complete_{shell}"},
         capture_output=True, text=True, timeout=30,
     )  # fmt: skip

@@ -175,7 +175,7 @@ sys.modules["mpi4py"] = None
 import importlib.util
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "mpi4py" else find(name, *rest)
-from hocket.cli import main
+from hocket.cli._command import main
 sys.argv = ["hocket", "explain", "all_reduce", "1MiB", *sys.argv[1:], "--json"]
 main()
 """

@@ -97,7 +97,7 @@ def test_json_after_success(folder: Path) -> None:
 def test_fault_of_the_launcher_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # No folder for temporary files: not bad input, and not ours to print a traceback about.
     monkeypatch.setattr("tempfile.tempdir", None)
-    program = "import tempfile; tempfile.tempdir = '/no/such/folder'; from hocket.cli import main; main()"
+    program = "import tempfile; tempfile.tempdir = '/no/such/folder'; from hocket.cli._command import main; main()"
     command = [sys.executable, "-c", program, "run", "-n", "1", "train.py"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=30)
     assert done.returncode == 1

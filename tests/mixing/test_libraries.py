@@ -227,7 +227,7 @@ def run_script(folder: Path, script: str) -> list[list[Any]]:
     """Run a script on two ranks; return what each has written."""
     (folder / "script.py").write_text(script)
     done = subprocess.run(
-        [sys.executable, "-c", "from hocket.cli import main; main()", "run", "-n", "2", "script.py"],
+        [sys.executable, "-c", "from hocket.cli._command import main; main()", "run", "-n", "2", "script.py"],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -18,7 +18,7 @@ def main() -> None:
     _forget_hocket()
     importlib.import_module(package).__path__.append(folder)
     if what == "hocket":
-        from hocket.cli import main as command
+        from hocket.cli._command import main as command
 
         sys.argv = ["hocket", *arguments]
         command()

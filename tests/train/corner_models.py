@@ -155,6 +155,15 @@ class Hooked(Teacher):
         self.register_forward_hook(lambda module, inputs, output: output * 2)
 
 
+class HookedByItself(Teacher):
+    """Hooks itself when it is called first: what is traced then has no hook yet."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self._forward_hooks:
+            self.register_forward_hook(lambda module, inputs, output: output * 2)
+        return self.b(torch.relu(self.a(x)))
+
+
 class _Through(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
