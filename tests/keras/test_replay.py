@@ -284,3 +284,22 @@ def test_a_training_is_that_with_keras_at_every_step() -> None:
         assert layer == "dropout_1"
         assert_names(why, "torch.Tensor.__int__")
         assert found[True][2] == {}
+
+
+def after_other_calls(comm: hk.Communicator) -> list[np.ndarray]:
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), layers.Dropout(0.5, seed=1), layers.Dense(2), layers.Dropout(0.5)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    x, y = np.ones((8, 4), np.float32), np.ones((8, 2), np.float32)
+    for _ in range(comm.rank):
+        model(x, training=True)  # draws, on rank 1 alone
+    fit(model, (x, y), batch_size=4, num_micro_batches=2, comm=comm, timeout=30, verbose=False)
+    generators = [each for layer in model._flatten_layers() for each in layer._seed_generators]
+    return [keras.ops.convert_to_numpy(each.state) for each in generators]
+
+
+def test_counters_of_seeds_are_those_of_rank_0() -> None:
+    first, second = hk.spawn(after_other_calls, 2, timeout=100)
+    assert len(first) == 2
+    np.testing.assert_array_equal(first, second)
