@@ -104,9 +104,11 @@ def test_a_verb_is_one_new_file(tmp_path: Path) -> None:
         "    'Sing.'\n"
         "    print('la')\n"
     )
-    done = run_python(
-        "import sys, hocket.cli; hocket.cli.__path__.append(sys.argv.pop(1)); hocket.cli.main()", str(tmp_path), "sing"
+    program = (
+        "import sys, hocket.cli; from hocket.cli._command import main;"
+        "hocket.cli.__path__.append(sys.argv.pop(1)); main()"
     )
+    done = run_python(program, str(tmp_path), "sing")
     assert (done.returncode, done.stdout) == (0, "la\n"), done.stderr
 
 
