@@ -197,7 +197,7 @@ MISTAKES = [
     ("form", "ENDING = 'toy'", "ENDING", "'toy'"),
     ("form", "ENDING = '.toy'\nload = print", "dump"),
     ("format", "write = 3", "write", "3"),
-    ("format", "def write(run): return ''", "write", "Layout"),
+    ("format", "def write(run): return ''", "write", "layout"),
 ]
 
 
