@@ -1,4 +1,4 @@
-// How a thread waits: for an operation, or for a condition that is none.
+// How a thread waits for an operation, or for any other condition.
 //
 // A wait for an operation goes round these steps until the operation is finished:
 //

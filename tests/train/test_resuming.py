@@ -11,7 +11,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import hocket as hk
+from hocket.errors import InvalidArgument
 from hocket.train import Checkpoint, fit
+from hocket.train.loop.checkpoint_file import read_checkpoint
+
+from ..naming import raises
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -54,3 +58,24 @@ def test_steps_are_counted_from_the_beginning_of_the_training(tmp_path: Path) ->
         assert len(found["whole"]) == 6
         assert found["resumed"] == found["whole"][2:]
         assert found["limited"] == found["whole"][2:3]
+
+
+_STATE: dict[str, Any] = {
+    "model": {"weight": torch.ones(2)}, "optimizer": {}, "callbacks": {}, "epoch": 1, "num_batches": 0, "totals": {},
+    "num_steps": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _STATE)
+@pytest.mark.parametrize("value", [None, "3", [1], -1, 1.5])
+def test_a_file_with_a_wrong_field_is_refused(tmp_path: Path, name: str, value: object) -> None:
+    torch.save(_STATE | {name: value}, tmp_path / "wrong.pt")
+    with raises(InvalidArgument, names=(str(tmp_path / "wrong.pt"), repr(name))):
+        read_checkpoint(tmp_path / "wrong.pt", _STATE["model"], ())
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x80\x05cos\nsystem\n(S'true'\ntR.", b"x" * 4096])
+def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "other.pt").write_bytes(content)
+    with raises(InvalidArgument, names=str(tmp_path / "other.pt")):
+        read_checkpoint(tmp_path / "other.pt", _STATE["model"], ())

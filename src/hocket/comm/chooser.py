@@ -44,7 +44,7 @@ class Chooser:
         names: of all backends, in the order in which the communicator numbers them.
         libraries: those besides shared memory.
         key: of the communicator.
-        schedules: where algorithms come from; None: there are none to choose from.
+        schedules: where algorithms come from; None: only the libraries' own ways can be chosen.
 
     Attributes:
         policy: in force.
@@ -72,7 +72,7 @@ class Chooser:
         self._programs_found: dict[tuple[str, object, int], int] = {}  # by what calls gave
 
     def set_policy(self, comm: _native.Communicator, policy: Policy) -> None:
-        """Have a policy choose from here on. Raises InvalidType where it is none."""
+        """Let a policy choose from here on. Raises InvalidType if `policy` is not a `Policy`."""
         if not isinstance(policy, Policy):
             raise InvalidType(f"policy must be a hocket.Policy, such as Policy.fixed({{'*': 'shm'}}), not {policy!r}")
         choices = policy.choices(self.group)

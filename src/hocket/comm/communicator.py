@@ -203,7 +203,7 @@ class Communicator(_native.Communicator, ForeignNames):
         return write_flight_record(Path(folder), rank=self._members[self.rank], groups=groups)
 
     def probe(self, tag: int = 0, timeout: float = 0.0) -> int | None:
-        """Return a rank of which a message with this tag has come that nothing receives yet; None if there is none.
+        """Return a rank that has sent a message with this tag which no receive has taken yet, or None.
 
         It is waited for `timeout` seconds. Over shared memory only.
 
@@ -246,7 +246,7 @@ class Communicator(_native.Communicator, ForeignNames):
             self._chooser.on_turn()
 
     def _reduce_by_function(self, kind: str, *arguments: Any, **options: Any) -> object:
-        """Called by the native methods where ``op`` is none of theirs."""
+        """Called by the native methods for an ``op`` that a program registered."""
         return reduce_by_function(self, kind, *arguments, **options)
 
     def fused(self, *, max_nbytes: int = 4 << 20, backend: str | None = None) -> Fused:

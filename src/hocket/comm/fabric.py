@@ -80,7 +80,7 @@ class JobFabric:
         allowed: names of the backends that operations may use.
         left_out: why other backends are not there, by name.
         policy: how a backend is chosen.
-        schedules: where algorithms come from; None: there are none to choose from.
+        schedules: where algorithms come from; None: only the libraries' own ways can be chosen.
         on_failure: called with (communicator, error) when an operation failed.
         has_raised: whether the program was told of a failure of any communicator.
         object_key: by which ranks seal the objects that libraries carry.

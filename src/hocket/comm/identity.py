@@ -14,7 +14,7 @@ LARGEST_INT64 = 2**63 - 1
 
 
 def read_int64(value: SupportsIndex, least: int, rule: str) -> int:
-    """Return an integer of any kind, NumPy's too, as an int; what is none or out of range breaks the rule."""
+    """Return any kind of integer, such as NumPy's, as an int. Raises InvalidArgument with `rule` for other values."""
     try:
         number = operator.index(value)
     except TypeError:

@@ -36,7 +36,7 @@ class ScheduleSource(Protocol):
         ...
 
     def best_by_model(self, op: str, group: Group, backend: str, policy: Policy) -> Sequence[Range]:
-        """Return the best schedule over a library up to each size, by name; none if there are none."""
+        """Return the name of the best schedule over a library for each range of sizes; empty without schedules."""
         ...
 
     def complete_candidates(

@@ -34,7 +34,7 @@ def empty(comm: SharesMemory, shape: SupportsIndex | Sequence[SupportsIndex], dt
 
     Raises:
         InvalidArgument: the shape has a negative length, or operations know no such type.
-        InvalidType: shape or dtype is none.
+        InvalidType: `shape` is not a shape, or `dtype` is not a type.
         InvalidState: the communicator was finalized.
         ResourceExhausted: there is not so much memory.
     """
@@ -79,7 +79,7 @@ def symmetric_storage(comm: SharesMemory, tensors: Iterable[Any]) -> int:
         The bytes that were moved.
 
     Raises:
-        InvalidType: one is none.
+        InvalidType: an item is not a strided tensor on the CPU.
         InvalidState: the communicator was finalized, or this torch cannot exchange the memory of tensors.
         ResourceExhausted: there is not so much memory; what was moved before stays where it is now.
     """

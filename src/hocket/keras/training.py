@@ -156,30 +156,27 @@ def fit(
 
         counters: list[Counters] = []
 
-        def make_trainer(setup: TrainingSetup) -> Callable[[PipelineExecutor], Trainer]:
+        def check_setup(setup: TrainingSetup) -> None:
             check_what_is_written(model, setup.schedule.num_micro_batches)
-            num_micro_batches = setup.arrangement.num_replicas * setup.schedule.num_micro_batches
-            weighing = weighing_of(model, weigh, num_micro_batches)
+            weighing_of(model, weigh, setup.arrangement.num_replicas * setup.schedule.num_micro_batches)
 
-            def make(executor: PipelineExecutor) -> Trainer:
-                counters.append(Counters(model))  # which the executor has made those of rank 0
-                update = KerasUpdate(model.optimizer, model.trainable_variables, executor)
-                meter = KerasMeter(model, executor)
-                parameters = {"epochs": epochs, "verbose": 0, "steps": steps_per_epoch or source.num_batches}
-                trainer = Trainer(
-                    executor,
-                    update,
-                    **weighing._asdict(),
-                    meter=meter,
-                    counts_samples=True,
-                    callbacks=[KerasCallbacks(callbacks, model, update, meter, parameters)],
-                    check_first=checker_of(model, weigh),
-                )
-                trainer.epoch = initial_epoch
-                executor.num_steps = update.num_steps
-                return trainer
-
-            return make
+        def make_trainer(executor: PipelineExecutor) -> Trainer:
+            counters.append(Counters(model))  # which the executor has made those of rank 0
+            update = KerasUpdate(model.optimizer, model.trainable_variables, executor)
+            meter = KerasMeter(model, executor)
+            parameters = {"epochs": epochs, "verbose": 0, "steps": steps_per_epoch or source.num_batches}
+            trainer = Trainer(
+                executor,
+                update,
+                **weighing_of(model, weigh, executor.num_micro_batches)._asdict(),
+                meter=meter,
+                counts_samples=True,
+                callbacks=[KerasCallbacks(callbacks, model, update, meter, parameters)],
+                check_first=checker_of(model, weigh),
+            )
+            trainer.epoch = initial_epoch
+            executor.num_steps = update.num_steps
+            return trainer
 
         def finish(trainer: Trainer, history: History) -> None:
             counters[0].set_after(trainer.executor, len(history.batch_losses))
@@ -202,6 +199,7 @@ def fit(
             loss_of(model),
             make_trainer,
             finish,
+            check_setup,
             epochs=epochs,
             max_steps=max_steps,
             counts_from_here=True,

@@ -39,7 +39,7 @@ class Fit:
 
 
 def link_over(backend: str, fits: Iterable[Fit]) -> Link | None:
-    """Return the link that was fitted to messages over a backend; None where there is none."""
+    """Return the link that was fitted to messages over a backend, or None."""
     return next((fit.link for fit in fits if fit.backend == backend), None)
 
 

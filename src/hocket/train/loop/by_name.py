@@ -28,7 +28,7 @@ def optimizer_by_name(name: str, learning_rate: float) -> MakeOptimizer:
     """Return what makes an optimizer of parameters.
 
     Raises:
-        InvalidArgument: there is none of that name.
+        InvalidArgument: no optimizer has that name.
     """
     if name not in _OPTIMIZERS:
         raise InvalidArgument(f"optimizer is {', '.join(_OPTIMIZERS)}; not {name!r}")

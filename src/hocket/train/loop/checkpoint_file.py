@@ -73,9 +73,11 @@ def read_checkpoint(path: Path, own: Mapping[str, torch.Tensor], callbacks: Iter
     for name, kind in _KINDS.items():
         if not isinstance(content, dict) or name not in content:
             raise InvalidArgument(f"{path} is not a hocket checkpoint: it has no {name!r}")
-        if not isinstance(content[name], kind):
+        if not isinstance(content[name], kind) or isinstance(content[name], bool):
             found = type(content[name]).__name__
             raise InvalidArgument(f"{path} is not a hocket checkpoint: {name!r} is a {found}, not {kind.__name__}")
+        if kind is int and content[name] < 0:
+            raise InvalidArgument(f"{path} is not a hocket checkpoint: {name!r} is {content[name]}, not 0 or more")
     problem = _find_difference(content["model"], own)
     if problem is not None:
         raise InvalidArgument(f"{path} is of another model: {problem}")

@@ -76,7 +76,7 @@ def run_epochs(
 def _train_epoch(
     trainer: Trainer, source: Source, words: str, history: History, shows: bool, max_steps: int | None
 ) -> dict[str, float]:
-    """Train on what is left of an epoch; return its numbers, or none if nothing was left."""
+    """Train on what is left of an epoch; return its numbers, or an empty dictionary if nothing was left."""
     num_samples = 0
     begin_s = time.perf_counter()
     is_whole = True

@@ -21,7 +21,7 @@ from hocket.train.loop.callback import Callback, check_callbacks
 from hocket.train.loop.history import History
 from hocket.train.loop.loss_scaling import LossScaling
 from hocket.train.loop.metrics import Metric, read_metrics
-from hocket.train.loop.train_graph import MakeTrainer, TrainingData, TrainingRequest, train_graph
+from hocket.train.loop.train_graph import TrainingData, TrainingRequest, train_graph
 from hocket.train.loop.trainer import Trainer
 from hocket.train.loop.update import GivenOptimizer, read_optimizers, update_of
 from hocket.train.model.checks import check_content, check_model
@@ -29,7 +29,6 @@ from hocket.train.model.graphs import graph_of_example
 from hocket.train.run.executor import PipelineExecutor
 from hocket.train.run.loss import Loss, check_loss
 from hocket.train.setup.setup_request import SetupRequest
-from hocket.train.setup.training_setup import TrainingSetup
 
 
 def fit(
@@ -130,25 +129,21 @@ def fit(
             callbacks.append(scaling)
             loss = scaling.scaled(loss)
 
-        def make_trainer(setup: TrainingSetup) -> MakeTrainer:
-            def make(executor: PipelineExecutor) -> Trainer:
-                stages = [setup.split.stages[number] for number in executor.trained_stages()]
-                own = [each for stage in stages for each in stage.parameters().values()]
-                trainer = Trainer(
-                    executor,
-                    update_of(optimizers, own),
-                    metrics=metrics,
-                    weigh=weigh,
-                    loss_is_mean=loss_is_mean,
-                    max_gradient_norm=max_gradient_norm,
-                    scaling=scaling,
-                    callbacks=callbacks,
-                )
-                if resume is not None:
-                    trainer.load(resume)
-                return trainer
-
-            return make
+        def make_trainer(executor: PipelineExecutor) -> Trainer:
+            stages = [executor.split.stages[number] for number in executor.trained_stages()]
+            trainer = Trainer(
+                executor,
+                update_of(optimizers, [each for stage in stages for each in stage.parameters().values()]),
+                metrics=metrics,
+                weigh=weigh,
+                loss_is_mean=loss_is_mean,
+                max_gradient_norm=max_gradient_norm,
+                scaling=scaling,
+                callbacks=callbacks,
+            )
+            if resume is not None:
+                trainer.load(resume)
+            return trainer
 
         request = TrainingRequest(
             SetupRequest(

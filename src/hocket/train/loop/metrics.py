@@ -61,7 +61,7 @@ def read_metrics(metrics: Mapping[str, Metric] | Iterable[str | Metric]) -> dict
         metrics: by name, or functions, or names of those that there are.
 
     Raises:
-        InvalidArgument: there is none of a name, or two are of the same, or one of what is measured in any case.
+        InvalidArgument: a name is unknown, is used twice, or is reserved for a number that is always measured.
         InvalidType: one cannot be called.
     """
     if isinstance(metrics, str) or not isinstance(metrics, Iterable):

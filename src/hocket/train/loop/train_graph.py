@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from hocket.comm import Communicator
 from hocket.measure.pictures import check_picture_path
@@ -22,8 +22,6 @@ from hocket.train.setup.choose_setup import choose_setup
 from hocket.train.setup.comparison import compare_with_simulation
 from hocket.train.setup.setup_request import SetupRequest
 from hocket.train.setup.training_setup import TrainingSetup
-
-MakeTrainer: TypeAlias = Callable[[PipelineExecutor], Trainer]
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,8 @@ class TrainingRequest:
     Args:
         setup: how it is laid out.
         loss: (output, target) -> scalar, of a micro-batch.
-        make_trainer: called with the set-up that was chosen, before parameters are changed or sent: checks it, and
-            returns what makes the trainer of an executor.
+        make_trainer: makes the trainer of an executor.
+        check_setup: checks the set-up that was chosen, before parameters are changed or sent; None: any will do.
         finish: called by all ranks after the last epoch, while the executor is there.
         epochs: to train.
         max_steps: after which it ends, whatever the epoch.
@@ -63,8 +61,9 @@ class TrainingRequest:
 
     setup: SetupRequest
     loss: Loss
-    make_trainer: Callable[[TrainingSetup], MakeTrainer]
+    make_trainer: Callable[[PipelineExecutor], Trainer]
     finish: Callable[[Trainer, History], None]
+    check_setup: Callable[[TrainingSetup], None] | None = None
     epochs: int = 1
     max_steps: int | None = None
     counts_from_here: bool = False
@@ -120,7 +119,8 @@ def train_graph(graph: LayerGraph, data: TrainingData, request: TrainingRequest,
     """
     shows = request.shows and comm.rank == 0
     setup = choose_setup(request.setup, graph, data.examples, comm, shows)
-    make_trainer = request.make_trainer(setup)
+    if request.check_setup is not None:
+        request.check_setup(setup)
     with PipelineExecutor(
         setup.schedule,
         setup.split,
@@ -130,7 +130,7 @@ def train_graph(graph: LayerGraph, data: TrainingData, request: TrainingRequest,
         seed=request.seed,
         timeout=request.timeout_s,
     ) as executor:
-        trainer = make_trainer(executor)
+        trainer = request.make_trainer(executor)
         history = run_epochs(
             trainer,
             data.source,
