@@ -1,6 +1,6 @@
-// How the members of a communicator make sure that they are about to do the same operation (decision 2): each writes
-// one line, and reads the line of everyone. A lane has one agreement, and its operations pass through it one at a time,
-// in issue order.
+// How the members of a communicator make sure that they are about to do the same operation: each writes one line, and
+// reads the line of everyone (docs/decisions/collectives-complete-after-all-have-entered.md). A lane has one agreement,
+// and its operations pass through it one at a time, in issue order.
 //
 // Two alternating sets of lines suffice. Proof: a member writes set r mod 2 for round r + 2 only after it had finished
 // round r + 1, for which it read everyone's line of r + 1; everyone wrote that line only after it had finished round r,

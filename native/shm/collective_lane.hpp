@@ -1,6 +1,7 @@
 // Collectives over shared memory.
 //
-// Every operation begins with an agreement: every rank reads one line of every member before data moves (decision 2).
+// Every operation begins with an agreement: every rank reads one line of every member before data moves
+// (docs/decisions/collectives-complete-after-all-have-entered.md).
 //  - A mismatch is seen by all members, which then exchange what they had wanted and raise; the operation is skipped.
 //  - The lane carries one operation at a time, so when the members agree on one, all have completed the one before on
 //    this lane: all stages are free.
