@@ -36,7 +36,9 @@ def test_every_public_name_is_on_a_page(site: Path) -> None:
 
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
-        loaded = re.findall(r"<(?:script|img|link rel=\"stylesheet\")[^>]*(?:src|href)=\"(https?:[^\"]*)", page.read_text())
+        loaded = re.findall(
+            r"<(?:script|img|link rel=\"stylesheet\")[^>]*(?:src|href)=\"(https?:[^\"]*)", page.read_text()
+        )
         assert not loaded, f"{page.relative_to(site)} loads {loaded}"
 
 

@@ -50,7 +50,9 @@ def unpack(version: str, folder: Path) -> Path:
     """Return the interpreter, unpacked into `folder`."""
     for package in download(version, folder / "apt"):
         name = package.name.partition("_")[0]
-        if not name.endswith("-dev") or name == f"libpython{version}-dev":  # headers of this machine's C library stay in use
+        if (
+            not name.endswith("-dev") or name == f"libpython{version}-dev"
+        ):  # headers of this machine's C library stay in use
             run("dpkg-deb", "--extract", package, folder)
     shutil.rmtree(folder / "apt")
     interpreter = folder / f"usr/bin/python{version}"
