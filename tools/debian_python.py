@@ -1,4 +1,4 @@
-"""Unpack an interpreter of Debian's newer suites into a folder, without root: python tools/debian_python.py 3.13 FOLDER.
+"""Unpack an interpreter of Debian's newer suites, without root: python tools/debian_python.py 3.13 FOLDER.
 
 Prints the path of the interpreter. It runs with the C library of its own suite, which lies beside it, so it works on an
 older Debian; what is compiled for it uses the headers of this machine's C library.

@@ -68,8 +68,9 @@ def _page_of(source: str) -> str:
 
 def _command() -> str:
     import typer
-    from hocket.cli._application import _application
     from typer.cli import get_docs_for_click
+
+    from hocket.cli._application import _application
 
     command = _application()
     text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="hocket", title="The hocket command")

@@ -31,7 +31,7 @@ class Signatures(griffe.Extension):
 
 
 def _bind_functions(owner: griffe.Class) -> None:
-    """Show as methods the functions of other files that a class binds (``all_gather_object = objects.all_gather_object``)."""
+    """Show functions of other files as methods of the class that binds them (``send_object = objects.send_object``)."""
     for name, attribute in list(owner.attributes.items()):
         value = attribute.value
         if attribute.docstring is not None or not isinstance(value, griffe.ExprName | griffe.ExprAttribute):
