@@ -37,11 +37,9 @@ def measure_launched(request: Request, on_round: OnRound | None, on_results: OnR
             _tell_torch(world, port.number)
             drivers = open_drivers(request.targets, world)
         try:
-            prepared, left_out = prepare_all(request.points, drivers)
+            prepared, left_out = prepare_all(request.points, drivers, request.num_warm_up)
             if not prepared:
                 raise InvalidArgument("; ".join(dict.fromkeys(reason for _, reason in left_out)))
-            for each in prepared.values():
-                each.run(request.num_warm_up)
             by_key = {point.key: each for point, each in prepared.items()}
 
             clock, control = _clock_of(world)

