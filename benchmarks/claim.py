@@ -63,26 +63,25 @@ def run_claim(
         rank(*sys.argv[2:])
         sys.exit()
     parser = script_parser(words.split("\n\n")[0])
-    several = parts if isinstance(parts, Mapping) else {}
-    if several:
-        parser.add_argument(by, dest="parts", action="append", choices=list(several), help=by_help)
+    by_name = parts if isinstance(parts, Mapping) else {"": parts}
+    parser.set_defaults(parts=None)
+    if len(by_name) > 1:
+        parser.add_argument(by, dest="parts", action="append", choices=list(by_name), help=by_help)
     for add in own_options:
         add(parser)
     options = parser.parse_args()
     options.settings = settings_of(options)
-    if several:
-        options.parts = options.parts or list(several)
-    chosen = [part for name, part in several.items() if name in options.parts] if several else [parts]
+    options.parts = options.parts or list(by_name)
 
     def main() -> int:
         if needs_lab(options) and (reason := find_obstacle()) is not None:
-            raise BackendUnavailable(f"{reason}; {by} names what can do without" if several else reason)
+            raise BackendUnavailable(f"{reason}; {by} names what can do without" if len(by_name) > 1 else reason)
         rows: list[Row] = []
         measurements: list[Measurement] = []
         with tempfile.TemporaryDirectory() as folder:
             options.folder = Path(folder)
-            for part in chosen:
-                for found, *on in part(options):
+            for name in (each for each in by_name if each in options.parts):
+                for found, *on in by_name[name](options):
                     rows += [judge(*on, each) if isinstance(each, Comparison) else each for each in found]
                     measurements += on
         nulls = [row for each in measurements for row in null_rows(each, unit)]
@@ -103,3 +102,12 @@ def measured(jobs: Sequence[Job], words: str, settings: Settings, **timeouts: fl
     """
     with Coordinator(jobs, **timeouts) as coordinator, progress(words) as on_round:
         return measure(coordinator, settings, on_round=on_round)
+
+
+def measured_and_told(
+    jobs: Sequence[Job], words: str, settings: Settings, **timeouts: float
+) -> tuple[Measurement, Any]:
+    """The same, and the facts that rank 0 of the first job has for the script (`ranks.serve_all`)."""
+    with Coordinator(jobs, **timeouts) as coordinator, progress(words) as on_round:
+        facts = coordinator.ask(jobs[0].name, {"do": "facts"}, [0])[0]["facts"]
+        return measure(coordinator, settings, on_round=on_round), facts

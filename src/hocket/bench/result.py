@@ -30,11 +30,8 @@ class Result:
     Args:
         point: what.
         num_ranks: between how many.
-        samples: seconds of an iteration, the longest of all ranks, one a round; in rounds that all points of a case
-            have taken together.
-        calls: of every call that was timed by itself, the seconds that it took, by rank; empty for loops.
-        num_late: calls that were dropped because a rank began them too late.
-        iterations: in a sample.
+        samples, calls, num_late, iterations: as of `hocket.measure.Series`; all points of a case have taken the rounds
+            together.
         parts: seconds of what was timed beside it in the same rounds, by name.
         launches: how many of the samples each launch of the job gave; in their order.
     """

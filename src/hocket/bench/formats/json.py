@@ -24,12 +24,8 @@ def write(run: Run, layout: ResultLayout) -> str:
         {
             HEAD.key: HEAD.version,
             "machine": _machine(),
+            **vars(run),
             "results": [each.to_json(raw=True) for each in run.results],
-            "core_factor": run.core_factor,
-            "foreign_busy": run.foreign_busy,
-            "warnings": list(run.warnings),
-            "began_s": run.began_s,
-            "ended_s": run.ended_s,
         }
     )
 
