@@ -185,10 +185,8 @@ def parts(options: Options) -> Found:
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "all_reduce of float32 from Python, against each library's fastest form; ours is comm.all_reduce(x), in place",
         parts,
         option("--sizes", type=size, nargs="+", default=list(TARGETS), metavar="SIZE", help="such as 16 64KiB"),
         option("--no-oversubscribed", action="store_true", help="leave out the rows with 4 and 8 ranks"),
-        rank=serve_rank,
     )

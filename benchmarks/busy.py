@@ -163,9 +163,7 @@ def parts(options: Options) -> Found:
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "beside other programs two ranks are no slower over hocket than over gloo or Open MPI, by median and by mean",
         parts,
         option("--busy", type=int, nargs="+", metavar="N", default=NUM_BUSY, help="processes (default: 0 2 4 8 16)"),
-        rank=serve_rank,
     )

@@ -1,7 +1,8 @@
 """What every claim has: its options, the laboratory that it may need, its parts one after the other, and its report.
 
 A script is a docstring (the first paragraph is its --help), targets, parts that measure and make rows, and one call of
-`run_claim`. Its ranks are processes of the same script, started with --rank.
+`run_claim`. Its ranks are processes of the same script, started with --rank, which call its `serve_rank` with what
+follows.
 """
 
 from __future__ import annotations
@@ -36,33 +37,30 @@ option = partial(methodcaller, "add_argument")
 
 
 def run_claim(
-    words: str,
     claim: str,
     parts: Part | Mapping[str, Part],
     *own_options: Callable[[argparse.ArgumentParser], object],
     by: str = "--part",
     by_help: str = "may be repeated",
     needs_lab: Callable[[Options], object] = lambda options: False,
-    rank: Callable[..., object] | None = None,
     unit: str = "us",
 ) -> NoReturn:
-    """Run a script: as a rank if it was started as one, else all of its parts, and end the process.
+    """Run this process's script: as a rank if it was started as one, else all of its parts, and end the process.
 
     Args:
-        words: the script's docstring.
         claim: what the report is about, in one sentence.
         parts: the script's one part, or all of them by name.
         own_options: beside those that every script takes.
         by: the option that chooses among several parts; the chosen names are `options.parts`.
         by_help: of that option.
         needs_lab: whether the options ask for something between two hosts.
-        rank: takes what follows --rank.
         unit: of the rows that compare a contender with itself.
     """
-    if rank is not None and sys.argv[1:2] == ["--rank"]:
-        rank(*sys.argv[2:])
+    script: Any = sys.modules["__main__"]
+    if sys.argv[1:2] == ["--rank"]:
+        script.serve_rank(*sys.argv[2:])
         sys.exit()
-    parser = script_parser(words.split("\n\n")[0])
+    parser = script_parser(script.__doc__.split("\n\n")[0])
     by_name = parts if isinstance(parts, Mapping) else {"": parts}
     parser.set_defaults(parts=None)
     if len(by_name) > 1:

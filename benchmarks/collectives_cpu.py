@@ -148,9 +148,7 @@ def parts(options: Options) -> Found:
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "six operations on float32 from Python, two ranks, against the best of the other libraries in each cell",
         parts,
         option("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS), metavar="OP"),
-        rank=serve_rank,
     )

@@ -96,5 +96,6 @@ def parts(options: Options) -> Found:
 
 
 if __name__ == "__main__":
-    claim = "float32 between two ranks through hocket's lanes against the lane's library alone, in the same process"
-    run_claim(__doc__, claim, parts, rank=serve_rank)
+    run_claim(
+        "float32 between two ranks through hocket's lanes against the lane's library alone, in the same process", parts
+    )

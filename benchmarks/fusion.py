@@ -78,4 +78,4 @@ def parts(options: Options) -> Found:
 
 
 if __name__ == "__main__":
-    run_claim(__doc__, "many small all_reduces together, against one by one", parts, rank=serve_rank)
+    run_claim("many small all_reduces together, against one by one", parts)

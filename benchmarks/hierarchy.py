@@ -127,11 +127,9 @@ def rows_of(
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "collectives in levels between hosts",
         parts,
         option("--rate", action="append", type=float, metavar="GBIT_S", help="of the link; may be repeated"),
         option("--op", action="append", choices=OPS, help="may be repeated; by default all"),
         needs_lab=lambda options: True,
-        rank=serve_rank,
     )

@@ -191,10 +191,8 @@ def rows_of(measurement: Measurement, seconds: dict[str, dict[str, float]]) -> I
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "training steps of deep residual networks: data, model and hybrid, by the same number of images a step",
         parts,
         option("--depth", type=int, action="append", choices=tuple(MODELS), help="may be repeated"),
-        rank=serve_rank,
         unit="ms",
     )

@@ -84,4 +84,4 @@ def parts(options: Options) -> Found:
 
 
 if __name__ == "__main__":
-    run_claim(__doc__, "learning while running", parts, rank=serve_rank)
+    run_claim("learning while running", parts)

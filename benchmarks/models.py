@@ -219,5 +219,4 @@ def parts(options: Options) -> Found:
 
 
 if __name__ == "__main__":
-    claim = "a training step over the tuned mix of libraries, against each library alone"
-    run_claim(__doc__, claim, parts, rank=serve_rank, unit="ms")
+    run_claim("a training step over the tuned mix of libraries, against each library alone", parts, unit="ms")

@@ -126,9 +126,7 @@ def hidden(measurement: Measurement, case: str, where: str, target: float | None
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "an all_reduce behind a matrix product of equal length; the ratio is the share of it that is hidden",
         {"one host": one_host, "two hosts": two_hosts},
         needs_lab=lambda options: "two hosts" in options.parts,
-        rank=serve_rank,
     )

@@ -340,11 +340,9 @@ def peaks(options: Options) -> Found:
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "steps of pipeline schedules take the time and the memory that were simulated",
         {"timed": timed, "real": real, "memory": peaks},
         option("--ranks", action="append", type=int, choices=TIMED_RANKS, help="that sleep; may be repeated"),
         option("--pass-ms", type=float, default=50.0, help="of a stage that sleeps (default 50)"),
-        rank=serve_rank,
         unit="ms",
     )

@@ -93,4 +93,4 @@ def parts(options: Options) -> Found:
 
 
 if __name__ == "__main__":
-    run_claim(__doc__, "simulated actions a second, against torch's simulation and a limit", parts)
+    run_claim("simulated actions a second, against torch's simulation and a limit", parts)

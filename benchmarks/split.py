@@ -108,10 +108,8 @@ def comparisons(said: dict[str, Any], where: str, num_links: int, op: str, nbyte
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "one operation over two libraries at once",
         parts,
         option("--links", action="append", type=int, choices=(1, 2), help="may be repeated; by default both"),
         needs_lab=lambda options: True,
-        rank=serve_rank,
     )

@@ -115,12 +115,10 @@ if __name__ == "__main__" and sys.argv[1:2] == ["--init"]:
     time_inits()
 elif __name__ == "__main__":
     run_claim(
-        __doc__,
         "an init takes at most 3 ms more on one host than in the other checkout, and 1.1 times as long on two",
         parts,
         CHECKOUT,
         option("--hosts", type=int, default=0, metavar="N", help="also N ranks on two hosts (needs root)"),
         option("--starts", type=int, default=9, metavar="N", help="of all ranks on two hosts (default 9)"),
         needs_lab=lambda options: options.hosts > 0,
-        rank=serve_rank,
     )

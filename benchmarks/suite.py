@@ -114,8 +114,5 @@ def compared(pair: str, rule: StopRule) -> bench.Comparison:
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
-        "hocket bench costs little, and its verdicts hold",
-        {"latency": latency, "apps": apps, "compare": comparisons},
-        rank=serve_rank,
+        "hocket bench costs little, and its verdicts hold", {"latency": latency, "apps": apps, "compare": comparisons}
     )
