@@ -44,9 +44,6 @@ class Coordinator:
         run_timeout_s: For one sample.
 
     Attributes:
-        num_ranks: Ranks of each job.
-        num_cpus: CPUs of the coordinator, which the jobs inherit.
-        pids: The coordinator; the jobs descend from it.
         job_of: The name of the job that holds each contender, by the order of the jobs.
 
     Raises:
@@ -60,8 +57,8 @@ class Coordinator:
             raise InvalidArgument("a coordinator needs jobs with different names and one number of ranks")
         self._run_timeout_s = run_timeout_s
         self.num_ranks = jobs[0].num_ranks
-        self.num_cpus = usable_cpus()
-        self.pids = (os.getpid(),)
+        self.num_cpus = usable_cpus()  # which the jobs inherit
+        self.pids = (os.getpid(),)  # the jobs descend from it
         self._running: dict[str, RunningJob] = {}
         self._lines: dict[str, dict[int, Line]] = {job.name: {} for job in jobs}
         self.job_of: dict[Key, str] = {}

@@ -326,8 +326,9 @@ class Learner:
         best_s = min((each.seconds for each in ranked if each.seconds is not None), default=0.0)
         found = [each.carrier for each in ranked if each.seconds is None or each.seconds <= _WORTH_A_TRY * best_s]
         found += [name for name in self._group.backends if not any(each.backend == name for each in ranked)]
-        fits = self.table.fits or _typical_fits(self._group)
-        found += candidates((cell.op, cell.dtypes, kind.nbytes), self._group, fits)
+        link = typical_link(self._group.num_hosts)
+        typical = [Fit(name, link.alpha_s, link.beta_s, link.gamma_s, 0.0) for name in self._group.backends]
+        found += candidates((cell.op, cell.dtypes, kind.nbytes), self._group, self.table.fits or typical)
         for name in dict.fromkeys(found):
             backend, algorithm = split_carrier(name)
             carrier = name if algorithm else self._comm._chooser.carrier_over(backend, cell.op, kind.nbytes)
@@ -418,8 +419,3 @@ def _with_times(table: Table, trial: Trial, num_ranks: int) -> Table:
             row = TableRow.of_samples(*about, carrier, seconds, source="run")
             rows[row.place] = row
     return replace(table, rows=tuple(rows.values()))
-
-
-def _typical_fits(group: Group) -> Sequence[Fit]:
-    link = typical_link(group.num_hosts)
-    return [Fit(name, link.alpha_s, link.beta_s, link.gamma_s, 0.0) for name in group.backends]
