@@ -121,7 +121,8 @@ class Contest:
 
     def _row(self, pair: tuple[Key, str], seconds: Sequence[float]) -> TableRow:
         (op, dtypes, nbytes), carrier = pair
-        return TableRow.of_samples(op, dtypes, self.group.size, nbytes, carrier, seconds)
+        backend, algorithm = split_carrier(carrier)
+        return TableRow.of_samples(op, dtypes, self.group.size, nbytes, backend, False, seconds, algorithm)
 
 
 def candidates(key: Key, group: Group, fits: Sequence[Fit]) -> list[str]:

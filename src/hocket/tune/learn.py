@@ -415,7 +415,8 @@ def _with_times(table: Table, trial: Trial, num_ranks: int) -> Table:
     rows = {row.place: row for row in table.rows}
     about = trial.cell.op, trial.cell.dtypes, num_ranks, trial.nbytes
     for carrier in (trial.incumbent, trial.challenger) if trial.is_blocking else ():
+        backend, algorithm = split_carrier(carrier)
         if seconds := trial.seconds(carrier):
-            row = TableRow.of_samples(*about, carrier, seconds, source="run")
+            row = TableRow.of_samples(*about, backend, False, seconds, algorithm, "run")
             rows[row.place] = row
     return replace(table, rows=tuple(rows.values()))

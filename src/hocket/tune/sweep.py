@@ -220,12 +220,12 @@ class SweepStage:
 
     def rows(self, cells: Sequence[_Cell], rounds: int) -> list[TableRow]:
         """Return a row of each cell."""
-        return [
-            TableRow.of_samples(
-                cell.op, cell.dtypes, self.comm.size, cell.nbytes, cell.contender.name, seconds, busy=cell.busy
-            )
-            for cell, seconds in zip(cells, self.seconds(cells, rounds), strict=True)
-        ]
+        found = []
+        for cell, seconds in zip(cells, self.seconds(cells, rounds), strict=True):
+            about = cell.op, cell.dtypes, self.comm.size, cell.nbytes
+            backend, algorithm = split_carrier(cell.contender.name)
+            found.append(TableRow.of_samples(*about, backend, cell.busy, seconds, algorithm))
+        return found
 
     def measure_carriers(
         self, pairs: Sequence[tuple[CellKey, str]], rounds: int

@@ -68,11 +68,10 @@ class TableRow:
 
     @staticmethod
     def of_samples(
-        op: str, dtypes: str, num_ranks: int, nbytes: int, carrier: str, seconds: Sequence[float], *,
-        busy: bool = False, source: str = "sweep",
+        op: str, dtypes: str, num_ranks: int, nbytes: int, backend: str, busy: bool, seconds: Sequence[float],
+        algorithm: str = "", source: str = "sweep",
     ) -> TableRow:  # fmt: skip
         """Make a row of the times of all rounds."""
-        backend, algorithm = split_carrier(carrier)
         ends = range_of_median(seconds)
         return TableRow(op, dtypes, num_ranks, nbytes, backend, busy, median(seconds), *ends, algorithm, source)
 
