@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 NUM_HOSTS = 2
@@ -88,7 +89,7 @@ class Lab:
         self.rate_gbit_s = rate_gbit_s
         self.devices = [f"eth{link}" for link in range(num_links)]
         self.hosts: list[Host] = []
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="hocket-lab-")
 
     def __enter__(self) -> Lab:
         reason = find_obstacle()
@@ -134,21 +135,15 @@ class Lab:
         """End whatever still runs on the hosts, and the hosts."""
         for host in self.hosts:
             for pid in _processes_in(host.keeper.pid):
-                try:
+                with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
         for host in self.hosts:
             host.keeper.communicate(timeout=_TIMEOUT_S)
         self.hosts = []
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        self._folder.cleanup()
 
     def remote_shell(self) -> Path:
         """A program that launchers call as they call ssh: ADDRESS COMMAND...; it lives as long as the laboratory."""
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="hocket-lab-")
         path = Path(self._folder.name) / "shell"
         cases = [f'  {host.address}) exec {shlex.join(host.command(["sh", "-c"]))} "$*" ;;' for host in self.hosts]
         path.write_text("\n".join(["#!/bin/sh", "host=$1; shift", "case $host in", *cases, "esac", "exit 127", ""]))
@@ -206,14 +201,10 @@ def _processes_in(keeper: int) -> list[int]:
     """All processes of a host but its keeper, by their network namespace."""
     own = os.readlink(f"/proc/{keeper}/ns/net")
     found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == keeper:
-            continue
-        try:
-            if os.readlink(entry / "ns/net") == own:
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or is a zombie
+            if os.readlink(entry / "ns/net") == own and int(entry.name) != keeper:
                 found.append(int(entry.name))
-        except OSError:  # it has ended, or is a zombie
-            continue
     return found
 
 

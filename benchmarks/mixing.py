@@ -104,11 +104,9 @@ def of_setup(name: str, options: Options) -> Found:
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "one step's traffic over the tuned mix of libraries against the best single library",
         {name: partial(of_setup, name) for name in SETUPS},
         by="--setup",
         by_help="only this one; may be repeated",
         needs_lab=lambda options: any(SETUPS[name].rate_gbit_s for name in options.parts),
-        rank=serve_rank,
     )

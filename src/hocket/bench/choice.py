@@ -41,9 +41,7 @@ def choose_points(
         sizes: of messages in bytes, taken as they are; None: powers of two from `least` to `most`, or from and to what
             each benchmark has by default.
         dtype: of elements; None: float32 for reductions, but for those of bytearrays; bytes elsewhere.
-        reduction: of operations that reduce.
-        window: messages in flight, of bandwidths.
-        symmetric: memory that hocket's ranks share.
+        reduction, window, symmetric: as of `Point`.
         places: "in" and "out", of collectives with equal parts; "" for what is natural for each.
 
     Raises:

@@ -78,12 +78,7 @@ class RunComparison:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {
-            "is_judged": self.is_judged,
-            "rows": [asdict(row) for row in self.rows],
-            "least": self.least,
-            "is_slower": self.is_slower,
-        }
+        return {"is_judged": self.is_judged, **asdict(self), "is_slower": self.is_slower}
 
 
 def compare(first: Sequence[Result], second: Sequence[Result], *, least: float = 0.02, paired: bool) -> RunComparison:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
+from operator import floordiv, mul
 from statistics import median
 from typing import Literal
 
@@ -38,13 +40,7 @@ def _same(nbytes: int, num_ranks: int) -> int:
     return nbytes
 
 
-def _part(nbytes: int, num_ranks: int) -> int:
-    return nbytes // num_ranks
-
-
-def _whole(nbytes: int, num_ranks: int) -> int:
-    return nbytes * num_ranks
-
+_part, _whole = floordiv, mul
 
 GUIDELINES: Sequence[Guideline] = (
     Guideline("all_reduce", (("reduce", _same), ("broadcast", _same))),
@@ -106,22 +102,17 @@ def check(results: Sequence[Result], sizes: Sequence[int], *, least: float = 0.0
     """
     by_name = {(each.point.way, each.point.benchmark, each.point.nbytes): each for each in results}
     judged = []
-    for way in dict.fromkeys(each.point.way for each in results):
-        for nbytes in sizes:
-            for guideline in GUIDELINES:
-                if guideline.operation == "barrier" and nbytes != sizes[0]:
-                    continue  # it has no size
-                own = by_name.get((way, guideline.operation, 0 if guideline.operation == "barrier" else nbytes))
-                others = [
-                    each
-                    for name, size in guideline.instead
-                    if (each := by_name.get((way, name, size(nbytes, results[0].num_ranks)))) is not None
-                ]
-                if own is None or len(others) < len(guideline.instead):
-                    continue
-                sums = [sum(each) for each in zip(*(each.samples for each in others), strict=True)]
-                ratios = [mine / theirs for mine, theirs in zip(own.samples, sums, strict=False)]
-                judged.append((guideline, way, nbytes, ratios))
+    for way, nbytes, guideline in product(dict.fromkeys(each.point.way for each in results), sizes, GUIDELINES):
+        has_size = guideline.operation != "barrier"
+        if not has_size and nbytes != sizes[0]:
+            continue
+        own = by_name.get((way, guideline.operation, nbytes if has_size else 0))
+        instead = [(way, name, size(nbytes, results[0].num_ranks)) for name, size in guideline.instead]
+        if own is None or not by_name.keys() >= set(instead):
+            continue
+        sums = [sum(each) for each in zip(*(by_name[each].samples for each in instead), strict=True)]
+        ratios = [mine / theirs for mine, theirs in zip(own.samples, sums, strict=False)]
+        judged.append((guideline, way, nbytes, ratios))
     return [_finding(*each, least, len(judged)) for each in judged]
 
 

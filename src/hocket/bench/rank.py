@@ -39,19 +39,15 @@ def main(text: str) -> None:
     given = json.loads(text)
     points = [Point(**each) for each in given["points"]]
     with opened([Target(**each) for each in given["targets"]]) as drivers:
-        prepared, left_out = prepare_all(points, drivers)
-        for each in prepared.values():
-            each.run(given["num_warm_up"])
+        prepared, left_out = prepare_all(points, drivers, given["num_warm_up"])
         by_key = {point.key: each for point, each in prepared.items()}
         first = next(iter(drivers.values()))
 
         def check(message: Mapping[str, Any]) -> None:
             by_key[Key(message["case"], message["name"])].check(message["turn"])
 
-        def tell_left_out(message: Mapping[str, Any]) -> dict[str, Any]:
-            return {"left_out": left_out}
-
-        serve(contenders_of(prepared), first.rank, first.barrier, actions={"check": check, "left_out": tell_left_out})
+        actions = {"check": check, "left_out": lambda message: {"left_out": left_out}}
+        serve(contenders_of(prepared), first.rank, first.barrier, actions=actions)
 
 
 @contextmanager
@@ -106,9 +102,9 @@ def contenders_of(prepared: Mapping[Point, Prepared]) -> list[Contender]:
 
 
 def prepare_all(
-    points: Sequence[Point], drivers: Mapping[str, Driver]
+    points: Sequence[Point], drivers: Mapping[str, Driver], num_warm_up: int = 0
 ) -> tuple[dict[Point, Prepared], list[tuple[str, str]]]:
-    """Set all benchmarks up on this rank, and look at the first result of each.
+    """Set all benchmarks up on this rank, look at the first result of each, and do each so often.
 
     Returns:
         Benchmarks by point, and of those that their libraries have not got (case and way): why; the same on all
@@ -136,6 +132,8 @@ def prepare_all(
             left_out.append((" ".join(point.key), next(filter(None, refusals))))
         else:
             prepared[point] = each
+    for each in prepared.values():
+        each.run(num_warm_up)
     return prepared, left_out
 
 

@@ -15,15 +15,8 @@ from hocket.errors import InvalidArgument
 from hocket.measure import Key, Series
 from hocket.measure.statistics import MIN_VALUES, interval_of
 
-_BUS_FACTORS = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: (n - 1) / n,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
-    "gather": lambda n: (n - 1) / n,
-    "scatter": lambda n: (n - 1) / n,
-}
-"""Of a bandwidth, what the busiest link carries: nccl-tests, doc/PERFORMANCE.md."""
+_BUS_FACTORS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "gather": 1, "scatter": 1}
+"""How often the busiest link carries what n - 1 of n ranks have: nccl-tests, doc/PERFORMANCE.md."""
 ALONE, PRODUCT, BEGIN = PARTS = ("alone", "product", "begin")
 """What is timed beside a non-blocking operation with a matrix product: either by itself, and of both together how long
 the beginning of the operation takes."""
@@ -37,11 +30,8 @@ class Result:
     Args:
         point: what.
         num_ranks: between how many.
-        samples: seconds of an iteration, the longest of all ranks, one a round; in rounds that all points of a case
-            have taken together.
-        calls: of every call that was timed by itself, the seconds that it took, by rank; empty for loops.
-        num_late: calls that were dropped because a rank began them too late.
-        iterations: in a sample.
+        samples, calls, num_late, iterations: as of `hocket.measure.Series`; all points of a case have taken the rounds
+            together.
         parts: seconds of what was timed beside it in the same rounds, by name.
         launches: how many of the samples each launch of the job gave; in their order.
     """
@@ -160,7 +150,7 @@ class Result:
     def busbw(self) -> float:
         """Bus bandwidth in 10^9 bytes a second: `algbw` by what the busiest link carries."""
         factor = _BUS_FACTORS.get(self._benchmark.op)
-        return self.algbw * (factor(self.num_ranks) if factor else 1.0)
+        return self.algbw * (factor * (self.num_ranks - 1) / self.num_ranks if factor else 1.0)
 
     def to_json(self, raw: bool = False) -> dict[str, Any]:
         """Return plain values; all samples and calls too, if raw."""
@@ -172,9 +162,7 @@ class Result:
             "interval": self.interval,
             "min_us": self.percentile(0),
             "max_us": self.percentile(100),
-            "p50_us": self.percentile(50),
-            "p95_us": self.percentile(95),
-            "p99_us": self.percentile(99),
+            **{f"p{percent}_us": self.percentile(percent) for percent in (50, 95, 99)},
             "num_samples": len(self.samples),
             "num_calls": len(self.calls),
             "num_late": self.num_late,

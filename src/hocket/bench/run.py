@@ -168,7 +168,7 @@ def _measure_jobs(request: Request, on_round: OnRound | None, on_results: OnResu
 
         def check(key: Key, turn: int) -> None:
             message = {"do": "check", "case": key.case, "name": key.name, "turn": turn}
-            coordinator.ask(coordinator.job_of(key), message)
+            coordinator.ask(coordinator.job_of[key], message)
 
         return Measured(measure_points(coordinator, request, check, on_round, on_results), left_out=left_out)
 

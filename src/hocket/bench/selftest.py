@@ -44,11 +44,18 @@ def run_trials(library: str, num_ranks: int, budget_s: float, seed: int) -> Iter
     """
     brief = StopRule(precision=0.05, time_limit_s=5.0, seed=seed)
     yield _corrupted(library, num_ranks, brief)
-    yield _delayed(library, num_ranks, brief)
+    fault = f"the last rank begins {_DELAY_US} us late: the time is the latest rank's, not the mean"
+    late = _run(f"{library}!delay={_DELAY_US}us", ["broadcast"], num_ranks, brief).results[0]
+    yield EqualsTrial(fault, late.value >= _DELAY_US, f"{late.value:.0f} us")
     long = StopRule(precision=0.002, max_samples=400, time_limit_s=budget_s, seed=seed)
-    yield _slowed(library, num_ranks, long)
-    yield _equal(library, num_ranks, long)
-    yield _crowded(library, brief)
+    is_slower, words = _compared(f"{library}!slow=0%", f"{library}!slow=5%", num_ranks, long)
+    yield EqualsTrial("everything takes 5 % longer: slower", is_slower, words)
+    is_slower, words = _compared(library, f"{library}!again", num_ranks, long)
+    yield EqualsTrial("nothing takes longer: not slower", not is_slower, words)
+    num_crowded = usable_cpus() + 1
+    warnings = [each for each in _run(library, ["barrier"], num_crowded, brief).warnings if "share" in each]
+    fault = f"{num_crowded} ranks on {usable_cpus()} CPUs: a warning"
+    yield EqualsTrial(fault, bool(warnings), "".join(warnings) or "none")
 
 
 def _corrupted(library: str, num_ranks: int, rule: StopRule) -> EqualsTrial:
@@ -56,36 +63,10 @@ def _corrupted(library: str, num_ranks: int, rule: StopRule) -> EqualsTrial:
     try:
         _run(f"{library}!corrupt", ["all_gather"], num_ranks, rule)
     except LaunchError as error:
-        found = [line for line in str(error).splitlines() if "WrongResult:" in line]
-        return EqualsTrial(
-            fault,
-            bool(found),
-            found[0].partition("WrongResult:")[2].strip() if found else "the job failed for another reason",
-        )
+        _, is_seen, rest = str(error).partition("WrongResult:")
+        words = rest.partition("\n")[0].strip() if is_seen else "the job failed for another reason"
+        return EqualsTrial(fault, bool(is_seen), words)
     return EqualsTrial(fault, False, "it was timed")
-
-
-def _delayed(library: str, num_ranks: int, rule: StopRule) -> EqualsTrial:
-    fault = f"the last rank begins {_DELAY_US} us late: the time is the latest rank's, not the mean"
-    late = _run(f"{library}!delay={_DELAY_US}us", ["broadcast"], num_ranks, rule).results[0]
-    return EqualsTrial(fault, late.value >= _DELAY_US, f"{late.value:.0f} us")
-
-
-def _slowed(library: str, num_ranks: int, rule: StopRule) -> EqualsTrial:
-    is_slower, words = _compared(f"{library}!slow=0%", f"{library}!slow=5%", num_ranks, rule)
-    return EqualsTrial("everything takes 5 % longer: slower", is_slower, words)
-
-
-def _equal(library: str, num_ranks: int, rule: StopRule) -> EqualsTrial:
-    is_slower, words = _compared(library, f"{library}!again", num_ranks, rule)
-    return EqualsTrial("nothing takes longer: not slower", not is_slower, words)
-
-
-def _crowded(library: str, rule: StopRule) -> EqualsTrial:
-    num_ranks = usable_cpus() + 1
-    ran = _run(library, ["barrier"], num_ranks, rule)
-    found = [each for each in ran.warnings if "share" in each]
-    return EqualsTrial(f"{num_ranks} ranks on {usable_cpus()} CPUs: a warning", bool(found), "".join(found) or "none")
 
 
 def _compared(first: str, second: str, num_ranks: int, rule: StopRule) -> tuple[bool, str]:

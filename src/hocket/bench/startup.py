@@ -50,16 +50,11 @@ def _start(target: Target, num_ranks: int) -> None:
 
 def main(name: str) -> None:
     """Open a library, wait for all ranks, leave."""
-    from hocket.bench.rank import open_drivers, open_world
+    from hocket.bench.rank import opened
 
-    targets = parse_targets(name)
-    world = open_world(targets)
-    drivers = open_drivers(targets, world)
-    for driver in drivers.values():
-        driver.barrier()
-        driver.finalize()
-    if world is not None:
-        world.finalize()
+    with opened(parse_targets(name)) as drivers:
+        for driver in drivers.values():
+            driver.barrier()
 
 
 if __name__ == "__main__":

@@ -81,15 +81,11 @@ def _target(name: str, is_launched: bool) -> Target:
         parse_fault(fault)
         return replace(_target(name, is_launched), name=f"{name}!{fault}")
     through, _, rest = name.partition(":")
-    if is_launched and through == "mpi4py":
-        if rest:
-            raise InvalidArgument(f"under a launcher there is one MPI, its own: mpi4py, not {name}")
-        _check_module("mpi4py", "hocket[bench]", name)
-        return Target(name, LAUNCHED, through)
-    if through == "mpi4py" and rest in _FAMILIES:
-        _check_module("mpi4py", "hocket[bench]", name)
-        wheel_file(rest, _FAMILIES[rest])
-        return Target(name, rest, through)
+    if is_launched and through == "mpi4py" and rest:
+        raise InvalidArgument(f"under a launcher there is one MPI, its own: mpi4py, not {name}")
+    if through == "mpi4py" and (is_launched or rest in _FAMILIES):
+        _check_mpi(rest, name)
+        return Target(name, LAUNCHED if is_launched else rest, through)
     if through == "torch" and rest:
         _check_module("torch", "hocket[torch]", name)
         check_backend(rest)
@@ -98,9 +94,7 @@ def _target(name: str, is_launched: bool) -> Target:
         return Target(name, "mix", "hocket")
     if name != "shm":
         _check_backend(name, is_launched)
-    if is_launched:
-        return Target(name, LAUNCHED, "hocket")
-    return Target(name, declarations()[name].launcher, "hocket")
+    return Target(name, LAUNCHED if is_launched else declarations()[name].launcher, "hocket")
 
 
 def _check_backend(name: str, is_launched: bool) -> None:
@@ -109,12 +103,18 @@ def _check_backend(name: str, is_launched: bool) -> None:
     except (BackendUnavailable, KeyError):
         raise InvalidArgument(unknown("library", name, known_targets())) from None
     if adapter.launcher in _FAMILIES and not is_launched:  # its launcher, under which it starts, is ours to call
-        _check_module("mpi4py", "hocket[bench]", name)
-        wheel_file(adapter.launcher, _FAMILIES[adapter.launcher])
+        _check_mpi(adapter.launcher, name)
         return
     obstacle = adapter.find_obstacle()
     if obstacle is not None:
         raise BackendUnavailable(f"library {name!r} is not available: {obstacle}")
+
+
+def _check_mpi(family: str, name: str) -> None:
+    """Check that mpi4py is there, and the launcher of an MPI; "": whichever has started this job."""
+    _check_module("mpi4py", "hocket[bench]", name)
+    if family:
+        wheel_file(family, _FAMILIES[family])
 
 
 def _check_module(module: str, extra: str, name: str) -> None:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hocket.boot.launcher import run_job
-from hocket.boot.rank_process import runner_command
-from hocket.boot.summary import summarise
 from hocket.cli._names import Backends, read_backends
 from hocket.cli._output import AsJson
+from hocket.cli._rank_job import result_of_ranks
 from hocket.cli._tables import console_of, table_of
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
@@ -55,20 +50,10 @@ def compare(
     names = read_backends(backends)
     if rounds < 6:
         raise InvalidArgument(f"--rounds must be 6 or more, not {rounds}: fewer give no interval")
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "result.json"
-        options = {
-            "traffics": [str(path.absolute()) for path in traffics],
-            "backends": names,
-            "rounds": rounds,
-            "output": str(output),
-        }
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the ranks: one thread each
-        outcome = run_job(runner_command(["-m", "hocket.cli._mix_rank", json.dumps(options)]), num_ranks)
-        sys.stderr.write(summarise(outcome))
-        if outcome.exit_code != 0:
-            return outcome.exit_code
-        result = json.loads(output.read_text())
+    options = {"traffics": [str(path.absolute()) for path in traffics], "backends": names, "rounds": rounds}
+    exit_code, result = result_of_ranks("_mix_rank", options, num_ranks)
+    if exit_code:
+        return exit_code
     for each in result["traffics"]:
         each["verdict"], each["conclusion"] = conclude(each, result["foreign_busy"])
     if as_json:
@@ -114,9 +99,7 @@ def conclude(traffic: dict[str, Any], foreign_busy: float) -> tuple[str, str]:
     low, high = traffic["interval"]
     speed = Ratio(traffic["ratio"], low, high, traffic["rounds"])
     if speed.verdict == "not distinguishable":
-        return (
-            speed.verdict,
-            f"The mix and {best}, the best single library, are {speed.verdict}: {format_speed(speed)}.",
-        )
+        both = f"The mix and {best}, the best single library"
+        return speed.verdict, f"{both}, are {speed.verdict}: {format_speed(speed)}."
     misjudged = "" if speed.verdict == "faster" else "; the table misjudges this traffic"
     return speed.verdict, f"The mix is {format_speed(speed)} as {best}, the best single library{misjudged}."

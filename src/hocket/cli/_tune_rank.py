@@ -1,4 +1,4 @@
-"""One rank of `hocket tune run`: ``python -m hocket.cli._tune_rank OPTIONS``, with its options as JSON."""
+"""One rank of `hocket tune run` and `check`: ``python -m hocket.cli._tune_rank OPTIONS``, with its options as JSON."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from hocket.tune.table import load_table, save_table
 
 
 def main(options: dict[str, Any]) -> None:
-    """Measure, and write the table on every host."""
-    installed = [name for name, adapter in backends_among(None).items() if adapter.find_obstacle() is None]
-    # Not by the table that is about to be replaced.
-    names = options["backends"] or ["shm", *installed]
-    comm = init(backends=names, policy=DefaultPolicy(), timeout=120.0)
+    """Measure, and write the table on every host; or time choices of one again, and write what was found."""
+    comm = communicator_over(options["backends"])
     sweep = Sweep(**options["sweep"])
     if "check" in options:
-        _check(comm, options["check"], sweep)
+        points = recheck(comm, load_table(options["check"]), options["points"], options["seed"], sweep)
+        if comm.rank == 0:
+            Path(options["output"]).write_text(json.dumps([asdict(point) for point in points]))
+        comm.finalize()
         return
     with progress(f"tuning {', '.join(comm.backends)}", shown=comm.rank == 0) as on_round:
         table = measure_table(comm, sweep, on_round=on_round)
@@ -55,12 +55,11 @@ def main(options: dict[str, Any]) -> None:
     comm.finalize()
 
 
-def _check(comm: Communicator, options: dict[str, Any], sweep: Sweep) -> None:
-    """Time choices of a table again, and write what was found."""
-    points = recheck(comm, load_table(options["table"]), options["points"], options["seed"], sweep)
-    if comm.rank == 0:
-        Path(options["output"]).write_text(json.dumps([asdict(point) for point in points]))
-    comm.finalize()
+def communicator_over(names: list[str] | None) -> Communicator:
+    """Return the world over some libraries, by default all that are installed; not by a table, which may be about to be
+    replaced."""
+    installed = [name for name, adapter in backends_among(None).items() if adapter.find_obstacle() is None]
+    return init(backends=names or ["shm", *installed], policy=DefaultPolicy(), timeout=120.0)
 
 
 if __name__ == "__main__":

@@ -158,12 +158,10 @@ def run(
     )
     if as_json and form not in (None, "json"):
         raise InvalidArgument(f"--json is --format json, and --format {form} is given, too: leave one of them out")
-    name = "json" if as_json else form
+    name = "json" if as_json or (output is not None and form is None) else form
     write = None if name is None else find_writer(name)
     if output is not None and is_first():
         check_output(output)
-    if output is not None:
-        write = write or find_writer("json")
     rule = StopRule(precision=precision, max_samples=_MOST_SAMPLES, time_limit_s=budget, seed=seed)
     if iterations is not None and iterations < 1:
         raise InvalidArgument(f"-i is 1 or more, not {iterations}")
@@ -256,13 +254,9 @@ def _print_available(what: str, obstacles: Mapping[str, str | None]) -> None:
 def _prepare() -> None:
     """Under a launcher every rank has the results; one prints them. Who is told to end ends what it started."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     if not is_first():
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
-
-
-def _end(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)
 
 
 def _ends(least: str | None, most: str | None, message_size: str | None) -> tuple[int | None, int | None]:

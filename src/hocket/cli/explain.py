@@ -70,8 +70,7 @@ def explain(
     if op not in CHOOSABLE:
         raise InvalidArgument(unknown("operation", op, CHOOSABLE))
     if dtype not in _native.DTYPE_NAMES:
-        names = _native.DTYPE_NAMES
-        raise InvalidArgument(unknown("type", dtype, names))
+        raise InvalidArgument(unknown("type", dtype, _native.DTYPE_NAMES))
     if num_ranks < 1:
         raise InvalidArgument(f"-n must be 1 or more, not {num_ranks}")
     if not 1 <= num_hosts <= num_ranks:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hocket.boot.launcher import run_job
-from hocket.boot.rank_process import runner_command
-from hocket.boot.summary import summarise
 from hocket.cli._output import AsJson
+from hocket.cli._rank_job import result_of_ranks
 from hocket.errors import InvalidArgument
 from hocket.measure.pictures import check_picture_path
 from hocket.measure.progress import waiting
@@ -104,15 +100,10 @@ def train(
     with waiting("loading the model and the data"):
         _check(options, num_ranks)
     print(f"hocket train: starting {num_ranks} ranks, which load them, too", file=sys.stderr, flush=True)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the ranks: one thread each
-    with tempfile.TemporaryDirectory(prefix="hocket-train-") as folder:
-        options["output"] = str(Path(folder) / "result.json")
-        result = run_job(runner_command(["-m", "hocket.cli._train_rank", json.dumps(options)]), num_ranks)
-        sys.stderr.write(summarise(result))
-        if result.exit_code == 0:
-            found = json.loads(Path(options["output"]).read_text())
-            print(json.dumps(found) if as_json else _told(found))
-    return result.exit_code
+    exit_code, found = result_of_ranks("_train_rank", options, num_ranks)
+    if exit_code == 0:
+        print(json.dumps(found) if as_json else _told(found))
+    return exit_code
 
 
 def _check(options: dict[str, Any], num_ranks: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import sys
 import tempfile
@@ -14,18 +13,16 @@ from typing import Annotated
 
 import typer
 
-from hocket.boot.launcher import run_job
 from hocket.boot.nodes import Nodes
-from hocket.boot.rank_process import runner_command
-from hocket.boot.summary import summarise
 from hocket.cli._compare import EXAMPLES as COMPARE_EXAMPLES
 from hocket.cli._compare import HELP as COMPARE_HELP
 from hocket.cli._compare import compare
 from hocket.cli._names import Backends, read_backends
 from hocket.cli._nodes import MasterAddr, MasterPort, NodeRank, NumNodes
 from hocket.cli._output import AsJson
+from hocket.cli._rank_job import result_of_ranks, run_ranks
 from hocket.cli._sizes import read_size
-from hocket.cli._tables import console_of
+from hocket.cli._tables import console_of, table_of
 from hocket.comm.policy import LARGEST_NBYTES, format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
 from hocket.measure.pictures import check_picture_path
@@ -139,24 +136,14 @@ def run(
         _check_output(target)
     if merge and path.exists():
         load_table(path)  # says what is wrong with it before anything is measured
-    options = {
-        "backends": names,
-        "sweep": sweep,
-        "output": str(target),
-        "merge": merge,
-        "beside_others": beside_others,
-    }
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the ranks: one thread each
-    command = runner_command(["-m", "hocket.cli._tune_rank", json.dumps(options)])
-    result = run_job(command, num_ranks, nodes=nodes)
-    if result.exit_code != NOT_JUDGED:  # of which a rank has said why
-        sys.stderr.write(summarise(result))
-    if result.exit_code == 0:
+    options = {"backends": names, "sweep": sweep, "output": str(target), "merge": merge, "beside_others": beside_others}
+    exit_code = run_ranks("_tune_rank", options, num_ranks, nodes, explained=[NOT_JUDGED])
+    if exit_code == 0:
         table = load_table(path)
         print(
             json.dumps({"path": str(path), "rows": len(table.rows), "hash": table.hash}) if as_json else _written(table)
         )
-    return result.exit_code
+    return exit_code
 
 
 def _check_output(path: Path) -> None:
@@ -204,18 +191,14 @@ def show(
             )
         )
         return 0
-    from rich.table import Table as Grid
-
     names = sorted({row.backend for row in loaded.rows}, key=list(loaded.machine.backends).index)
-    grid = Grid(
-        title=f"{loaded.path}: {loaded.machine.processor}, {loaded.machine.num_cpus} CPUs", title_justify="left",
-        caption="* seen while a program ran" if any(row.source == "run" for row in loaded.rows) else None,
-    )  # fmt: skip
     has_schedules = any(row.algorithm for row in loaded.rows)
     schedule_column = ("best schedule",) if has_schedules else ()
-    for heading in ("operation", "ranks", "size", *names, *schedule_column, "fastest by"):
-        is_text = heading in ("operation", "best schedule")
-        grid.add_column(heading, justify="left" if is_text else "right", no_wrap=heading != "best schedule")
+    headings = ("operation", "ranks", "size", *names, *schedule_column, "fastest by")
+    title = f"{loaded.path}: {loaded.machine.processor}, {loaded.machine.num_cpus} CPUs"
+    grid = table_of(title, headings, left=("operation", "best schedule"), no_wrap=True)
+    grid.columns[-2].no_wrap = not has_schedules
+    grid.caption = "* seen while a program ran" if any(row.source == "run" for row in loaded.rows) else None
     for op, dtypes, ranks, nbytes, rows in cells:
         ordered = sorted(rows.values(), key=lambda row: row.seconds)
         clearly_best = ordered[0] if len(ordered) > 1 and ordered[0].high < ordered[1].low else None
@@ -250,10 +233,11 @@ def check(
         exit_code, found = _time_again(loaded, points, secrets.randbelow(1 << 31) if seed is None else seed)
         if exit_code:
             return exit_code
+    exit_code = int(not loaded.is_judged or not all(point.holds for point in found))
     if as_json:
         facts = {"path": loaded.path, "rows": len(loaded.rows), "hash": loaded.hash, **loaded.machine.to_json()}
         print(json.dumps(facts | {"judged": loaded.is_judged, "points": [asdict(point) for point in found]}))
-        return int(not loaded.is_judged or not all(point.holds for point in found))
+        return exit_code
     print(_written(loaded))
     if not loaded.is_judged:
         print(f"  NOISE others' work took {loaded.foreign_busy:.0%} of the CPUs' time while it was measured")
@@ -265,7 +249,7 @@ def check(
             f"{point.chosen} takes {point.ratio:.2f} [{point.low:.2f}, {point.high:.2f}] of the time of {point.best}, "
             f"the best of {point.num_others} others"
         )
-    return int(not loaded.is_judged or not all(point.holds for point in found))
+    return exit_code
 
 
 def _time_again(loaded: Table, points: int, seed: int) -> tuple[int, list[RecheckedPoint]]:
@@ -274,20 +258,12 @@ def _time_again(loaded: Table, points: int, seed: int) -> tuple[int, list[Rechec
     if num_ranks < 2 or loaded.machine.num_hosts > 1:
         raise InvalidArgument(f"{loaded.path} has no times of one host to be timed again; use --points 0")
     with tempfile.TemporaryDirectory(prefix="hocket-check-") as folder:
-        output = Path(folder) / "points.json"
         copy = Path(folder) / "table.json"
         save_table(loaded, copy)
-        options = {
-            "backends": list(loaded.machine.backends),
-            "sweep": {"rounds": 9, "sizes": list(SIZES)},
-            "check": {"table": str(copy), "points": points, "seed": seed, "output": str(output)},
-        }
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the ranks: one thread each
-        result = run_job(runner_command(["-m", "hocket.cli._tune_rank", json.dumps(options)]), num_ranks)
-        sys.stderr.write(summarise(result))
-        if result.exit_code:
-            return result.exit_code, []
-        return 0, [RecheckedPoint(**each) for each in json.loads(output.read_text())]
+        sweep = {"rounds": 9, "sizes": list(SIZES)}
+        options = {"backends": list(loaded.machine.backends), "sweep": sweep, "points": points, "seed": seed}
+        exit_code, found = result_of_ranks("_tune_rank", options | {"check": str(copy)}, num_ranks)
+        return exit_code, [RecheckedPoint(**each) for each in found or ()]
 
 
 def export(

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _StepArrays:
+class OperationArrays:
     """Memory of one operation: of one block, and of one block per rank where the operation has that."""
 
-    one: np.ndarray
-    all: np.ndarray
-    received: np.ndarray
+    one: Any
+    all: Any
+    received: Any
 
 
 class Replay:
@@ -50,7 +50,7 @@ class Replay:
         self.traffic: Traffic = traffic
         self._comm = comm
         self._computes = computes
-        self._arrays: list[_StepArrays] = (
+        self._arrays: list[OperationArrays] = (
             [_make_arrays(step, comm) for step in traffic.steps] if like is None else like._arrays
         )
         self._calls = [_prepare(comm, step, arrays) for step, arrays in zip(traffic.steps, self._arrays, strict=True)]
@@ -70,30 +70,31 @@ class Replay:
             work.wait()
 
 
-def _prepare(comm: Communicator, step: TrafficStep, arrays: _StepArrays) -> Callable[[], Work | None]:
-    arguments: tuple[Any, ...]
-    match step.kind:
-        case "all_gather":
-            arguments = (arrays.all, arrays.one)
-        case "reduce_scatter":
-            arguments = (arrays.one, arrays.all, step.reduction)
-        case "all_to_all":
-            arguments = (arrays.received, arrays.all)
-        case "gather":
-            arguments = (arrays.all if step.root == comm.rank else None, arrays.one, step.root)
-        case "scatter":
-            arguments = (arrays.one, arrays.all if step.root == comm.rank else None, step.root)
-        case "barrier":
-            arguments = ()
-        case _:
-            arguments = (arrays.one, *(each for each in (step.root, step.reduction) if each is not None))
+def _prepare(comm: Communicator, step: TrafficStep, arrays: OperationArrays) -> Callable[[], Work | None]:
+    arguments = arguments_of(step.kind, arrays, comm.rank, step.root, step.reduction)
     return partial(getattr(comm, step.kind), *arguments, async_op=step.is_async)
 
 
-def _make_arrays(step: TrafficStep, comm: Communicator) -> _StepArrays:
+def arguments_of(
+    op: str, arrays: OperationArrays, rank: int, root: int | None, reduction: str | None = None
+) -> tuple[Any, ...]:
+    """Return what a collective is called with, but for options; None: it has no root, or its usual reduction."""
+    at_root = arrays.all if root == rank else None
+    given: dict[str, tuple[Any, ...]] = {
+        "barrier": (),
+        "all_gather": (arrays.all, arrays.one),
+        "reduce_scatter": (arrays.one, arrays.all),
+        "all_to_all": (arrays.received, arrays.all),
+        "gather": (at_root, arrays.one),
+        "scatter": (arrays.one, at_root),
+    }
+    return *given.get(op, (arrays.one,)), *(each for each in (root, reduction) if each is not None)
+
+
+def _make_arrays(step: TrafficStep, comm: Communicator) -> OperationArrays:
     has_blocks = step.kind in WITH_BLOCKS
     counts = 1, comm.size if has_blocks else 0, comm.size if step.kind == "all_to_all" else 0
-    return _StepArrays(*(_zeros(step, count, comm.is_virtual) for count in counts))
+    return OperationArrays(*(_zeros(step, count, comm.is_virtual) for count in counts))
 
 
 def _zeros(step: TrafficStep, num_blocks: int, is_virtual: bool) -> np.ndarray:

@@ -44,9 +44,7 @@ class Coordinator:
         run_timeout_s: For one sample.
 
     Attributes:
-        num_ranks: Ranks of each job.
-        num_cpus: CPUs of the coordinator, which the jobs inherit.
-        pids: The coordinator; the jobs descend from it.
+        job_of: The name of the job that holds each contender, by the order of the jobs.
 
     Raises:
         InvalidArgument: No job, jobs of different size, or a contender that two jobs hold.
@@ -59,11 +57,11 @@ class Coordinator:
             raise InvalidArgument("a coordinator needs jobs with different names and one number of ranks")
         self._run_timeout_s = run_timeout_s
         self.num_ranks = jobs[0].num_ranks
-        self.num_cpus = usable_cpus()
-        self.pids = (os.getpid(),)
+        self.num_cpus = usable_cpus()  # which the jobs inherit
+        self.pids = (os.getpid(),)  # the jobs descend from it
         self._running: dict[str, RunningJob] = {}
         self._lines: dict[str, dict[int, Line]] = {job.name: {} for job in jobs}
-        self._job_of: dict[Key, str] = {}
+        self.job_of: dict[Key, str] = {}
         # Not in the abstract namespace: ranks may be in a network namespace of their own.
         self._folder = tempfile.TemporaryDirectory(prefix="hocket-measure-")
         address = f"{self._folder.name}/socket"
@@ -80,42 +78,39 @@ class Coordinator:
     @property
     def contenders(self) -> tuple[Key, ...]:
         """All contenders of all jobs, by the order of the jobs."""
-        return tuple(self._job_of)
+        return tuple(self.job_of)
 
     def run(self, contender: Key, iterations: int) -> list[float]:
         """Seconds that each rank of the contender's job took."""
         request = {"do": "run", "case": contender.case, "name": contender.name, "iterations": iterations}
-        return [float(each["seconds"]) for each in self.ask(self._job_of[contender], request)]
+        return [float(each["seconds"]) for each in self.ask(self.job_of[contender], request)]
 
     def run_windows(self, contender: Key, count: int, period_s: float) -> list[list[float]]:
         """Seconds that each call took on each rank of the contender's job, on this host's one monotonic clock."""
         request = {"do": "windows", "case": contender.case, "name": contender.name, "count": count}
         request |= {"period_s": period_s, "start_s": first_window_s(time.perf_counter(), period_s, count)}
-        return [each["seconds"] for each in self.ask(self._job_of[contender], request)]
+        return [each["seconds"] for each in self.ask(self.job_of[contender], request)]
 
     def compute(self, ranks: tuple[int, ...]) -> list[float]:
         """Seconds of the compute kernel on `ranks` of the first job."""
         return [float(each["seconds"]) for each in self.ask(next(iter(self._lines)), {"do": "compute"}, ranks)]
 
     def ask(self, job: str, request: Message, ranks: Sequence[int] | None = None) -> list[Message]:
-        """Have ranks of a job answer a request, all by default; returns their replies, in order."""
+        """Have ranks of a job answer a request, all by default; returns their replies, by rank."""
         deadline = time.monotonic() + self._run_timeout_s
-        lines = {rank: self._lines[job][rank] for rank in (range(self.num_ranks) if ranks is None else ranks)}
-        for rank, line in lines.items():
+        waiting = {self._lines[job][rank]: rank for rank in (range(self.num_ranks) if ranks is None else ranks)}
+        for line, rank in waiting.items():
             self._send(job, rank, line, request)
         replies: dict[int, Message] = {}
-        while waiting := {line: rank for rank, line in lines.items() if rank not in replies}:
+        while waiting:
             ready = self._readable(list(waiting), deadline)
             if not ready and time.monotonic() >= deadline:
                 late = tuple(waiting.values())
                 raise self._late(job, f"did not answer {request} within {self._run_timeout_s:g} s: ranks {late}", late)
             for line in ready:
-                replies[waiting[line]] = self._reply(job, line, deadline, waiting[line])
-        return [replies[rank] for rank in lines]
-
-    def job_of(self, contender: Key) -> str:
-        """The name of the job that holds a contender."""
-        return self._job_of[contender]
+                rank = waiting.pop(line)
+                replies[rank] = self._reply(job, line, deadline, rank)
+        return [reply for _, reply in sorted(replies.items())]
 
     def agree(self, value: float) -> float:
         """The value: there is one round loop only."""
@@ -190,9 +185,9 @@ class Coordinator:
         if len(held) != 1 or set(lines) != set(range(job.num_ranks)):
             raise self._failed(job.name, f"has ranks {sorted(lines)} that offer {len(held)} sets of contenders")
         for key in held.pop():
-            if key in self._job_of:
-                raise InvalidArgument(f"jobs {self._job_of[key]} and {job.name} both offer {key}")
-            self._job_of[key] = job.name
+            if key in self.job_of:
+                raise InvalidArgument(f"jobs {self.job_of[key]} and {job.name} both offer {key}")
+            self.job_of[key] = job.name
 
     def _send(self, job: str, rank: int, line: Line, request: Message) -> None:
         try:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -136,7 +136,7 @@ class RunningJob:
         """
         own_group = os.getpgrp()
         deadline = time.monotonic() + _KILL_TIMEOUT_S
-        while groups := {group for group in map(_group_of, self._pids()) if group is not None} - {own_group}:
+        while groups := set(self._groups()) - {own_group}:
             for group in groups:
                 with contextlib.suppress(ProcessLookupError):  # ended meanwhile
                     os.killpg(group, signal.SIGKILL)
@@ -148,33 +148,25 @@ class RunningJob:
 
     def close(self) -> None:
         """Ends what is left and releases the output."""
-        self._ask_to_end()
+        running = [process for process in self._processes if process.poll() is None]
+        for process in running:  # launchers may end their ranks, who take shared memory and files away with them
+            process.terminate()
+        if running:
+            self.settle(_GRACE_S)
         self.kill()
         for process in self._processes:
             process.wait(_KILL_TIMEOUT_S)
         for each in self._outputs:
             each.close()
 
-    def _ask_to_end(self) -> None:
-        """Give launchers a moment to end their ranks themselves: they take shared memory and files away with them."""
-        running = [process for process in self._processes if process.poll() is None]
-        for process in running:
-            process.terminate()
-        if running:
-            self.settle(_GRACE_S)
-
-    def _pids(self) -> list[int]:
-        """The job's live processes, by the marks in their environment."""
-        return [pid for pid, variables in read_processes("environ") if self._marks <= {*variables.split(b"\0")}]
+    def _groups(self) -> Iterator[int]:
+        """Those of the job's live processes, by the marks in their environment."""
+        for pid, variables in read_processes("environ"):
+            if self._marks <= {*variables.split(b"\0")}:
+                with contextlib.suppress(ProcessLookupError):
+                    yield os.getpgid(pid)
 
 
 def _end_of(output: IO[bytes], max_chars: int) -> str:
     size = os.fstat(output.fileno()).st_size
     return os.pread(output.fileno(), max_chars, max(0, size - max_chars)).decode(errors="replace").strip()
-
-
-def _group_of(pid: int) -> int | None:
-    try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
-        return None

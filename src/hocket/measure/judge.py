@@ -9,7 +9,7 @@ from statistics import median
 from hocket.errors import InvalidArgument
 from hocket.measure.contender import Key
 from hocket.measure.rounds import AGAIN, Measurement, Round
-from hocket.measure.statistics import MIN_VALUES, Ratio, interval_of, quotients, range_of_median, ratio
+from hocket.measure.statistics import Ratio, interval_of, quotients, ratio
 
 MIN_ROUNDS = 9
 MAX_FOREIGN_BUSY = 0.25  # share of all CPUs' time; above it nothing is judged
@@ -80,7 +80,7 @@ def judge(measurement: Measurement, comparison: Comparison) -> Row:
         InvalidArgument: A contender or unit of the comparison does not exist, or there is no rival.
     """
     rounds = measurement.full_core_rounds if comparison.needs_cores else measurement.rounds
-    judgeable = len(rounds) >= MIN_ROUNDS and measurement.foreign_busy <= MAX_FOREIGN_BUSY
+    can_be_judged = len(rounds) >= MIN_ROUNDS and measurement.foreign_busy <= MAX_FOREIGN_BUSY
     if len(rounds) < MIN_ROUNDS:
         rounds = measurement.rounds
     if not comparison.rivals or comparison.unit not in UNITS:
@@ -88,21 +88,14 @@ def judge(measurement: Measurement, comparison: Comparison) -> Row:
     ours = _times(rounds, Key(comparison.case, comparison.ours))
     by_rival = {name: _times(rounds, Key(comparison.case, name)) for name in comparison.rivals}
     rival = min(by_rival, key=lambda name: median(by_rival[name]))
-    seen = _ratio(ours, by_rival[rival])
-    holds = None
-    if comparison.target is not None and judgeable:
-        holds = meets(seen, comparison.target)
-    scale = UNITS[comparison.unit]
-    return Row(
-        case=comparison.label or comparison.case,
-        rival=rival,
-        ours=median(ours) * scale,
-        theirs=median(by_rival[rival]) * scale,
-        unit=comparison.unit,
-        ratio=seen.median,
-        interval=(seen.low, seen.high) if seen.rounds >= MIN_VALUES else None,
+    return judge_values(
+        comparison.label or comparison.case,
+        rival,
+        ours,
+        by_rival[rival],
         target=comparison.target,
-        holds=holds,
+        can_be_judged=can_be_judged,
+        unit=comparison.unit,
     )
 
 
@@ -136,7 +129,7 @@ def judge_values(
     values = quotients(ours, theirs) if values is None else values
     middle, interval, holds = median(values), interval_of(values), None
     if target is not None and interval is not None and can_be_judged and len(values) >= MIN_ROUNDS:
-        holds = middle >= target and interval[0] >= LOW_END * target
+        holds = meets(Ratio(middle, *interval, len(values)), target)
     scale = UNITS[unit]
     return Row(case, rival, median(ours) * scale, median(theirs) * scale, unit, middle, interval, target, holds)
 
@@ -167,11 +160,6 @@ def ratios(measurement: Measurement, ours: Key, theirs: Key, needs_cores: bool =
     """
     rounds = measurement.full_core_rounds if needs_cores else measurement.rounds
     return ratio(_times(rounds, ours), _times(rounds, theirs))
-
-
-def _ratio(ours: list[float], theirs: list[float]) -> Ratio:
-    values = quotients(ours, theirs)
-    return Ratio(median(values), *range_of_median(values), len(values))
 
 
 def _times(rounds: Iterable[Round], key: Key) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
@@ -137,9 +137,8 @@ def measure(runner: Runner, settings: Settings | None = None, *, on_round: OnRou
     settings = settings or Settings()
     if not runner.contenders:
         raise InvalidArgument("there is no contender to measure")
-    threshold = settings.full_core_factor
-    if threshold is None:
-        threshold = full_cores(runner.num_ranks, runner.num_cpus)
+    given = settings.full_core_factor
+    threshold = full_cores(runner.num_ranks, runner.num_cpus) if given is None else given
     iterations = {}
     for key in runner.contenders:
         if on_round:
@@ -169,16 +168,9 @@ def measure(runner: Runner, settings: Settings | None = None, *, on_round: OnRou
 
 
 def _one_round(runner: Runner, iterations: Mapping[Key, int], order: random.Random, again: bool) -> dict[Key, float]:
-    seconds: dict[Key, float] = {}
-    for name, key in _shuffled(runner.contenders, order, again):
-        seconds[name] = max(runner.run(key, iterations[key])) / iterations[key]
-    return seconds
-
-
-def _shuffled(contenders: Sequence[Key], order: random.Random, again: bool) -> list[tuple[Key, Key]]:
-    """Pairs (name in the round, contender): cases in random order, contenders of a case together in random order."""
-    cases: dict[str, list[tuple[Key, Key]]] = {}
-    for key in contenders:
+    """Time cases in random order, and the contenders of a case together, in random order."""
+    cases: dict[str, list[tuple[Key, Key]]] = {}  # name in the round, and contender
+    for key in runner.contenders:
         of_case = cases.setdefault(key.case, [])
         if again and not of_case:
             of_case.append((Key(key.case, key.name + AGAIN), key))
@@ -187,4 +179,5 @@ def _shuffled(contenders: Sequence[Key], order: random.Random, again: bool) -> l
     order.shuffle(shuffled)
     for of_case in shuffled:
         order.shuffle(of_case)
-    return [pair for of_case in shuffled for pair in of_case]
+    pairs = (pair for of_case in shuffled for pair in of_case)
+    return {name: max(runner.run(key, iterations[key])) / iterations[key] for name, key in pairs}

@@ -103,18 +103,17 @@ class Series:
 
     def is_enough(self, rule: StopRule) -> bool:
         """Whether the rule asks for no more of them."""
-        if len(self.samples) < rule.min_samples:
-            return False
-        return len(self.samples) >= rule.max_samples or self.precision <= rule.precision
+        return self.num_left(rule) == 0
 
     def num_left(self, rule: StopRule) -> int:
         """About how many more samples the rule will ask for: intervals shrink as the root of their number grows."""
-        if self.is_enough(rule):
+        count = len(self.samples)
+        if count < rule.min_samples:
+            return rule.min_samples - count
+        if count >= rule.max_samples or self.precision <= rule.precision:
             return 0
-        if len(self.samples) < rule.min_samples:
-            return rule.min_samples - len(self.samples)
-        wanted = len(self.samples) * (self.precision / rule.precision) ** 2
-        return max(1, math.ceil(min(rule.max_samples, wanted)) - len(self.samples))
+        wanted = count * (self.precision / rule.precision) ** 2
+        return max(1, math.ceil(min(rule.max_samples, wanted)) - count)
 
 
 @dataclass(frozen=True)

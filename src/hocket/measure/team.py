@@ -42,12 +42,6 @@ class Team:
         settle: Called by all ranks before each sample of calls that are timed one by one, so that their clocks agree.
         num_cpus: How many CPUs the ranks may use together; None asks the ranks.
 
-    Attributes:
-        num_ranks: How many ranks answered the first gather.
-        num_cpus: How many CPUs the ranks may use together.
-        contenders: All contenders, in the order given.
-        pids: The ranks' processes, by rank.
-
     Raises:
         InvalidArgument: Two contenders have the same case and name.
     """

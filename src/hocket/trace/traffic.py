@@ -17,10 +17,10 @@ from hocket.versioned_json import Head, read_text
 
 _HEAD = Head("hocket-traffic-", 1, InvalidArgument, title="of format 'hocket-traffic-1'")
 _REDUCING = frozenset(_native.REDUCING_OPS) - _native.WITH_COUNTS.keys()
-_ROOTED = frozenset({"reduce", "broadcast", "gather", "scatter"})
+WITH_ROOT = frozenset({"reduce", "broadcast", "gather", "scatter"})
 WITH_BLOCKS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 """The kinds of which `nbytes` counts one block of several."""
-_KINDS = _REDUCING | _ROOTED | {"all_gather", "all_to_all", "barrier"}
+_KINDS = _REDUCING | WITH_ROOT | {"all_gather", "all_to_all", "barrier"}
 assert _KINDS.issubset(_native.OP_NAMES)
 
 
@@ -66,8 +66,8 @@ class TrafficStep:
         reductions = _native.REDUCE_NAMES if self.kind in _REDUCING else (None,)
         if self.reduction not in reductions:
             raise InvalidArgument(f"reduction of {self.kind} must be one of {reductions}, not {self.reduction!r}")
-        if not (_is_count(self.root) if self.kind in _ROOTED else self.root is None):
-            rule = "a rank" if self.kind in _ROOTED else "None"
+        if not (_is_count(self.root) if self.kind in WITH_ROOT else self.root is None):
+            rule = "a rank" if self.kind in WITH_ROOT else "None"
             raise InvalidArgument(f"root of {self.kind} must be {rule}, not {self.root!r}")
         if not isinstance(self.is_async, bool):
             raise InvalidArgument(f"is_async must be true or false, not {self.is_async!r}")
@@ -162,7 +162,7 @@ class Traffic:
             pending = pending[len(due) :]
             compute_ns = record.begin_ns - (record.begin_ns if free_ns is None else free_ns)
             compute_ns -= sum(_waiting_ns(at_ns, kept[index]) for at_ns, index in due)
-            root = record.peer if record.op in _ROOTED else None
+            root = record.peer if record.op in WITH_ROOT else None
             steps.append(
                 TrafficStep(
                     *(record.op, record.nbytes, record.dtype, record.reduction, root),

@@ -16,7 +16,7 @@ from hocket.comm.policy import CHOOSABLE, Choices, Group, Policy, Range, RankedC
 from hocket.errors import InvalidArgument, InvalidType
 from hocket.measure.statistics import MIN_VALUES
 from hocket.trace import logger
-from hocket.tune.contest import LEAST_NBYTES, OPS, candidates
+from hocket.tune.contest import candidates
 from hocket.tune.find import default_path, table_of
 from hocket.tune.fit import Fit
 from hocket.tune.machine import this_machine
@@ -326,9 +326,9 @@ class Learner:
         best_s = min((each.seconds for each in ranked if each.seconds is not None), default=0.0)
         found = [each.carrier for each in ranked if each.seconds is None or each.seconds <= _WORTH_A_TRY * best_s]
         found += [name for name in self._group.backends if not any(each.backend == name for each in ranked)]
-        if cell.op in OPS and cell.dtypes != "half" and kind.nbytes >= LEAST_NBYTES:
-            fits = self.table.fits or _typical_fits(self._group)
-            found += candidates((cell.op, cell.dtypes, kind.nbytes), self._group, fits)
+        link = typical_link(self._group.num_hosts)
+        typical = [Fit(name, link.alpha_s, link.beta_s, link.gamma_s, 0.0) for name in self._group.backends]
+        found += candidates((cell.op, cell.dtypes, kind.nbytes), self._group, self.table.fits or typical)
         for name in dict.fromkeys(found):
             backend, algorithm = split_carrier(name)
             carrier = name if algorithm else self._comm._chooser.carrier_over(backend, cell.op, kind.nbytes)
@@ -413,18 +413,10 @@ def _slowest(times: Mapping[TimedKind, tuple[NDArray[np.float64], bool]]) -> Ite
 def _with_times(table: Table, trial: Trial, num_ranks: int) -> Table:
     """Add what was seen of the two, where it is a time that operations take."""
     rows = {row.place: row for row in table.rows}
-    if trial.is_blocking:
-        for carrier in (trial.incumbent, trial.challenger):
-            backend, algorithm = split_carrier(carrier)
-            if seconds := trial.seconds(carrier):
-                cell = trial.cell
-                row = TableRow.of_samples(
-                    cell.op, cell.dtypes, num_ranks, trial.nbytes, backend, False, seconds, algorithm, "run"
-                )
-                rows[row.place] = row
+    about = trial.cell.op, trial.cell.dtypes, num_ranks, trial.nbytes
+    for carrier in (trial.incumbent, trial.challenger) if trial.is_blocking else ():
+        backend, algorithm = split_carrier(carrier)
+        if seconds := trial.seconds(carrier):
+            row = TableRow.of_samples(*about, backend, False, seconds, algorithm, "run")
+            rows[row.place] = row
     return replace(table, rows=tuple(rows.values()))
-
-
-def _typical_fits(group: Group) -> Sequence[Fit]:
-    link = typical_link(group.num_hosts)
-    return [Fit(name, link.alpha_s, link.beta_s, link.gamma_s, 0.0) for name in group.backends]

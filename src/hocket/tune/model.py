@@ -49,17 +49,11 @@ def _simulated(link: LinkSpec) -> sim.Link:
 # Name -> (rounds, traffic in units of Record.nbytes) between so many ranks.
 _COSTS: dict[str, Callable[[int], tuple[float, float]]] = {
     "barrier": lambda n: (math.log2(n), 0.0),
-    "all_reduce": lambda n: (2 * math.log2(n), 2 * (n - 1) / n),
-    "reduce": lambda n: (2 * math.log2(n), 2 * (n - 1) / n),
+    **dict.fromkeys(("all_reduce", "reduce", "broadcast"), lambda n: (2 * math.log2(n), 2 * (n - 1) / n)),
     "scan": lambda n: (math.log2(n), math.log2(n)),
-    "broadcast": lambda n: (2 * math.log2(n), 2 * (n - 1) / n),
-    "all_gather": lambda n: (math.log2(n), n - 1),
-    "reduce_scatter": lambda n: (math.log2(n), n - 1),
+    **dict.fromkeys(("all_gather", "reduce_scatter", "gather", "scatter"), lambda n: (math.log2(n), n - 1)),
     "all_to_all": lambda n: (n - 1, n - 1),
-    "gather": lambda n: (math.log2(n), n - 1),
-    "scatter": lambda n: (math.log2(n), n - 1),
-    "send": lambda n: (1.0, 1.0),
-    "recv": lambda n: (1.0, 1.0),
+    **dict.fromkeys(("send", "recv"), lambda n: (1.0, 1.0)),
 }
 
 

@@ -67,7 +67,8 @@ class TablePolicy(Policy):
             return chosen.reason or f"a rule of {self.table.path}", [_unmeasured(each) for each in chosen.ranking]
         if not sizes:
             return f"{self.table.path} has no {op} of that kind, a model decides", rank_by_model(group, op, nbytes)
-        nearest = self._standing_for(nbytes, sizes, group)
+        borders = zip(sizes, self._borders(sizes, group), strict=True)
+        nearest = next(size for size, most in borders if nbytes <= most)
         rows = sizes[nearest]
         order = chosen.ranking
         carried_over = (
@@ -217,10 +218,6 @@ class TablePolicy(Policy):
         winners = [order[0] for order in self._orders(sizes, group)]
         neighbours = pairwise(zip(sizes.items(), winners, strict=True))
         return [*(_crossing(*each, *following) for (each, following) in neighbours), LARGEST_NBYTES]
-
-    def _standing_for(self, nbytes: int, sizes: Sizes, group: Group) -> int:
-        """The measured size by which a size is judged."""
-        return next(size for size, most in zip(sizes, self._borders(sizes, group), strict=True) if nbytes <= most)
 
     def _order(self, rows: Mapping[str, TableRow], group: Group, kept: str = "") -> tuple[str, ...]:
         """Best first; those that were not measured last.

@@ -11,8 +11,8 @@ from statistics import median
 from hocket.comm import Communicator
 from hocket.comm.policy import Group
 from hocket.measure import ratio
-from hocket.tune.contest import LEAST_NBYTES, OPS, candidates
 from hocket.tune.contest import Key as CellKey
+from hocket.tune.contest import candidates
 from hocket.tune.policy import TablePolicy
 from hocket.tune.sweep import Sweep, SweepStage
 from hocket.tune.table import Table
@@ -103,9 +103,7 @@ def _ways(table: Table, group: Group, point: CellKey) -> list[str]:
     op, dtypes, nbytes = point
     _, ranked = TablePolicy(table).explain(group, op, dtypes, nbytes)
     measured = [each.carrier for each in ranked if each.algorithm][:_MOST_SCHEDULES]
-    modelled = []
-    if op in OPS and dtypes != "half" and nbytes >= LEAST_NBYTES and table.fits:
-        modelled = candidates(point, group, table.fits)
+    modelled = candidates(point, group, table.fits)
     return list(dict.fromkeys([ranked[0].carrier, *group.backends, *measured, *modelled]))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
@@ -197,21 +196,20 @@ def load_table(path: str | Path) -> Table:
     text = read_text(path, TableError)
     version, content = _HEAD.parse(text, str(path))
     is_old = version == _WITHOUT_SCHEDULES
-    machine = _read_machine(content.get("machine"), str(path))
+    facts: Any = content.get("machine")
+    _check_fields(facts, Machine, "the machine", str(path), "the machine's {}")
+    machine = Machine(**facts)
     fits = () if is_old else _read_fits(content.get("fits"), machine, str(path))
     rules = () if is_old else _read_rules(content.get("rules", []), machine, str(path))
     foreign_busy = content.get("foreign_busy", 0.0)  # older tables do not say
     if not is_usable(foreign_busy) or foreign_busy > 1:
         raise TableError(f"{path}: foreign_busy must be a share from 0 to 1, not {foreign_busy!r}")
-    rows = content.get("rows")
-    if not isinstance(rows, list):
-        raise TableError(f"{path}: there is no list of rows")
+    rows = _list_of("rows", content.get("rows"), str(path))
     seen: dict[tuple[object, ...], int] = {}
     checked = []
     for each, line in zip(rows, _lines_of_rows(text), strict=True):
-        row = _read_row({"algorithm": "", "source": "sweep", **each} if is_old else each, f"{path}, line {line}")
-        if row.backend not in machine.backends:
-            raise TableError(f"{path}, line {line}: the machine has no backend {row.backend!r}")
+        given = {"algorithm": "", "source": "sweep", **each} if is_old else each
+        row = _read_row(given, machine, f"{path}, line {line}")
         first = seen.setdefault(row.place, line)
         if first != line:
             raise TableError(f"{path}, line {line}: the same is said on line {first} already")
@@ -219,26 +217,18 @@ def load_table(path: str | Path) -> Table:
     return Table(machine, tuple(checked), str(path), fits, rules, foreign_busy)
 
 
-def _check_names(content: Any, kind: type, what: str, place: str) -> None:
-    """Check that there is an object with what a class has, and nothing else."""
-    names = {field.name for field in fields(kind)}
-    if not isinstance(content, dict) or set(content) != names:
-        raise TableError(f"{place}: {what} has {', '.join(sorted(names))}, not {content!r}")
+def _list_of(what: str, content: Any, path: str) -> list[Any]:
+    if not isinstance(content, list):
+        raise TableError(f"{path}: there is no list of {what}")
+    return content
 
 
 def _read_fits(content: Any, machine: Machine, path: str) -> tuple[Fit, ...]:
-    if not isinstance(content, list):
-        raise TableError(f"{path}: there is no list of fits")
-    fits = []
-    for each in content:
-        _check_names(each, Fit, "a fit", path)
+    for each in _list_of("fits", content, path):
+        _check_fields(each, Fit, "a fit", path, "{} of a fit")
         if each["backend"] not in machine.backends:
             raise TableError(f"{path}: the machine has no backend {each['backend']!r}, of which there is a fit")
-        wrong = [name for name in sorted(each) if name != "backend" and not is_usable(each[name])]
-        if wrong:
-            raise TableError(f"{path}: {wrong[0]} of a fit must be a number of 0 or more, not {each[wrong[0]]!r}")
-        fits.append(Fit(**each))
-    return tuple(fits)
+    return tuple(Fit(**each) for each in content)
 
 
 def _rule_as_json(rule: TableRule) -> dict[str, object]:
@@ -247,9 +237,8 @@ def _rule_as_json(rule: TableRule) -> dict[str, object]:
 
 
 def _read_rules(content: Any, machine: Machine, path: str) -> tuple[TableRule, ...]:
-    if not isinstance(content, list):
-        raise TableError(f"{path}: there is no list of rules")
-    rules = tuple(_read_rule(each, machine, f"{path}, rule {number}") for number, each in enumerate(content, 1))
+    given = _list_of("rules", content, path)
+    rules = tuple(_read_rule(each, machine, f"{path}, rule {number}") for number, each in enumerate(given, 1))
     last: dict[tuple[str, str, int], int] = {}
     for number, rule in enumerate(rules, 1):
         if rule.most_nbytes <= last.get(rule.key, -1):
@@ -264,36 +253,20 @@ def _read_rules(content: Any, machine: Machine, path: str) -> tuple[TableRule, .
 
 
 def _read_rule(content: Any, machine: Machine, place: str) -> TableRule:
-    _check_names(content, TableRule, "a rule", place)
-    rule = content | ({"most_nbytes": LARGEST_NBYTES} if content["most_nbytes"] is None else {})
-    for name in ("op", "dtypes", "num_ranks"):
-        _check_field(rule, name, place)
-    if not isinstance(rule["most_nbytes"], int) or not 0 <= rule["most_nbytes"] <= LARGEST_NBYTES:
-        raise TableError(f"{place}: most_nbytes must be a number of 0 or more, or null, not {content['most_nbytes']!r}")
-    if not isinstance(rule["reason"], str):
-        raise TableError(f"{place}: reason must be words, not {rule['reason']!r}")
-    ranking = rule["ranking"]
-    if not isinstance(ranking, list) or not ranking or not all(isinstance(each, str) for each in ranking):
-        raise TableError(f"{place}: ranking must be a list of names, not {ranking!r}")
-    for backend, algorithm in map(split_carrier, ranking):
-        if backend not in machine.backends:
-            raise TableError(f"{place}: the machine has no backend {backend!r}")
-        if algorithm:
-            _check_algorithm(rule["op"], algorithm, place)
-    return TableRule(**rule | {"ranking": tuple(ranking)})
+    _check_fields(content, TableRule, "a rule", place)
+    for carrier in content["ranking"]:
+        _check_carrier(content["op"], carrier, machine, place)
+    most_nbytes = LARGEST_NBYTES if content["most_nbytes"] is None else content["most_nbytes"]
+    return TableRule(**content | {"ranking": tuple(content["ranking"]), "most_nbytes": most_nbytes})
 
 
-def _read_machine(content: Any, path: str) -> Machine:
-    _check_names(content, Machine, "the machine", path)
-    backends = content["backends"]
-    if not isinstance(backends, dict) or not all(isinstance(each, str) for each in backends.values()):
-        raise TableError(f"{path}: the machine's backends must be descriptions by name, not {backends!r}")
-    if not isinstance(content["processor"], str):
-        raise TableError(f"{path}: the machine's processor must be a name, not {content['processor']!r}")
-    for name in ("num_cpus", "num_hosts"):
-        if not _is_count(1)(content[name]):
-            raise TableError(f"{path}: the machine's {name} must be a number of 1 or more, not {content[name]!r}")
-    return Machine(**content)
+def _read_row(content: Any, machine: Machine, place: str) -> TableRow:
+    _check_fields(content, TableRow, "a row", place)
+    row = TableRow(**content)
+    if not row.low <= row.seconds <= row.high:
+        raise TableError(f"{place}: seconds must lie between low and high")
+    _check_carrier(row.op, row.carrier, machine, place)
+    return row
 
 
 def _lines_of_rows(text: str) -> Iterator[int]:
@@ -309,49 +282,55 @@ def _lines_of_rows(text: str) -> Iterator[int]:
         _, position = decoder.raw_decode(text, position)
 
 
-def _is_time(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+def _is_number(least: int, most: int = (1 << 63) - 1) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def _is_count(least: int) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value < 1 << 63
+def _is_name(value: object) -> bool:
+    return isinstance(value, str)
 
 
-def _one_of(names: Sequence[str]) -> Callable[[object], bool]:
-    return lambda value: value in names
-
-
-_FIELDS: dict[str, tuple[Callable[[object], bool], str]] = {
-    "op": (_one_of(CHOOSABLE), f"one of {', '.join(CHOOSABLE)}"),
-    "dtypes": (_one_of(_native.DTYPE_CLASS_NAMES), f"one of {', '.join(_native.DTYPE_CLASS_NAMES)}"),
-    "num_ranks": (_is_count(1), "a number of 1 or more"),
-    "nbytes": (_is_count(0), "a number of 0 or more"),
-    "backend": (lambda value: isinstance(value, str), "a name"),
+_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "op": (lambda value: value in CHOOSABLE, f"one of {', '.join(CHOOSABLE)}"),
+    "dtypes": (lambda value: value in _native.DTYPE_CLASS_NAMES, f"one of {', '.join(_native.DTYPE_CLASS_NAMES)}"),
+    **dict.fromkeys(("num_ranks", "num_cpus", "num_hosts"), (_is_number(1), "a number of 1 or more")),
+    "nbytes": (_is_number(0), "a number of 0 or more"),
+    "most_nbytes": (
+        lambda value: value is None or _is_number(0, LARGEST_NBYTES)(value), "a number of 0 or more, or null"
+    ),
+    **dict.fromkeys(("backend", "algorithm", "processor"), (_is_name, "a name")),
+    "backends": (
+        lambda value: isinstance(value, dict) and all(map(_is_name, value.values())), "descriptions by name"
+    ),
     "busy": (lambda value: isinstance(value, bool), "true or false"),
-    **dict.fromkeys(("seconds", "low", "high"), (_is_time, "a time above zero")),
-    "algorithm": (lambda value: isinstance(value, str), "a name"),
-    "source": (_one_of(("sweep", "run")), "sweep or run"),
-}
+    **dict.fromkeys(("seconds", "low", "high"), (lambda value: is_usable(value) and value > 0, "a time above zero")),
+    **dict.fromkeys(("alpha_s", "beta_s", "gamma_s", "misfit"), (is_usable, "a number of 0 or more")),
+    "source": (lambda value: value in ("sweep", "run"), "sweep or run"),
+    "ranking": (
+        lambda value: isinstance(value, list) and value != [] and all(map(_is_name, value)), "a list of names"
+    ),
+    "reason": (_is_name, "words"),
+}  # fmt: skip
+"""Of all that a table consists of: whether a value is right, and what it must be."""
 
 
-def _read_row(row: Any, place: str) -> TableRow:
-    _check_names(row, TableRow, "a row", place)
-    for name in _FIELDS:
-        _check_field(row, name, place)
-    if not row["low"] <= row["seconds"] <= row["high"]:
-        raise TableError(f"{place}: seconds must lie between low and high")
-    if row["algorithm"]:
-        _check_algorithm(row["op"], row["algorithm"], place)
-    return TableRow(**row)
+def _check_fields(content: Any, kind: type, what: str, place: str, spelled: str = "{}") -> None:
+    """Check that there is an object with what a class has, and nothing else, and that all of it is right."""
+    names = [field.name for field in fields(kind)]
+    if not isinstance(content, dict) or set(content) != set(names):
+        raise TableError(f"{place}: {what} has {', '.join(sorted(names))}, not {content!r}")
+    for name in names:
+        is_right, words = _FIELDS[name]
+        if not is_right(content[name]):
+            raise TableError(f"{place}: {spelled.format(name)} must be {words}, not {content[name]!r}")
 
 
-def _check_field(content: Mapping[str, Any], name: str, place: str) -> None:
-    is_right, words = _FIELDS[name]
-    if not is_right(content[name]):
-        raise TableError(f"{place}: {name} must be {words}, not {content[name]!r}")
-
-
-def _check_algorithm(op: str, algorithm: str, place: str) -> None:
+def _check_carrier(op: str, carrier: str, machine: Machine, place: str) -> None:
+    backend, algorithm = split_carrier(carrier)
+    if backend not in machine.backends:
+        raise TableError(f"{place}: the machine has no backend {backend!r}")
+    if not algorithm:
+        return
     from hocket.collectives.source import parse_algorithm  # needs NumPy, which a table without schedules does not
 
     try:

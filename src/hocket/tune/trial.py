@@ -60,9 +60,7 @@ class Trial:
     """Two carriers that take turns, in pairs of turns; which one is first differs between pairs, and between trials.
 
     Args:
-        cell: the operations it is about.
-        nbytes: the most frequent of their sizes.
-        incumbent, challenger: names as in `Range.ranking`.
+        cell, nbytes, incumbent, challenger: as of `Lesson`.
         num_pairs: of turns.
         number: of the trial among those at the same time, from 0. No two of the first four have the same one first in
             both of the first pairs, so that what one challenger costs the others is not taken for theirs.
