@@ -50,4 +50,4 @@ def test_a_misspelt_one() -> None:
     assert_names(str(warning.message), "HOCKET_BACKEND", "'HOCKET_BACKENDS'")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check_variables({"HOCKET_BACKEND": "gloo"}, is_told=False)
+        check_variables({"HOCKET_BACKEND": "gloo"}, warns=False)

@@ -60,7 +60,7 @@ class TrafficStep:
         if not isinstance(self.dtype, str) or self.dtype not in _native.ITEM_NBYTES:
             raise InvalidArgument(f"dtype must be one of {', '.join(_native.ITEM_NBYTES)}, not {self.dtype!r}")
         if not _is_count(self.nbytes) or self.nbytes % _native.ITEM_NBYTES[self.dtype]:
-            raise InvalidArgument(f"nbytes must be a multiple of the size of {self.dtype} elements, not {self.nbytes!r}")
+            raise InvalidArgument(f"nbytes must be a multiple of the size of {self.dtype}, not {self.nbytes!r}")
         if self.kind == "barrier" and self.nbytes:
             raise InvalidArgument(f"nbytes of a barrier must be 0, not {self.nbytes}")
         reductions = _native.REDUCE_NAMES if self.kind in _REDUCING else (None,)
@@ -109,7 +109,7 @@ class Traffic:
                 raise InvalidArgument(f"step {index}: root {step.root} does not exist among {self.num_ranks} ranks")
             for waited in step.waits:
                 if waited not in in_flight:
-                    raise InvalidArgument(f"step {index}: operation {waited} is not an asynchronous operation in flight")
+                    raise InvalidArgument(f"step {index}: operation {waited} is not asynchronous and in flight")
                 in_flight.remove(waited)
             if step.is_async:
                 in_flight.add(index)
