@@ -1,4 +1,4 @@
-"""`hocket doctor`: what it finds, each made to happen where that can be done without harm."""
+"""`hocket doctor`: its findings, each provoked if that is harmless."""
 
 from __future__ import annotations
 

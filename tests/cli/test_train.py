@@ -1,4 +1,4 @@
-"""`hocket train`: from names of a model and data to a trained model, and bad input before a rank is started."""
+"""`hocket train`: from names of a model and data to a trained model; bad input is found before ranks start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variables of hocket's: those that the page lists are those that are known, and what is misspelt is told."""
+"""hocket's environment variables: the page lists all known ones, and misspelt ones give a warning."""
 
 from __future__ import annotations
 
