@@ -1,4 +1,4 @@
-"""The rules of docs/architecture.md that the source alone can show."""
+"""The rules of docs/architecture.md that can be checked in the source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACKAGE = ROOT / "src" / "hocket"
 
 GRAPH = runpy.run_path(str(ROOT / "tools" / "import_graph.py"))
 FLOORS = GRAPH["read_floors"]((ROOT / "docs" / "architecture.md").read_text())
-TOP = {"__init__", "__main__"}  # hand names on, or start the command
+TOP = {"__init__", "__main__"}  # only re-export names, or start the command
 
 # Third-party packages and the rooms (or files) that may import them.
 ALLOWED = {
@@ -49,7 +49,7 @@ MOST_LINES = 500
 
 
 def allowed() -> dict[str, set[str]]:
-    """`ALLOWED`, and what backends declare that their own files may import."""
+    """`ALLOWED`, and the imports that backends declare for their own files."""
     found = {top: set(rooms) for top, rooms in ALLOWED.items()}
     for adapter in find_backends().values():
         for top, files in adapter.requires.modules.items():
@@ -138,7 +138,7 @@ def test_floors_are_read() -> None:
 
 
 def test_circles_and_edges_upwards_are_found() -> None:
-    """Among them those that only a type checker or a function follows."""
+    """Also imports for type checkers and inside functions."""
     sources = {
         "src/hocket/toy/__init__.py": "",
         "src/hocket/toy/low/one.py": "if TYPE_CHECKING:\n    from hocket.toy.high.two import f",
@@ -178,7 +178,7 @@ def test_third_party_imports_stay_in_their_rooms(path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(find_backends()))
 def test_backends_declare_what_they_import(name: str) -> None:
-    """Declared files are the adapter's own or private; declared modules come with an extra."""
+    """Declared files are the adapter's own file or private; declared modules belong to an extra."""
     adapter = find_backends()[name]
     requires = adapter.requires
     for file in (file for files in requires.modules.values() for file in files):

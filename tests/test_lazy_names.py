@@ -1,4 +1,4 @@
-"""Packages load their names when these are asked for."""
+"""Packages load their names on first use."""
 
 import importlib
 import os
@@ -55,7 +55,7 @@ def test_names_are_loaded_once_and_stay(package: str) -> None:
     ],
 )
 def test_a_missing_extra_says_how_to_install_it(missing: str, name: str, command: str) -> None:
-    """In a fresh interpreter for which one package is not there."""
+    """In a new interpreter without one package."""
     package, _, attribute = name.rpartition(".")
     program = f"""
 import sys
@@ -104,7 +104,7 @@ def test_hocket_lists_its_public_names() -> None:
 
 
 def test_extras_bring_what_they_are_said_to_bring() -> None:
-    """Of the names that errors give, against pyproject.toml."""
+    """The extras in error messages, compared with pyproject.toml."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     distributions = {"sklearn": "scikit-learn", "ucxx": "ucxx-cu13"}
     for module, extra in _EXTRAS.items():

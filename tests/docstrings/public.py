@@ -47,9 +47,10 @@ def examples_of(name: str, each: Any) -> doctest.DocTest:
 
 
 def needs_two_ranks(test: doctest.DocTest) -> bool:
-    """Whether an example uses a communicator that it does not make."""
+    """Whether an example uses a communicator that it does not make, and not as the parameter of a function."""
     code = "".join(each.source for each in test.examples)
-    return bool(re.search(r"\bcomm\b", code)) and not re.search(r"^comm = |as comm:$", code, re.MULTILINE)
+    makes_its_own = re.search(r"^comm = |as comm:$|def \w+\(comm\b|lambda comm\b", code, re.MULTILINE)
+    return bool(re.search(r"(?<!\.)\bcomm\b", code)) and not makes_its_own
 
 
 def run(test: doctest.DocTest, comm: Any = None) -> str:
