@@ -96,7 +96,7 @@ def _be_harmed(comm: hk.Communicator, way: str, harm: str) -> str:
     comm = hk.init(backends=["shm", "mpi"], timeout=scaled(30))
     assert _WAYS[way](comm, "harmless") is not None or comm.rank == 1
     if comm.rank == 1:
-        comm._object_way.seals._key = b"K" * 32
+        comm._object_transport.seals._key = b"K" * 32
     obj: Any = _Harm(Path(harm)) if comm.rank == 1 else "mine"
     try:
         _WAYS[way](comm, obj)
