@@ -1,4 +1,4 @@
-"""Objects between ranks, and what happens to those that cannot be pickled."""
+"""Objects between ranks, also those that cannot be pickled."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_not_to_be_pickled() -> None:
 
 
 def _meets_an_array(comm: hk.Communicator, operation: str) -> None:
-    """Rank 0 has an object, rank 1 an array of as many bytes as the object's size is sent as."""
+    """Rank 0 has an object, rank 1 an array with as many bytes as the header that holds the object's size."""
     x, both = np.zeros(1, np.int64), np.zeros(2, np.int64)
     calls: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         "broadcast": (lambda: comm.broadcast_object("it", 0), lambda: comm.broadcast(x, 0)),

@@ -1,4 +1,4 @@
-"""Messages to and from nobody, as at the edge of a grid: MPI's MPI_PROC_NULL."""
+"""Messages to and from PROC_NULL, as at the edge of a grid; MPI's MPI_PROC_NULL."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _every_form(comm: hk.Communicator, backends: list[str]) -> int:
             kept.copy()[:, 1],
             np.empty(0),
             kept.astype(np.float32),
-        ):  # also one that has to be copied
+        ):  # also one that must be copied
             before = x.copy()
             comm.send(x, nobody, 3, backend=backend)
             comm.recv(x, nobody, backend=backend)
@@ -47,7 +47,7 @@ def _every_form(comm: hk.Communicator, backends: list[str]) -> int:
             row, other if comm.rank == 0 else nobody, halo, other if comm.rank == 1 else nobody, backend=backend
         )
         np.testing.assert_array_equal(halo, 0 if comm.rank == 1 else -7)
-    neighbours = np.array([nobody, other])  # as programs for grids have them
+    neighbours = np.array([nobody, other])  # as in programs for grids
     comm.send(row, neighbours[0])
     comm.send_object({"a": 1}, nobody)
     assert comm.recv_object(nobody) is None and comm.isend_object(1, nobody).done
@@ -60,7 +60,7 @@ def _every_form(comm: hk.Communicator, backends: list[str]) -> int:
 
 @pytest.mark.parametrize("backends", [["shm"], ["shm", "mpi"]])
 def test_nothing_is_sent_and_nothing_written(backends: list[str]) -> None:
-    # Of the messages that went, there is one event on either rank for each backend and for none named.
+    # Only real messages leave events: on each rank one per backend, and one for no named backend.
     assert hk.spawn(_every_form, 2, backends, timeout=50) == [len(backends) + 1] * 2
 
 
@@ -99,7 +99,7 @@ def test_the_rest_of_a_call_is_checked_all_the_same() -> None:
 
 
 def _diffuse(comm: hk.Communicator, rows: np.ndarray, steps: int) -> np.ndarray:
-    """The heat equation on a part of the rows, as programs for mpi4py have it."""
+    """The heat equation on a part of the rows, as in programs for mpi4py."""
     mine = np.array_split(rows, comm.size)[comm.rank]
     u = np.zeros((len(mine) + 2, rows.shape[1]))
     u[1:-1] = mine

@@ -1,4 +1,4 @@
-"""The same product on virtual ranks, and schedules on them against what the simulation of a schedule says."""
+"""The same product on virtual ranks, and schedules on them, compared with the simulation of a schedule."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_product(num_ranks: int) -> None:
 
 
 def _call(comm: hk.Communicator, schedule: Schedule, num_items: int) -> None:
-    """Carry out what a schedule is for, on numbers that tell who gave what."""
+    """Run the collective of a schedule on numbers that show which rank each value comes from."""
     kind, rank, size = schedule.collective, comm.rank, comm.size
     each = num_items // size
     given = [np.random.default_rng(peer).integers(0, 99, num_items).astype(np.float32) for peer in range(size)]
