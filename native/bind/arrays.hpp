@@ -66,7 +66,7 @@ class Array {
   }
   // Waits for pending work on a device's memory, and notes if the memory now belongs to another allocation; with the
   // GIL.
-  void look_again();
+  void refresh_device();
   void read_in() const {  // fills the copy again
     if (device_)
       device_->read_into(copy_.get(), nbytes_);

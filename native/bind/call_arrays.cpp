@@ -108,10 +108,10 @@ void Arrays::read_in() const {
   }
 }
 
-void Arrays::look_again() {
-  in.look_again();
-  out.look_again();
-  for (const auto& part : parts) part->look_again();
+void Arrays::refresh_device() {
+  in.refresh_device();
+  out.refresh_device();
+  for (const auto& part : parts) part->refresh_device();
   if (device.driver) note_buffers();
 }
 

@@ -39,7 +39,7 @@ struct Arrays {
   // it. Neither step needs the GIL.
   bool has_copies() const { return in.is_copy() || out.is_copy() || buffer; }
   void read_in() const;
-  void look_again();  // for arrays that may have been changed, or got other memory, since; with the GIL
+  void refresh_device();  // for arrays that may have been changed, or got other memory, since; with the GIL
   void write_back() const;
   void hold_memory();
   bool have_changed() const;

@@ -22,7 +22,7 @@ void DrivenInPython::drive() {
   if (!is_due_.exchange(true, std::memory_order_acq_rel)) Engine::instance().want_attention(1);
 }
 
-void DrivenInPython::attend() {
+void DrivenInPython::drive_if_requested() {
   if (!call_.is_valid() || !is_due_.exchange(false, std::memory_order_acq_rel)) return;
   Engine::instance().want_attention(-1);
   const nb::object call = call_;  // a copy: the call may release the GIL, and another thread may close this then
@@ -51,9 +51,9 @@ PyDrivenLibrary::~PyDrivenLibrary() {
   library->close();
 }
 
-void attend_driven_in_python() {
+void drive_requested_libraries() {
   const std::vector<std::shared_ptr<DrivenInPython>> all = all_driven();
-  for (const auto& each : all) each->attend();
+  for (const auto& each : all) each->drive_if_requested();
 }
 
 void bind_driven_in_python(nb::module_& module) {

@@ -20,7 +20,7 @@ class DrivenInPython final : public DrivenLibrary {
   DrivenInPython& operator=(const DrivenInPython&) = delete;
 
   // Both need the GIL.
-  void attend();
+  void drive_if_requested();
   void close();
 
  private:
@@ -39,7 +39,7 @@ struct PyDrivenLibrary {
 };
 
 // Drives the libraries that have requested attention; for the pump.
-void attend_driven_in_python();
+void drive_requested_libraries();
 
 void bind_driven_in_python(nb::module_& module);
 

@@ -150,7 +150,7 @@ void Array::set_foreign(uintptr_t address, std::optional<uintptr_t> stream, PyOb
   device_ = std::make_unique<DeviceMemory>(DeviceMemory{driver, address, buffer});
 }
 
-void Array::look_again() {
+void Array::refresh_device() {
   if (!device_) return;
   device_->buffer = pointer_cache().find(*device_->driver, device_->address, nullptr);
   device_->driver->synchronize(device_->buffer.device, nullptr);

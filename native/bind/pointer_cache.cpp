@@ -95,8 +95,8 @@ PointerCache& pointer_cache() {
 namespace {
 
 using Copy = int (*)(void* to, const void* from, size_t nbytes);
-// The driver's functions for sharing; `handle` has 64 bytes. Share returns 0 on success, Open the address or null, and
-// Close 0 or an error.
+// The driver's functions for sharing; `handle` has 64 bytes. Share returns 0 if the allocation cannot be shared, Open
+// the address or 0, and Close 0 or an error.
 using Share = int (*)(uintptr_t begin, void* handle);
 using Open = uintptr_t (*)(const void* handle);
 using Close = int (*)(uintptr_t address);

@@ -59,7 +59,7 @@ void start_as(PyPrepared& prepared, const Entry& entry, bool is_async) {
   note_written(*prepared.arrays);
   Operation op = prepared.op;
   Communicator::FastPathResult fast;
-  prepared.arrays->look_again();
+  prepared.arrays->refresh_device();
   if (prepared.arrays->has_copies()) prepared.arrays->read_in();
   if (!is_async && try_fast_path(entry, *prepared.arrays, op, fast)) [[likely]] {
     if (prepared.arrays->has_copies()) prepared.arrays->write_back();

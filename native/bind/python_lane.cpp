@@ -78,7 +78,7 @@ struct PythonLane::Adapter {
   std::deque<std::shared_ptr<Slot>> to_post;
   std::vector<std::shared_ptr<Slot>> posted;  // used by the pump only
 
-  void ask() {
+  void request_attention() {
     if (!wants_attention.exchange(true, std::memory_order_acq_rel)) Engine::instance().want_attention(1);
   }
   bool drive(const std::shared_ptr<Adapter>& self, bool all);
@@ -127,7 +127,7 @@ bool PythonLane::Adapter::post_next(const std::shared_ptr<Adapter>& self) {
     const std::shared_ptr<Adapter> adapter = owner.lock();
     if (!woken || !adapter) return;
     woken->woken.store(true, std::memory_order_release);
-    adapter->ask();
+    adapter->request_attention();
     Engine::instance().wake_own_process();
   });
   try {
@@ -190,7 +190,7 @@ bool PythonLane::Adapter::drive(const std::shared_ptr<Adapter>& self, bool all) 
       ++i;
     }
   }
-  if (polling != Polling::none && !posted.empty()) ask();
+  if (polling != Polling::none && !posted.empty()) request_attention();
   return moved;
 }
 
@@ -206,7 +206,7 @@ static bool pump_python_lanes(bool all) {
       g_busy.store(false, std::memory_order_release);
       return false;
     }
-    attend_driven_in_python();
+    drive_requested_libraries();
     std::vector<std::shared_ptr<PythonLane::Adapter>> adapters;
     {
       const std::lock_guard guard(registry().mutex);
@@ -301,7 +301,7 @@ PythonLane::PythonLane(nb::object adapter, std::string backend, std::shared_ptr<
 PythonLane::~PythonLane() {
   const std::lock_guard guard(registry().mutex);
   adapter_->is_closed.store(true, std::memory_order_release);
-  adapter_->ask();
+  adapter_->request_attention();
   registry().orphans.push_back(std::move(adapter_));
 }
 
@@ -314,7 +314,7 @@ Progress PythonLane::post(Operation& op) {
     const std::lock_guard guard(adapter_->mutex);
     adapter_->to_post.push_back(std::move(slot));
   }
-  adapter_->ask();
+  adapter_->request_attention();
   return Progress::moved;
 }
 
@@ -336,7 +336,7 @@ std::vector<int> PythonLane::missing(const Operation& op) const {
 bool PythonLane::cancel(Operation& op) noexcept {
   auto* held = static_cast<std::shared_ptr<Slot>*>(op.token);
   (*held)->dropped.store(true, std::memory_order_release);
-  adapter_->ask();
+  adapter_->request_attention();
   const bool unnoticed = (*held)->state.load(std::memory_order_acquire) == Slot::State::queued;
   delete held;
   op.token = nullptr;

@@ -17,7 +17,7 @@ namespace {
 
 // Calls a Python function that returns a cost; its exception aborts the simulation.
 template <typename Result, typename... Arguments>
-Result ask(const nb::handle& function, Arguments&&... arguments) {
+Result cost_from(const nb::handle& function, Arguments&&... arguments) {
   const nb::gil_scoped_acquire gil;
   try {
     return nb::cast<Result>(function(std::forward<Arguments>(arguments)...));
@@ -40,10 +40,10 @@ sim::Costs costs_of(nb::object collective_s, nb::object message) {
   using Cost = std::tuple<double, double, std::vector<int>>;
   return {
       [function = shared(std::move(collective_s))](uint64_t key, const Operation& op, const std::vector<int>& members) {
-        return ask<double>(*function, key, name(op.kind), op.nbytes, op.root, members);
+        return cost_from<double>(*function, key, name(op.kind), op.nbytes, op.root, members);
       },
       [function = shared(std::move(message))](int source, int destination, uint64_t nbytes) {
-        auto [latency_s, occupied_s, links] = ask<Cost>(*function, source, destination, nbytes);
+        auto [latency_s, occupied_s, links] = cost_from<Cost>(*function, source, destination, nbytes);
         return sim::MessageCost{latency_s, occupied_s, std::move(links)};
       }};
 }

@@ -17,9 +17,9 @@ from ..naming import assert_names, names_value, raises
 def _round_trips(comm: hk.Communicator) -> bool:
     rank, size = comm.rank, comm.size
     mine: Any = [{"rank": rank}, np.arange(rank * 1000), None, "x" * (100_000 if rank == 1 else 3)][rank % 4]
-    everyone = comm.all_gather_object(mine)
-    assert len(everyone) == size and everyone[0] == {"rank": 0}
-    np.testing.assert_array_equal(everyone[1], np.arange(1000))
+    gathered = comm.all_gather_object(mine)
+    assert len(gathered) == size and gathered[0] == {"rank": 0}
+    np.testing.assert_array_equal(gathered[1], np.arange(1000))
     for root in range(size):
         gathered = comm.gather_object((rank, root), root)
         assert gathered == ([(each, root) for each in range(size)] if rank == root else None)

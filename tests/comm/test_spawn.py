@@ -31,7 +31,7 @@ from ..load import scaled
 from ..naming import Given, assert_names, raises
 from ..prefork.program import start_fresh_program
 
-pytestmark = pytest.mark.own_ranks  # the launcher's own time limit and reports, not those of ranks that live on
+pytestmark = pytest.mark.own_ranks  # with the launcher's own time limit and reports; reused ranks have others
 
 
 class _Unpicklable(Exception):

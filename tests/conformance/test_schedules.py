@@ -189,8 +189,8 @@ def _order(comm: hk.Communicator) -> bool:
             x = given[comm.rank].copy()
             comm.all_reduce(x, algorithm=algorithm.name)
             np.testing.assert_allclose(x, expected, rtol=1e-4, atol=1e-4)
-            everyone = comm.all_gather_object(x.tobytes())
-            assert everyone.count(everyone[0]) == comm.size, algorithm.name
+            results = comm.all_gather_object(x.tobytes())
+            assert results.count(results[0]) == comm.size, algorithm.name
     x = given[comm.rank].astype(np.float64)
     comm.all_reduce(x, "avg", algorithm="ring")
     np.testing.assert_allclose(x, np.mean(given, axis=0, dtype=np.float64), rtol=1e-6)

@@ -239,11 +239,11 @@ def test_messages(num_ranks: int) -> None:
 
 def _schedules(comm: hk.Communicator) -> bool:
     given = np.random.default_rng(comm.rank).integers(0, 99, 400_000).astype(np.float64)
-    everyone = [np.random.default_rng(each).integers(0, 99, 400_000).astype(np.float64) for each in range(comm.size)]
+    inputs = [np.random.default_rng(each).integers(0, 99, 400_000).astype(np.float64) for each in range(comm.size)]
     for algorithm in ("ring", "recursive_doubling", "circulant", "double_tree"):
         x = comm.symmetric_like(given)
         comm.all_reduce(x, algorithm=algorithm)
-        np.testing.assert_array_equal(x, np.sum(everyone, axis=0))
+        np.testing.assert_array_equal(x, np.sum(inputs, axis=0))
     return True
 
 

@@ -49,14 +49,14 @@ class FaultyRunner(Runner):
             sys.exit(0)
         if number is not None:  # "abort": it continues with the others
             give_up(self)
-            raise hk.Aborted("given up by itself")
+            raise hk.Aborted("aborted by its own program")
 
 
 def give_up(runner: Runner) -> None:
     """Abort, so that no rank waits for this one in a program that it does not continue."""
     for comm in runner.communicators:
         if comm is not None:
-            comm.abort(f"rank {runner.rank} does not go on")
+            comm.abort(f"rank {runner.rank} does not continue")
 
 
 def go_through() -> tuple[int, list[int]]:

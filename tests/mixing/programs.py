@@ -316,8 +316,8 @@ class Runner:
 
 def make_communicators(world: hk.Communicator) -> tuple[list[hk.Communicator | None], list[list[int]]]:
     """Make the world, a dup of it, and with three or more ranks all pairs of neighbours, which overlap."""
-    everyone = list(range(world.size))
-    members = [everyone, everyone]
+    all_ranks = list(range(world.size))
+    members = [all_ranks, all_ranks]
     communicators: list[hk.Communicator | None] = [world, world.dup()]
     if world.size > 2:
         for first in range(world.size - 1):

@@ -134,7 +134,7 @@ def _die(comm: hk.Communicator, folder: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     with raises(hk.PeerFailure, names="rank 1", ranks=(1,)):
         _reduce_for_ever(comm, x)
-    Path(folder, "told").touch()
+    Path(folder, "reported").touch()
     os._exit(0)
 
 
@@ -142,7 +142,7 @@ def _die(comm: hk.Communicator, folder: str) -> None:
 def test_a_rank_that_dies(tmp_path: Path) -> None:
     with pytest.raises((hk.RemoteError, hk.PeerFailure)):
         hk.spawn(_die, 2, str(tmp_path), timeout=50)
-    assert (tmp_path / "told").exists()
+    assert (tmp_path / "reported").exists()
 
 
 def _two_pairs(comm: hk.Communicator) -> float:

@@ -58,7 +58,7 @@ def wait_any(works: Sequence[Waitable], timeout: float | None = None) -> int:
 
     Raises:
         InvalidArgument: `works` is empty.
-        InvalidType: as of `wait_all`.
+        InvalidType: as for `wait_all`.
         CommTimeout: no operation completed within `timeout` (all stay in flight), or one exceeded its own timeout.
         HocketError: the error of an operation that failed.
 
