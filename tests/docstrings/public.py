@@ -7,6 +7,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from types import GenericAlias
 from typing import Any
 
 import hocket
@@ -25,7 +26,8 @@ def public_names(rooms: tuple[str, ...] = ROOMS) -> dict[str, Any]:
         module = importlib.import_module(room)
         for name in module.__all__:
             each = getattr(module, name)
-            if not name.startswith("_") and (inspect.isclass(each) or callable(each)):
+            is_documented = inspect.isclass(each) or (callable(each) and not isinstance(each, GenericAlias))
+            if is_documented and not name.startswith("_"):
                 found[f"{room}.{name}"] = each
     return found
 

@@ -1,4 +1,4 @@
-"""Issues the operations of a recorded or published step over a communicator."""
+"""A replay of the operations of a recorded or published step over a communicator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OperationArrays:
-    """Memory of one operation: of one block, and of one block per rank where the operation has that."""
+    """Arrays of one operation: one block, and one block per rank if the operation needs it."""
 
     one: Any
     all: Any
@@ -27,24 +27,24 @@ class OperationArrays:
 
 
 class Replay:
-    """One step of traffic, ready to run; each operation has arrays of its own, of zeros.
+    """One step of traffic, ready to run; each operation has its own arrays of zeros.
 
     Args:
-        comm: that carries it.
-        traffic: recorded or built for a communicator of this size.
+        comm: communicator that carries the operations.
+        traffic: traffic that was recorded or built for a communicator of this size.
         computes: whether the time between operations is spent (`Communicator.compute`).
-        like: another replay of the same traffic, whose arrays this one uses: only one of them may run at a time, unless
+        like: another replay of the same traffic, whose arrays are reused. Only one of the two may run at a time, unless
             they belong to virtual ranks that move no data.
 
     Raises:
-        InvalidArgument: the traffic is of another number of ranks, or another one than that of `like`.
+        InvalidArgument: the traffic has another number of ranks than `comm`, or is not the traffic of `like`.
     """
 
     def __init__(
         self, comm: Communicator, traffic: Traffic, *, computes: bool = False, like: Replay | None = None
     ) -> None:
         if traffic.num_ranks != comm.size:
-            raise InvalidArgument(f"{traffic.name} is of {traffic.num_ranks} ranks, the communicator of {comm.size}")
+            raise InvalidArgument(f"{traffic.name} has {traffic.num_ranks} ranks, but the communicator has {comm.size}")
         if like is not None and like.traffic != traffic:
             raise InvalidArgument(f"{traffic.name} cannot use the arrays of {like.traffic.name}")
         self.traffic: Traffic = traffic
@@ -56,7 +56,7 @@ class Replay:
         self._calls = [_prepare(comm, step, arrays) for step, arrays in zip(traffic.steps, self._arrays, strict=True)]
 
     def __call__(self) -> None:
-        """Run the step once: issue everything in order, wait where the traffic says so, and at the end for the rest."""
+        """Run the step once: issue all operations in order, with the waits of the traffic, and wait for the rest."""
         works: dict[int, Work] = {}
         for index, (step, call) in enumerate(zip(self.traffic.steps, self._calls, strict=True)):
             for waited in step.waits:
@@ -100,9 +100,9 @@ def _make_arrays(step: TrafficStep, comm: Communicator) -> OperationArrays:
 def _zeros(step: TrafficStep, num_blocks: int, is_virtual: bool) -> np.ndarray:
     import numpy as np
 
-    # bfloat16 is moved and summed as float16 here: zeros of both are the same bits, and libraries treat them alike.
+    # bfloat16 is replaced by float16: zeros of both have the same bits, and libraries handle both in the same way.
     name = "float16" if step.dtype == "bfloat16" else step.dtype
     x = np.zeros(num_blocks * step.nbytes // np.dtype(name).itemsize, name)
     if not is_virtual:
-        x.fill(0)  # written, so that every page is there
+        x.fill(0)  # written, so that every page is allocated
     return x
