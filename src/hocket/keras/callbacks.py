@@ -15,7 +15,7 @@ from hocket.keras.stage import KerasStage
 from hocket.keras.update import KerasUpdate
 from hocket.keras.watching import watching
 from hocket.train import Callback, Trainer
-from hocket.train.on_rank_0 import Ask, on_rank_0, on_rank_0_asking
+from hocket.train.on_rank_0 import CallAllRanks, on_rank_0, on_rank_0_with_calls
 
 _OF_MODEL = ("stop_training", "stop_evaluating", "_initial_epoch")  # what a callback tells a training by
 
@@ -160,13 +160,13 @@ class KerasCallbacks(Callback):
         if not self._given:
             return {}
 
-        def call(ask: Ask) -> tuple[dict[str, Any], list[Setting], list[int], dict[str, Any]]:
+        def call(call_all_ranks: CallAllRanks) -> tuple[dict[str, Any], list[Setting], list[int], dict[str, Any]]:
             self._settings.remember()
             versions = self._versions()
 
             def ask_for_whole() -> None:
                 before = self._versions()
-                ask()
+                call_all_ranks()
                 pairs = zip(versions, before, self._versions(), strict=True)
                 versions[:] = [now if then == first else first for first, then, now in pairs]  # but what was written
 
@@ -177,7 +177,7 @@ class KerasCallbacks(Callback):
             settings, written = self._settings.changed(), self._written(versions)
             return of_model, settings, written, self._last.added_to(*arguments)
 
-        of_model, settings, changed, added = on_rank_0_asking(trainer.comm, call, lambda: self._collect(trainer))
+        of_model, settings, changed, added = on_rank_0_with_calls(trainer.comm, call, lambda: self._collect(trainer))
         for key, value in of_model.items():
             setattr(self._model, key, value)
         trainer.stop_training = bool(self._model.stop_training)

@@ -37,7 +37,7 @@ from hocket.torch.call_forms import in_all_forms
 from hocket.torch.carried import bring_back, movable, reducible
 from hocket.torch.devices import dispatched_by_device
 from hocket.torch.monitored import LEAST_LIMIT_S, monitored_barrier
-from hocket.torch.options import wanted_backend
+from hocket.torch.options import requested_backend
 from hocket.torch.profile import profiled
 from hocket.torch.reductions import reduction_of
 from hocket.torch.regrouping import merge_remote_group, split_group
@@ -332,17 +332,17 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
 
     def send(self, tensors: Sequence[torch.Tensor], dst: int, tag: int = 0) -> HocketWork:
         with profiled("send", tensors) as event:
-            native = self.communicator.isend(movable(_one(tensors)), dst, tag, backend=wanted_backend())
+            native = self.communicator.isend(movable(_one(tensors)), dst, tag, backend=requested_backend())
         return HocketWork(native, list(tensors), event=event)
 
     def recv(self, tensors: Sequence[torch.Tensor], src: int, tag: int = 0) -> HocketWork:
         with profiled("recv", tensors) as event:
-            native = self.communicator.irecv(movable(_one(tensors)), src, tag, backend=wanted_backend())
+            native = self.communicator.irecv(movable(_one(tensors)), src, tag, backend=requested_backend())
         return HocketWork(native, list(tensors), source=src, event=event)
 
     def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> AnySourceWork:
         x = _one(tensors)
-        carrier = wanted_backend() or self.communicator.explain("recv", x.nbytes, str(x.dtype).split(".")[-1]).chosen
+        carrier = requested_backend() or self.communicator.explain("recv", x.nbytes, str(x.dtype).split(".")[-1]).chosen
         if carrier != "shm":
             raise InvalidArgument(
                 f"a message from any source can be received over shm alone, and this one would travel over {carrier}; "
@@ -411,7 +411,7 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
         is_async = backward or self._coalescing is not None or getattr(opts, "asyncOp", True)
         with profiled(name, inputs) as event:
             asynchronously = is_async or event is not None  # so that its end is an event of its own
-            native = call(async_op=asynchronously, timeout=self._limit_s(opts), backend=wanted_backend())
+            native = call(async_op=asynchronously, timeout=self._limit_s(opts), backend=requested_backend())
         work = HocketWork(native, outputs, finish, event=event)
         if asynchronously and not is_async:
             work.wait()
@@ -428,7 +428,7 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
     ) -> HocketWork:
         """Make several calls side by side, under one work."""
         with profiled(name, inputs) as event:
-            options = {"async_op": True, "timeout": self._limit_s(opts), "backend": wanted_backend()}
+            options = {"async_op": True, "timeout": self._limit_s(opts), "backend": requested_backend()}
             works = [HocketWork(call(**options), []) for call in calls]
         work = self._keep(JoinedWork(works, outputs, finish, event), in_backward())
         if not getattr(opts, "asyncOp", True):
