@@ -26,7 +26,8 @@ from hocket.torch.options import Options, on_backend
 from hocket.torch.process_group import process_group_of
 
 OPERATIONS = tuple(name for name in EXAMPLES if hasattr(torch.distributed, name))  # old versions of torch lack some
-__all__ = ["P2POp", "init_process_group", "monitored_barrier", *OPERATIONS]
+__all__ = ["P2POp", "init_process_group", "monitored_barrier"]
+__all__ += list(OPERATIONS)
 
 
 def init_process_group(
@@ -106,8 +107,9 @@ class P2POp(torch.distributed.P2POp):
         >>> dist = hk.torch.dist
         >>> dist.init_process_group(store=dist.FileStore("P2POp", 2), rank=comm.rank, world_size=2)
         >>> x = torch.empty(1)
-        >>> operations = [dist.P2POp(dist.isend, torch.ones(1), 1 - comm.rank), dist.P2POp(dist.irecv, x, 1 - comm.rank)]
-        >>> [work.wait() for work in dist.batch_isend_irecv(operations)], x
+        >>> send = dist.P2POp(dist.isend, torch.ones(1), 1 - comm.rank)
+        >>> receive = dist.P2POp(dist.irecv, x, 1 - comm.rank)
+        >>> [work.wait() for work in dist.batch_isend_irecv([send, receive])], x
         ([True, True], tensor([1.]))
         >>> dist.destroy_process_group()
     """

@@ -192,8 +192,8 @@ def docstring_of(function: Callable[..., Any]) -> str:
     name = function.__name__
     summary = f"Call ``torch.distributed.{name}``; ``backend=`` names the library that carries the operation."
     example = _BEGIN.format(name=name) + inspect.cleandoc(EXAMPLES[name]) + f"\n{_END}"
-    parts = (summary, without_examples(inspect.getdoc(function) or ""), f"Examples:\n{textwrap.indent(example, '    ')}")
-    return "\n\n".join(part for part in parts if part)
+    description = without_examples(inspect.getdoc(function) or "")
+    return "\n\n".join([summary, description, f"Examples:\n{textwrap.indent(example, '    ')}"])
 
 
 def without_examples(docstring: str) -> str:
