@@ -214,9 +214,7 @@ class _Portions:
         while count < self._steps:
             batch = next(self._left, None)
             if batch is None and count:
-                warnings.warn(
-                    f"the data ended after {count} batches; an epoch should have {self._steps}", stacklevel=2
-                )
+                warnings.warn(f"the data ended after {count} batches; an epoch should have {self._steps}", stacklevel=2)
                 return
             if batch is None:
                 self._left = self._source.batches(self._num_rounds)

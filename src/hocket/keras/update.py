@@ -48,7 +48,7 @@ class KerasUpdate:
         for each in self._variables:
             if id(each) not in known:
                 raise InvalidModel(
-                    f"{type(optimizer).__name__} was built without {each.path!r}, perhaps before that was trainable, or "
+                    f"{type(optimizer).__name__} was built without {each.path!r}, perhaps before that was trainable or "
                     "for another model: compile the model again"
                 )
         stages = {
