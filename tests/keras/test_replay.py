@@ -192,7 +192,7 @@ def test_calls_that_differ_the_second_time_are_left_to_keras() -> None:
     results = [replay.run([torch.zeros(2)], lambda tensors: [tensors[0] + next(added)]) for _ in range(3)]
     assert [float(found[0][0]) for found in results] == [1, 3, 4]  # 2 is what it was compared with
     assert replay.captured is None
-    assert replay.obstacle == "what it calls of torch depends on more than the shapes of its tensors"
+    assert replay.obstacle == "its torch calls depend on more than the shapes of its tensors"
 
 
 def test_what_a_failing_call_leaves_is_the_gradient_mode_as_it_was() -> None:
