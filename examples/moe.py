@@ -192,7 +192,9 @@ def main() -> None:
             )
         result = train(comm, options)
         if comm.rank == 0:
-            text = "held-out accuracy: {accuracy_before:.1%} before, {accuracy_after:.1%} after; {dropped:.1%} of tokens lost"
+            text = (
+                "held-out accuracy: {accuracy_before:.1%}, then {accuracy_after:.1%}; {dropped:.1%} of tokens dropped"
+            )
             print(json.dumps(result) if options.json else text.format(**result))
 
 

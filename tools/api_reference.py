@@ -1,4 +1,4 @@
-"""Write docs/api.md from the docstrings: python tools/api_reference.py [PATH]. A test holds the page against them."""
+"""Generate docs/api.md from the docstrings: python tools/api_reference.py [PATH]. A test compares the page."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Made from the docstrings by `tools/api_reference.py`. The pages on [the communic
 [mixing](mixing.md), [torch](torch.md), [starting jobs](launch.md) and [measuring](measure.md) say what for, with
 examples.
 """
-# Shared by all collectives; the stubs spell it out in overloads.
+# Keyword arguments of all collectives; the stubs repeat them in overloads.
 KEYWORDS = "backend: str | None = None, async_op: bool = False, deps: Sequence[Work] = (), timeout: float | None = None"
-MADE_ELSEWHERE = ("hocket.Communicator", "hocket.Work", "hocket.memory.MemoryDriver", "hocket.Policy")
+WITHOUT_CONSTRUCTOR = ("hocket.Communicator", "hocket.Work", "hocket.memory.MemoryDriver", "hocket.Policy")
 MODULES = {
     "hocket.collectives": [
         *("algorithms", "find_algorithm", "Algorithm", "algorithm"),
@@ -95,9 +95,9 @@ def page() -> str:
         also = also.split(", Exception")[0].replace("Exception, BaseException, object", "Exception")
         lines.append(f"| `{name}` | {also} | {first_paragraph(each)} |")
     lines.append("")
-    for module, wanted in MODULES.items():
+    for module, names in MODULES.items():
         lines += [f"## {module}\n"]
-        for name in wanted:
+        for name in names:
             each = getattr(importlib.import_module(module), name)
             lines += class_entry(f"{module}.{name}", each) if inspect.isclass(each) else entry(
                 f"{module}.{name}", each, "###"
@@ -128,13 +128,13 @@ def members(each: type) -> Iterator[tuple[str, Any]]:
 
 def entry(name: str, each: Any, level: str) -> list[str]:
     lines = [f"{level} {name}\n"]
-    if found := signature(name, each):
-        lines += ["```python", f"{name.rpartition('.')[2]}{found}", "```\n"]
+    if parameters := signature(name, each):
+        lines += ["```python", f"{name.rpartition('.')[2]}{parameters}", "```\n"]
     return [*lines, text(each), ""]
 
 
 class Plain(str):
-    """Text that stands in a signature as it is."""
+    """Text whose repr is the text itself, for signatures."""
 
     __slots__ = ()
 
@@ -143,17 +143,17 @@ class Plain(str):
 
 
 def signature(name: str, each: Any) -> str:
-    if isinstance(each, property) or name in MADE_ELSEWHERE or getattr(each, "_is_protocol", False):
+    if isinstance(each, property) or name in WITHOUT_CONSTRUCTOR or getattr(each, "_is_protocol", False):
         return ""
     stub = STUBS.get(name.rpartition(".")[2]) if name.startswith(("Communicator.", "Work.")) else None
     if stub is not None:
         return stub
     try:
-        found = inspect.signature(each)
+        declared = inspect.signature(each)
     except (ValueError, TypeError):
         return ""
     parameters = []
-    for parameter in found.parameters.values():
+    for parameter in declared.parameters.values():
         if parameter.name == "self" or (parameter.name == "comm" and name.startswith("Communicator.")):
             continue
         if parameter.default is not parameter.empty and callable(parameter.default):
@@ -161,15 +161,15 @@ def signature(name: str, each: Any) -> str:
         if parameter.annotation is not parameter.empty:
             parameter = parameter.replace(annotation=Plain(parameter.annotation))
         parameters.append(parameter)
-    returned = found.return_annotation
-    if returned is not found.empty:
+    returned = declared.return_annotation
+    if returned is not declared.empty:
         returned = Plain(returned)
-    return str(found.replace(parameters=parameters, return_annotation=returned))
+    return str(declared.replace(parameters=parameters, return_annotation=returned))
 
 
 def stubs() -> dict[str, str]:
-    """Signatures of native methods, from _native.pyi."""
-    found: dict[str, str] = {}
+    """Return the signatures of native methods, from _native.pyi."""
+    signatures: dict[str, str] = {}
     for node in ast.walk(ast.parse((ROOT / "src/hocket/_native.pyi").read_text())):
         if isinstance(node, ast.ClassDef) and node.name in ("Communicator", "Work", "Prepared"):
             for each in node.body:
@@ -177,8 +177,8 @@ def stubs() -> dict[str, str]:
                     arguments = ast.unparse(each.args).replace("self, ", "").replace("self", "")
                     arguments = re.sub(r"\*\*how: Unpack\[\w+\]", f"*, {KEYWORDS}", arguments)
                     is_method = not any(getattr(each_, "id", "") == "property" for each_ in each.decorator_list)
-                    found.setdefault(each.name, f"({arguments})" if is_method else "")
-    return found
+                    signatures.setdefault(each.name, f"({arguments})" if is_method else "")
+    return signatures
 
 
 STUBS = stubs()
@@ -189,7 +189,7 @@ def first_paragraph(each: Any) -> str:
 
 
 def text(each: Any) -> str:
-    """The docstring as Markdown: sections become lists."""
+    """Convert a docstring to Markdown; sections become lists."""
     lines: list[str] = []
     section = False
     for line in (inspect.getdoc(each) or "").splitlines():

@@ -1,7 +1,7 @@
-"""Build the source archive and a manylinux wheel, and try them out: python tools/wheel.py FOLDER.
+"""Build the source archive and a manylinux wheel, and test them: python tools/wheel.py FOLDER.
 
-The wheel is made from the source archive, so what is missing there shows. It is installed into an environment of its
-own, without this checkout in sight, and has to run a job there.
+The wheel is built from the source archive, so the build fails if files are missing there. The test installs it into a
+new environment, without access to this checkout, and runs a job.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def run(*command: str | Path, **options: object) -> str:
 
 
 def build(folder: Path) -> tuple[Path, Path]:
-    """The source archive, and the wheel made of it."""
+    """Build and return the source archive and the wheel made from it."""
     run(sys.executable, "-m", "build", "--outdir", folder, ROOT)
     (source,) = folder.glob("*.tar.gz")
     (plain,) = folder.glob("*.whl")
@@ -51,12 +51,12 @@ def check_contents(source: Path, wheel: Path) -> None:
         names = [name.partition("/")[2] for name in archive.getnames()]
     wrong = [name for name in names if name.endswith((".so", ".pyc", ".o")) or name.startswith(("build/", ".venv"))]
     if wrong or "native/core/engine.cpp" not in names or "LICENSE" not in names:
-        sys.exit(f"{source.name} has build products, or lacks sources: {(wrong or names)[:20]}")
+        sys.exit(f"{source.name} contains build products or lacks sources: {(wrong or names)[:20]}")
     with zipfile.ZipFile(wheel) as archive:
         inside = archive.namelist()
     missing = [name for name in IN_WHEEL if name not in inside]
     if missing or any(name.startswith(("tests/", "native/")) for name in inside):
-        sys.exit(f"{wheel.name} lacks {missing}, or has what does not belong there")
+        sys.exit(f"{wheel.name} lacks {missing}, or contains files of tests/ or native/")
 
 
 def check_use(wheel: Path, folder: Path) -> None:
@@ -65,9 +65,9 @@ def check_use(wheel: Path, folder: Path) -> None:
     run(python, "-m", "pip", "install", "--quiet", wheel)
     (folder / "job.py").write_text(JOB)
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder)}
-    said = run(hocket, "run", "-n", "2", "job.py", cwd=folder, env=environment)
-    if sorted(said.split()) != sorted(["rank", "0", "done", "rank", "1", "done"]):
-        sys.exit(f"the job said {said!r}")
+    output = run(hocket, "run", "-n", "2", "job.py", cwd=folder, env=environment)
+    if sorted(output.split()) != sorted(["rank", "0", "done", "rank", "1", "done"]):
+        sys.exit(f"unexpected output of the job: {output!r}")
     run(hocket, "doctor", cwd=folder, env=environment)
 
 
@@ -78,7 +78,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="hocket-wheel-") as elsewhere:
         check_use(wheel, Path(elsewhere))
     for path in (source, wheel):
-        print(f"{os.path.relpath(path)}: {path.stat().st_size / 1e6:.1f} MB, tried out")
+        print(f"{os.path.relpath(path)}: {path.stat().st_size / 1e6:.1f} MB, tested")
 
 
 if __name__ == "__main__":

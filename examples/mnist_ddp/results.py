@@ -77,13 +77,13 @@ class Mix:
     """One step's traffic over each library and over the mix of them, as `hocket tune compare --json` prints it.
 
     Args:
-        source: Program that produced the traffic.
-        seconds: Time of one step, by variant: the name of a library or of the mix.
-        predicted_seconds: The same, predicted by the tuning table for operations in sequence; None if the table lacks an
-            operation.
-        chosen: Library for each operation: (operation, dtype, bytes, count, library with its schedule).
-        conclusion: Whether the mix pays off, in one sentence.
-        too_busy: Whether other programs kept the machine so busy that the times are not valid.
+        source: program that produced the traffic.
+        seconds: time of one step, by variant: the name of a library or of the mix.
+        predicted_seconds: the same, predicted by the tuning table for operations in sequence; None if the table lacks
+            an operation.
+        chosen: library for each operation: (operation, dtype, bytes, count, library with its schedule).
+        conclusion: whether the mix pays off, in one sentence.
+        too_busy: whether other programs kept the machine so busy that the times are not valid.
     """
 
     source: str
