@@ -69,14 +69,14 @@ ENDS = {
     "finalized": "work = comm.all_reduce(np.ones(300_000), async_op=True)\ncomm.finalize()\nassert work.done",
     "daemon in a wait": (
         "thread = threading.Thread(target=lambda: caught(comm.recv, np.ones(3), 1 - RANK), daemon=True)\n"
-        "thread.start()\nwait_until(lambda: is_in_flight(comm, 'recv'))\ntell(f'in-{RANK}')\nawait_told('in-0', 'in-1')"
+        "thread.start()\nwait_until(lambda: is_in_flight(comm, 'recv'))\nset_flag(f'in-{RANK}')\nawait_flags('in-0', 'in-1')"
     ),
     "thread in operations": (
         "copy = comm.dup()\n"
         "def repeat():\n"
         "    while caught(copy.all_reduce, np.ones(10)) is None:\n"
         "        set_flag(f'in-{RANK}')\n"
-        "threading.Thread(target=repeat, daemon=True).start()\nawait_told('in-0', 'in-1')"
+        "threading.Thread(target=repeat, daemon=True).start()\nawait_flags('in-0', 'in-1')"
     ),
     "callbacks": (
         "works = [comm.all_reduce(np.ones(n), async_op=True) for n in (3, 5000, 300_000)]\n"
@@ -134,7 +134,7 @@ UNSEEN: dict[str, tuple[str, str, set[int], tuple[str, ...]]] = {
         *({0}, ("PeerFailure", "all_reduce(sum)")),
     ),
     "aborted by the other": (
-        *("comm.irecv(x, 1)\nawait_told('over')", "comm.abort('enough')\ntell('over')"),
+        *("comm.irecv(x, 1)\nawait_flags('over')", "comm.abort('enough')\nset_flag('over')"),
         *({0}, ("Aborted", "recv", "enough")),
     ),
 }

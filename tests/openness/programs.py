@@ -48,7 +48,7 @@ def backend() -> dict[str, Any] | None:
             "explained": [each.backend for each in comm.explain("all_reduce", 8).candidates],
             "rows": sorted({(row.backend, row.busy) for row in table.rows}),
         }
-        return found if comm.rank == 0 else None
+        return result if comm.rank == 0 else None
 
 
 def algorithm() -> dict[str, Any] | None:

@@ -176,7 +176,7 @@ class _Lowering:
         return seconds
 
     def _wait_for_actions(self) -> None:
-        """Order groups by dependencies: overlapping actions start together, so each waits for those of all."""
+        """Order groups by dependencies; overlapping actions start together, after the dependencies of all of them."""
         groups, dependencies = self.columns.groups, self.dependencies
         direct = (groups[dependencies.after] != groups[dependencies.before]) & (dependencies.carries != _SUM)
         self._order(self.begins[dependencies.after[direct]], self.ends[dependencies.before[direct]])
