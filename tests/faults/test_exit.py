@@ -69,7 +69,8 @@ ENDS = {
     "finalized": "work = comm.all_reduce(np.ones(300_000), async_op=True)\ncomm.finalize()\nassert work.done",
     "daemon in a wait": (
         "thread = threading.Thread(target=lambda: caught(comm.recv, np.ones(3), 1 - RANK), daemon=True)\n"
-        "thread.start()\nwait_until(lambda: is_in_flight(comm, 'recv'))\nset_flag(f'in-{RANK}')\nawait_flags('in-0', 'in-1')"
+        "thread.start()\nwait_until(lambda: is_in_flight(comm, 'recv'))\n"
+        "set_flag(f'in-{RANK}')\nawait_flags('in-0', 'in-1')"
     ),
     "thread in operations": (
         "copy = comm.dup()\n"
