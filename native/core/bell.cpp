@@ -38,7 +38,7 @@ Bell::Bell() {
 }
 
 uint32_t Bell::prepare_sleep() {
-  // seq_cst: the locked instruction that the side without membarrier relies on.
+  // seq_cst: without membarrier, this locked instruction is the sleeper's full barrier.
   const uint32_t word = page_->word.fetch_or(1, std::memory_order_seq_cst) | 1;
   if (has_membarrier_) syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
   return word;
@@ -53,7 +53,7 @@ bool Bell::sleep(uint32_t word, int64_t timeout_ns) {
 namespace detail {
 
 void ring_slow(BellPage& page) {
-  // Several threads of the sleeper's process may wait: wake all; each looks for itself.
+  // Several threads of the sleeper's process may sleep: wake all of them; each checks its own condition.
   uint32_t seen = page.word.load(std::memory_order_relaxed);
   while (seen & 1) {
     if (!page.word.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) continue;

@@ -1,16 +1,20 @@
-// How a thread that ran out of things to do sleeps until another process publishes something for it.
+// How a thread without work sleeps until another process publishes something for it.
 //
-// Every process has one bell: a 32-bit futex word in a page of its own that all peers map, odd while somebody sleeps or
-// is about to. A ringer stores its data, then reads the word, and if it is odd makes it even by adding one; a sleeper
-// makes it odd, reads the data once more, then sleeps if the word is still what it made it. The word only grows: a ring
-// between a thread's second look and its sleep counts even if another thread has made the word odd again meanwhile.
+// Every process has one doorbell: a 32-bit futex word in a page of its own that all peers map. The word is odd while a
+// thread of the process sleeps or is about to sleep.
+//  - The ringer stores its data, then reads the word. If the word is odd, the ringer adds one, which makes it even, and
+//    wakes the sleepers.
+//  - The sleeper makes the word odd, reads the data once more (the second look), and sleeps if the word is unchanged.
+// The word only grows. So a ring between a thread's second look and its sleep counts even if another thread has made
+// the word odd again meanwhile.
 //
-// Each side stores one place and loads the other, so one full barrier is needed on both sides or the ring can be
-// missed. The sleeper alone pays for it: membarrier(GLOBAL_EXPEDITED) makes every running thread of every registered
-// process pass a full barrier, so either the ringer's data is visible to the sleeper's second look, or the ringer's
-// load comes later and sees the odd word. Ringing costs one load of a line that hardly ever changes. Where the system
-// call is missing both sides use a locked instruction: on x86 any one is a full barrier, elsewhere the ringer's goes to
-// the word itself, so that one of the two comes first.
+// Memory order: each side stores to one place and then loads from the other, so both sides need a full barrier between
+// store and load; otherwise a ring can be missed. The sleeper alone pays for the barriers:
+// membarrier(GLOBAL_EXPEDITED) makes every running thread of every registered process execute a full barrier. So either
+// the ringer's data is visible to the sleeper's second look, or the ringer's load comes later and sees the odd word. A
+// ring costs one load of a cache line that rarely changes. Without this system call, both sides use a locked
+// instruction: on x86 any locked instruction is a full barrier; elsewhere the ringer applies it to the word itself, so
+// that one of the two operations on the word comes first.
 #pragma once
 
 #include <atomic>
@@ -20,7 +24,7 @@
 
 namespace hocket {
 
-// The content of a bell's page.
+// The content of a doorbell's page.
 struct BellPage {
   std::atomic<uint32_t> word;
   alignas(kLineBytes) std::atomic<int32_t> ringer_processor;  // of the last ring from another process
@@ -28,21 +32,21 @@ struct BellPage {
 
 class Bell {
  public:
-  static Bell& mine();  // never destroyed: threads may ring and sleep until the process is gone
+  static Bell& mine();  // of this process; never destroyed: threads may ring and sleep until the process ends
   Bell(const Bell&) = delete;
   Bell& operator=(const Bell&) = delete;
 
   int fd() const { return fd_; }
   BellPage& page() { return *page_; }
-  // Whether it was rung since prepare_sleep() returned `word`.
+  // Whether a peer rang since prepare_sleep() returned `word`.
   bool is_rung(uint32_t word) const { return page_->word.load(std::memory_order_relaxed) != word; }
   int ringer_processor() const { return page_->ringer_processor.load(std::memory_order_relaxed); }
   bool has_membarrier() const { return has_membarrier_; }
 
-  // The word is odd from now on, and is returned; look at everything once more before sleep().
+  // Makes the word odd and returns it. The caller must check all its conditions once more before sleep().
   uint32_t prepare_sleep();
-  // Until rung since prepare_sleep() returned `word`, a signal, or the timeout. The caller looks again in any case.
-  // False if it was a signal.
+  // Sleeps until a ring since prepare_sleep() returned `word`, a signal, or the timeout. The caller must check its
+  // conditions again in all three cases. Returns false after a signal.
   bool sleep(uint32_t word, int64_t timeout_ns);
 
  private:
@@ -53,14 +57,14 @@ class Bell {
 };
 
 namespace detail {
-// Set once a peer without membarrier was met (and then for good): ringers must then order store and load themselves.
+// Set for good once a process without membarrier was found: ringers must then order store and load themselves.
 inline std::atomic<bool> ringers_fence{false};
 void ring_slow(BellPage& page);
 void ring_peer(BellPage& page);
 void fence_by_locked_instruction(BellPage& page);
 }  // namespace detail
 
-// Call after the release store of what was published.
+// Call after the release store that publishes the data.
 inline void ring(BellPage& page) {
   if (detail::ringers_fence.load(std::memory_order_relaxed)) [[unlikely]]
     detail::fence_by_locked_instruction(page);

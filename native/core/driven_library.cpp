@@ -7,7 +7,7 @@ namespace hocket {
 
 void DrivenLibrary::note_use() {
   const int64_t now = now_ns();
-  // Before the engine hears of it, which then reads it.
+  // Store before look_by(): the engine reads it after that.
   used_ns_.store(now, std::memory_order_release);
   Engine::instance().look_by(now + kShortestPauseNs);
 }

@@ -15,8 +15,9 @@ namespace hocket {
 
 namespace {
 
-constexpr int64_t kNapNs = 4'000'000;  // short, because a waiting thread may be held up by the GIL
-// In a call that ends early only if its own operation is over: longer and longer, so that it costs next to nothing.
+constexpr int64_t kNapNs = 4'000'000;  // short, because a waiting thread may be waiting for the GIL
+// Limits of one blocking call, which returns early only if its own operation completes. The time grows with the wait, so
+// that long waits cost almost nothing.
 constexpr int64_t kShortestBlockNs = 1'000'000;
 constexpr int64_t kLongestBlockNs = 4'000'000;
 
@@ -50,7 +51,7 @@ void Engine::detach(const Communicator& communicator) {
 
 bool Engine::progress() {
   bool moved = false;
-  // By index: finishing an operation may not attach or detach, but keep it robust against reallocation all the same.
+  // By index, which stays valid if the vector is reallocated (although finishing an operation must not attach or detach).
   auto& own = communicators();
   for (size_t i = 0; i < own.size(); ++i)
     if (!own[i]->idle()) moved |= own[i]->progress();
@@ -63,7 +64,7 @@ InFlight Engine::in_flight() const {
   return all;
 }
 
-// False if there is nothing to block in, or no time for it.
+// Returns false if no blocking call is set or the time is too short.
 bool Engine::block(int64_t idle_ns, int64_t longest_ns) {
   const BlockingCall call = block_.load(std::memory_order_acquire);
   if (!call || longest_ns < kShortestBlockNs) return false;
@@ -94,7 +95,7 @@ void Engine::look_by(int64_t time_ns) {
 
 void Engine::drive_due_libraries(int64_t now) {
   if (!is_look_due(now) || g_forked_child.load(std::memory_order_relaxed)) return;
-  // First, so that none is forgotten: what is noted from here on calls look_by() itself, after this; what was noted
+  // Reset first, so that no library is forgotten: a use noted after this line calls look_by() after it, too; a use noted
   // before is read below.
   next_look_ns_.exchange(DrivenLibrary::kNever, std::memory_order_acq_rel);
   std::erase_if(libraries_, [&](const std::weak_ptr<DrivenLibrary>& held) {
@@ -118,7 +119,7 @@ void Engine::check_health() {
   for (size_t i = 0; i < own.size(); ++i) own[i]->check_health();
 }
 
-// Nobody but this thread runs, so there is nothing to wait for but the turn.
+// No other thread runs, so the thread only waits until it is scheduled again.
 WaitResult Engine::wait_in_turn(Work& work, double timeout_s, Turns& turns) {
   const double begin_s = turns.now_s();
   while (!look_in_turn(work, begin_s, timeout_s, turns)) turns.hand_on(begin_s + timeout_s);
@@ -139,7 +140,7 @@ bool Engine::look_in_turn(Work& work, double begin_s, double timeout_s, Turns& t
 }
 
 bool Engine::test_in_turn(Work& work, Turns& turns) {
-  constexpr double kLookS = 1e-6;  // so that who looks again and again gets there
+  constexpr double kLookS = 1e-6;  // so that a loop of tests advances the clock
   const double issued_s = static_cast<double>(work.issued_ns) * 1e-9;
   if (look_in_turn(work, issued_s, work.timeout_s, turns)) return true;
   turns.hand_on(turns.now_s() + kLookS);
@@ -237,7 +238,7 @@ void Engine::stop_thread(bool for_good) {
   thread_running_.store(false);
 }
 
-// Sleeps while another thread waits and thereby drives all lanes. Otherwise every ring would wake both threads.
+// Sleeps while another thread waits and drives all lanes. Otherwise every ring would wake both threads.
 void Engine::nap() {
   if (!is_to_nap()) return;
   std::unique_lock guard(nap_mutex_);
@@ -262,12 +263,12 @@ void Engine::run_thread() {
   Bell& bell = Bell::mine();
   int64_t idle_since_ns = now_ns();
   int64_t nap_from_ns = 0;
-  uint32_t word = 0;  // odd after a pass that found nothing; then one more pass with the bell's word up, then sleep
+  uint32_t word = 0;  // odd after an idle pass; then one more pass while the doorbell's word is odd, then sleep
   while (true) {
-    // Before the pass: what was finished when the stop came has its callbacks run.
+    // Read before the pass: callbacks of work that was finished before the stop still run.
     const bool stop = thread_stop_.load(std::memory_order_seq_cst);
     if (now_ns() >= nap_from_ns) nap();
-    // A thread that blocks in a library does not drive the operation that was just issued.
+    // A thread that blocks in a library does not drive an operation that was just issued, so do not nap.
     if (is_thread_wanted_.exchange(false, std::memory_order_seq_cst) &&
         num_blocking_.load(std::memory_order_relaxed) > 0)
       nap_from_ns = now_ns() + kLongestBlockNs;
@@ -294,12 +295,12 @@ void Engine::run_thread() {
       called_.clear();
       lock_.unlock();
     }
-    // Again after callbacks: they may have asked for further ones.
+    // One more pass after callbacks: they may have added further callbacks.
     if (stop && calls.empty()) break;
     if (moved) idle_since_ns = now_ns();
     if (stop || moved || !calls.empty()) continue;
     if (in_flight.most != Polling::none) {
-      // For the shortest time: what is issued meanwhile needs this thread, and does not end the call.
+      // Block for the shortest time: an operation issued meanwhile needs this thread, and does not end the call.
       if (!in_flight.is_to_block() || !block(0, until_look_ns(now)))
         Backoff::pause_after(now_ns() - idle_since_ns, in_flight.most);
       continue;
@@ -309,8 +310,8 @@ void Engine::run_thread() {
       word = bell.prepare_sleep();
       continue;
     }
-    // With nothing in flight only an issue, a callback or stop_thread() can bring work, and all of them ring.
-    // Not less than that for a library: who else computes here needs the processor, and maybe the GIL.
+    // If nothing is in flight, only an issue, a callback or stop_thread() brings work, and all of them ring.
+    // Sleep at least kLongestPatientPauseNs even if a library is due: other threads need the processor and the GIL.
     const int64_t until_look = std::max(until_look_ns(now_ns()), Backoff::kLongestPatientPauseNs);
     bell.sleep(word, std::min(until_look, idle ? 20 * kSleepNs : kSleepNs));
     sleepers_.fetch_sub(1, std::memory_order_relaxed);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kPeriodNs = 2'000'000;
 constexpr int64_t kLeastNs = 300'000;  // above what the kernel's own threads cause
-constexpr int64_t kPart = 16;          // of the time since the last look
+constexpr int64_t kPart = 16;          // of the time since the last read
 
 // Field 1 of schedstat; -1 if the kernel does not count it.
 int64_t read_delay_ns(pid_t thread) {

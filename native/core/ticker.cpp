@@ -23,20 +23,20 @@ namespace hocket {
 namespace {
 
 constexpr long kTickNs = 250'000;             // and 50'000 of the timer's slack
-constexpr int64_t kLookPeriodNs = 5'000'000;  // at how many threads want to run
+constexpr int64_t kLookPeriodNs = 5'000'000;  // between reads of the number of runnable threads
 constexpr int64_t kCrowdMemoryNs = 100'000'000;
 constexpr int64_t kDelayMemoryNs = 1'000'000'000;
-constexpr int64_t kWatchNs = 10'000'000'000;  // after the last delay: starting anew would cost a delay first
+constexpr int64_t kWatchNs = 10'000'000'000;  // lifetime after the last delay: a restart needs another delay
 constexpr int64_t kMostStopNs = 1'000'000'000;
-constexpr int64_t kRestNs = 1'000'000'000;  // after one that found no crowd
+constexpr int64_t kRestNs = 1'000'000'000;  // before the next start if a run found no crowd
 
 void pause(long ns) {
   const timespec time{0, ns};
   nanosleep(&time, nullptr);
 }
 
-// The processor that a thread of this process runs on or waits for: field 38 of its stat. Fields are counted from the
-// end of the name, which is field 1, stands in parentheses and may contain spaces.
+// The processor that a thread of this process runs on or waits for: field 38 of its stat. The name is field 1, in
+// parentheses, and may contain spaces, so the fields are counted from its end.
 int64_t processor_of(pid_t thread) {
   std::array<char, 64> path{};
   std::snprintf(path.data(), path.size(), "/proc/self/task/%d/stat", static_cast<int>(thread));
@@ -51,7 +51,7 @@ void go_to(int64_t processor) {
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(static_cast<int>(processor), &set);
-  sched_setaffinity(0, sizeof set, &set);  // if this is refused, the thread stays where it is
+  sched_setaffinity(0, sizeof set, &set);  // on failure, the thread stays where it is
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ void Ticker::note_delay(int64_t now_ns, int num_ranks) {
   is_to_stop_.store(false, std::memory_order_relaxed);
   try {
     std::thread([this] { run(); }).detach();
-  } catch (const std::exception&) {  // no thread can be created: the job runs on without a ticker
+  } catch (const std::exception&) {  // no thread can be created: the job continues without a ticker
     next_start_ns_.store(now_ns + kRestNs, std::memory_order_release);
     runs_.store(false, std::memory_order_release);
   }
@@ -86,8 +86,8 @@ void Ticker::stop() {
   while (is_there() && now_ns() < deadline) pause(kTickNs);
 }
 
-// It ticks only while the machine has more runnable threads than processors, and than ranks: without that, a delay was
-// caused by our own threads. The delay is measured here as well as in waits, because the slowest rank never waits.
+// Ticks only while the machine has more runnable threads than processors and than ranks: otherwise our own threads
+// caused the delay. The delay is measured here as well as in waits, because the slowest rank never waits.
 void Ticker::run() {
   thread_.store(gettid(), std::memory_order_relaxed);
   prctl(PR_SET_NAME, "hocket ticker", 0, 0, 0);

@@ -1,5 +1,4 @@
-// What the members of a communicator must agree on in an operation, by name, so that an error can say in what they
-// differ.
+// The traits of an operation that must be equal on all members, by name: an error can then name the traits that differ.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +11,7 @@
 
 namespace hocket {
 
-// Lines "name=value". Blocks of different sizes are a number that is equal where the sizes are.
+// Lines "name=value". The value for blocks of different sizes is a hash, which is equal if the sizes are equal.
 inline std::string traits(const Operation& op) {
   std::string lines = std::string("operation=") + name(op.kind);
   const auto add = [&](const char* what, const std::string& value) {
@@ -33,10 +32,10 @@ inline std::string traits(const Operation& op) {
   return lines;
 }
 
-// "the type and the size", of what ranks want; nothing where no line tells. Of different operations nothing else
-// counts.
+// "the type and the size": the traits that differ between ranks; empty if none does. If the operation differs, no other
+// trait is named.
 inline std::string what_differs(const std::vector<std::string>& wanted) {
-  std::map<std::string, std::vector<std::string>> values;  // by name, of the ranks that have one
+  std::map<std::string, std::vector<std::string>> values;  // trait -> values of the ranks that have it
   std::vector<std::string> names;
   for (const std::string& lines : wanted)
     for (size_t begin = 0; begin < lines.size();) {
@@ -63,7 +62,7 @@ inline std::string what_differs(const std::vector<std::string>& wanted) {
   return text;
 }
 
-// "operation number 3: the ranks differ in the size: ", before what each of them wanted.
+// "operation number 3: the ranks differ in the size: ", the begin of a message; the operation of each rank follows.
 inline std::string mismatch_head(uint64_t seq, const std::vector<std::string>& wanted) {
   const std::string what = what_differs(wanted);
   std::string text = "operation number " + std::to_string(seq) + ": ";

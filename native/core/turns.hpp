@@ -1,5 +1,5 @@
-// Where the ranks of a job are threads of one process that take turns (native/sim): a thread that waits hands its turn
-// on, and time is what a clock of its own says.
+// The scheduler of jobs whose ranks are threads of one process (native/sim). Exactly one thread runs at a time; a thread
+// that waits yields to the next one, and time is a virtual clock.
 #pragma once
 
 #include <cstdint>
@@ -17,24 +17,25 @@ class Communicator;
 class Turns {
  public:
   virtual ~Turns() = default;
-  // Seconds since the begin.
+  // Virtual seconds since the start.
   virtual double now_s() const = 0;
-  // Back at `until_s`, or earlier if something of this rank is over. Without locks and without the GIL.
+  // Yields to another thread; returns at `until_s`, or earlier if an operation of this rank has completed. Call without
+  // locks and without the GIL.
   virtual void hand_on(double until_s) = 0;
-  // Why nobody goes on any more.
+  // Why no thread can continue; nothing while the job runs.
   virtual std::optional<Error> stopped() const = 0;
 
-  // Of this rank: nobody else drives them.
+  // The communicators of this rank; only this thread drives them.
   std::vector<std::shared_ptr<Communicator>> communicators;
 
-  // Of this thread; null: it waits as threads do.
+  // The scheduler of the calling thread; null for an ordinary thread.
   static Turns*& mine() {
     thread_local Turns* turns = nullptr;
     return turns;
   }
 };
 
-// What a caller would take the time from.
+// The time of the calling thread's clock.
 inline int64_t caller_ns() {
   const Turns* turns = Turns::mine();
   return turns ? static_cast<int64_t>(turns->now_s() * 1e9) : now_ns();

@@ -1,30 +1,30 @@
 // How a thread waits for an operation, or for any other condition.
 //
-// A wait for an operation goes round these steps until the operation is finished:
+// A wait for an operation repeats these steps until the operation is finished:
 //
 //          +---------------------------------------------------------------+
 //          v                                                               |
-//      look_once: drive all lanes, if nobody else does, and the pump        |
+//      drive_once: drive all lanes, unless another thread does, and the pump
 //          |                                                               |
-//          | Backoff::step: what to do where nothing moved                 |
+//          | Backoff::step: what to do if nothing moved                    |
 //          +-- again: it has spun or yielded --------------------------+   |
-//          +-- look:  see who carries what is in flight ---------------+   |
-//          +-- sleep: look_before_sleep: drive once more, under lock   |   |
+//          +-- look:  check which threads carry the operations --------+   |
+//          +-- sleep: drive_before_sleep: drive once more, under lock  |   |
 //                |      something moved -------------------------------+   |
 //                |                                                     |   |
-//                +-- polled:  a library that does not ring is in       |   |
-//                |            flight: block in it, or pause -----------+   |
+//                +-- polled:  a library that does not ring has an      |   |
+//                |            operation in flight: block in it or pause+   |
 //                +-- pumped:  another thread runs the pump: yield -----+   |
-//                +-- belled:  raise the word, drive once more, sleep --+   |
+//                +-- doorbell: make the word odd, drive again, sleep --+   |
 //                                                                      v   |
 //      after a sleep, a signal or 256 rounds: drive_due_libraries, tick  --+
 //          |        (every 50 ms: health, stall report, signals), deadline
 //          v
 //      finished | interrupted
 //
-// Invariant of the bell: whoever finishes the operation after the word is up rings, and what was finished before is
-// seen by the look under the lock that follows. So no wait sleeps through its own end; a sleep has a limit all the
-// same, as nobody rings for deadlines, deaths and signals.
+// Invariant of the doorbell (core/doorbell.hpp): a thread that finishes the operation after the word is odd rings; an
+// operation that was finished before is seen by the pass under the lock that follows. So no wait sleeps through its own
+// end. A sleep has a limit nevertheless, because no peer rings for deadlines, deaths and signals.
 #include <sched.h>
 #include <time.h>
 
@@ -50,7 +50,7 @@ struct WaiterCount {
 }  // namespace
 
 // Marks a thread that drives all lanes because it waits; the progress thread naps meanwhile. When the last such thread
-// ends, operations still in flight and libraries that must be driven are handed back to the progress thread.
+// ends its wait, the progress thread takes over the operations in flight and the libraries that must be driven.
 struct Engine::Driving {
   explicit Driving(Engine& engine) : engine(engine) { begin(); }
   ~Driving() { end(); }
@@ -87,7 +87,7 @@ class Engine::Wait {
   WaitResult run() {
     for (uint32_t round = 1; !work_.finished(); ++round) {
       has_slept_ = is_signalled_ = false;
-      const bool moved = look_once();
+      const bool moved = drive_once();
       if (is_to_sleep(moved, round == 1)) sleep();
       is_signalled_ |= engine_.is_interrupted_.load(std::memory_order_relaxed);
       if (!has_slept_ && !is_signalled_ && round % kRoundsWithoutClock != 0) continue;
@@ -109,7 +109,7 @@ class Engine::Wait {
  private:
   bool has_pump() const { return engine_.attention_.load(std::memory_order_relaxed) > 0; }
 
-  bool look_once() {
+  bool drive_once() {
     bool moved = false;
     if (engine_.lock_.try_lock()) {
       const std::lock_guard guard(engine_.lock_, std::adopt_lock);
@@ -127,12 +127,12 @@ class Engine::Wait {
       const std::lock_guard guard(engine_.lock_);
       if (engine_.in_flight().has_threads) backoff_.rest();
     }
-    return next == Backoff::Next::sleep && look_before_sleep();
+    return next == Backoff::Next::sleep && drive_before_sleep();
   }
 
-  // Drives once more: another thread held the lock in look_once(), and may have finished this work. False: do not
-  // sleep.
-  bool look_before_sleep() {
+  // Drives once more: another thread held the lock in drive_once() and may have finished this work. Returns false if the
+  // wait must not sleep.
+  bool drive_before_sleep() {
     const std::lock_guard guard(engine_.lock_);
     const bool moved = engine_.progress();
     in_flight_ = engine_.in_flight();
@@ -141,31 +141,31 @@ class Engine::Wait {
 
   void sleep() {
     if (in_flight_.most != Polling::none)
-      sleep_polled();
+      sleep_polling();
     else if (has_pump())
-      sleep_pumped();
+      yield_to_pump();
     else
-      sleep_belled();
+      sleep_at_doorbell();
   }
 
-  // These libraries do not ring, so the bell, whose membarrier interrupts all ranks, is not used.
-  void sleep_polled() {
+  // These libraries do not ring: avoid the doorbell, because its membarrier interrupts all ranks.
+  void sleep_polling() {
     const int64_t longest = longest_sleep_ns(now_ns());
     if (!in_flight_.is_to_block() || !engine_.block(backoff_.idle_ns(), longest)) backoff_.pause(in_flight_.most);
     has_slept_ = true;
   }
 
   // Another thread is running the pump.
-  void sleep_pumped() {
+  void yield_to_pump() {
     sched_yield();
     has_slept_ = true;
   }
 
-  void sleep_belled() {
+  void sleep_at_doorbell() {
     Bell& bell = Bell::mine();
     engine_.sleepers_.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t word = bell.prepare_sleep();
-    // Not try_lock: whoever holds it may have looked before the word was up, and nobody would look again.
+    // Not try_lock: the holder may have driven the lanes before the word was odd, and no thread would drive them again.
     engine_.lock_.lock();
     const bool moved = engine_.progress();
     const InFlight in_flight = engine_.in_flight();
@@ -181,7 +181,7 @@ class Engine::Wait {
 
   int64_t longest_sleep_ns(int64_t now) const { return std::min(deadline_ns_ - now, engine_.until_look_ns(now)); }
 
-  // What is due every 50 ms; false if the wait is to end for a signal.
+  // The duties of every 50 ms; returns false if a signal must end the wait.
   bool tick(int64_t now) {
     std::string report;
     {
@@ -192,7 +192,7 @@ class Engine::Wait {
         report = stall_.text(work_.communicator->waiting_text(work_), now);
       }
     }
-    driving_.end();  // code of the program may run here, or this thread may wait for the GIL
+    driving_.end();  // user code may run here, or this thread may wait for the GIL
     if (!report.empty()) hooks_.stalled(report);
     const bool is_interrupted = hooks_.interrupted();
     if (!is_interrupted) engine_.attend(true);
@@ -264,7 +264,7 @@ bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, Wait
     if (now - begin < kYieldNs) {
       sched_yield();
     } else {
-      // Nobody rings for such a condition: look again in a millisecond.
+      // No peer rings for such a condition: test it again in a millisecond.
       timespec pause{0, 1'000'000};
       nanosleep(&pause, nullptr);
     }

@@ -1,7 +1,8 @@
-// A foreign library's lane under watch: what the library does not know about its peers is asked of `Peers`.
+// A foreign library's lane, with the state of the peers from `Peers`, which the library does not know.
 //
-// A library that loses a connection knows no more than that; why, the kernel tells a moment later. An operation that
-// the library gave up is held here for that moment: a member that died is the reason, whatever the library says.
+// A library that loses a connection does not know the reason; the kernel reports a death a moment later. This lane holds
+// an operation that the library aborted for that moment: if a member died, its death is the reason, whatever error the
+// library reports.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +41,7 @@ class WatchedLane final : public LibraryLane {
     library_->abandon(error);
   }
 
-  // Whether the library gave the operation up, and the reason may still come.
+  // Whether the library aborted the operation and the reason is not yet known.
   bool holds(const Operation& op) const {
     return std::any_of(held_.begin(), held_.end(), [&](const Held& held) { return &held == op.token; });
   }
@@ -51,7 +52,7 @@ class WatchedLane final : public LibraryLane {
     int64_t since_ns;
   };
 
-  // Calls the library; what it fails with is held, if a death may be behind it.
+  // Calls the library; holds its error if the death of a member may be the reason.
   Progress guard(Operation& op, Progress (Lane::*call)(Operation&)) {
     try {
       return (library_.get()->*call)(op);

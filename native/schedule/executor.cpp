@@ -7,9 +7,9 @@
 namespace hocket {
 
 namespace {
-// Two of each keep a pipeline full; more let ranks that run apart go on.
+// Two sends and two receives keep a pipeline full; with more, ranks that are out of step can continue.
 constexpr size_t kLeastWindow = 4;
-// A drive must not keep other lanes waiting.
+// Limit of one drive(), so that other lanes run too.
 constexpr int kMostPasses = 8;
 constexpr uint64_t kMostSpareBytes = 4 << 20;
 }  // namespace
@@ -135,7 +135,7 @@ void Executor::write_segment(const Segment& segment, const std::byte* from, bool
     copy_into_array(home, from, nbytes, op_.nbytes);
     return;
   }
-  // In the order of the ranks, which tells where two values are equal but not the same (zeros).
+  // Reduce in rank order, which matters for values that are equal but not identical (+0.0 and -0.0).
   const std::byte* sources[] = {slots_->content(segment), from};
   if (is_from_lower) std::swap(sources[0], sources[1]);
   kernel_(home, nullptr, sources, 2, nbytes / itemsize(op_.dtype));
@@ -277,7 +277,7 @@ std::vector<int> Executor::missing() const {
 }
 
 void Executor::cancel() noexcept {
-  bool is_in_use = false;  // by a library that cannot cancel
+  bool is_in_use = false;  // whether a library that cannot cancel still uses the arrays
   for (Flights* flights : {&going_, &coming_}) {
     for (Flight& flight : *flights) {
       if (flight.has_come || !flight.op.token) continue;

@@ -19,14 +19,14 @@ bool Agreement::is_balanced() const {
   return sum == 0;
 }
 
-// Now and then: did a member whose line is missing issue something else under this number, on another lane?
+// Checks now and then whether a member without a line has issued another operation under this number, on another lane.
 Progress Agreement::look_for_stray(const Operation& op) {
   if (!look_for_stray_) return Progress::waiting;
   look_for_stray_ = false;
-  if (!op.site) return Progress::waiting;  // the caller looks it up before it waits any longer
+  if (!op.site) return Progress::waiting;  // the caller sets it before it waits longer
   for (int peer = 0; peer < region_->size; ++peer) {
     const auto issued = region_->issued(peer, op.seq);
-    // Of one that issued something else on this lane the line will come; so all members read the same lines.
+    // If it issued an operation on this lane, its line will come; so all members read the same lines.
     if (!issued || issued->first.backend == op.backend) continue;
     cancel();
     const auto text = [&](const Operation& which) {
@@ -67,7 +67,7 @@ void Agreement::publish_detail(const Operation& op) {
 
 void Agreement::raise_mismatch(const Operation& op) {
   Error error{ErrorCode::collective_mismatch, "", {}};
-  // Ranks that wanted the same stand together.
+  // Group the ranks that issued the same operation.
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   std::vector<std::string> wanted;
   for (int peer = 0; peer < region_->size; ++peer) {

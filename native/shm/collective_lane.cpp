@@ -156,7 +156,7 @@ std::vector<int> CollectiveLane::missing() const {
 }
 
 bool CollectiveLane::cancel(Operation& op) noexcept {
-  // Others may have begun although this rank has not yet seen that all agree.
+  // Other members may have begun even if this rank has not yet seen the agreement.
   if (heap_ && !op.program && !is_eager(op))
     for (const std::byte* array : {op.in, static_cast<const std::byte*>(op.out)})
       if (array) heap_->detach(array);
@@ -165,7 +165,7 @@ bool CollectiveLane::cancel(Operation& op) noexcept {
   if (is_executing_) executor_->cancel();
   is_executing_ = false;
   agreement_.cancel();
-  return false;  // the line is out
+  return false;  // the line is already published
 }
 
 std::optional<Error> CollectiveLane::health() {

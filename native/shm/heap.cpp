@@ -27,7 +27,7 @@ Heap::Heap(int segment, int rank, int size, uint64_t begin, uint64_t nbytes)
       part_bytes_(nbytes / static_cast<uint64_t>(size) / kHugePageBytes * kHugePageBytes),
       mapping_(segment_.get(), begin, part_bytes_ * static_cast<uint64_t>(size)) {
   madvise(mapping_.data(), mapping_.nbytes(), MADV_DONTDUMP);
-  madvise(mapping_.data(), mapping_.nbytes(), MADV_HUGEPAGE);  // where the system has them for shared memory
+  madvise(mapping_.data(), mapping_.nbytes(), MADV_HUGEPAGE);  // has an effect if the system has huge pages for shared memory
   free_.emplace(0, part_bytes_);
 }
 
@@ -46,9 +46,9 @@ uint64_t Heap::take(uint64_t nbytes) {
     used_.emplace(begin, nbytes);
     return begin;
   }
-  throw Failure(ErrorCode::resource_exhausted, "this rank's " + std::to_string(part_bytes_ >> 30) +
-                                                   " GiB of address space for shared arrays have no room for " +
-                                                   std::to_string(nbytes) + " bytes more");
+  throw Failure(ErrorCode::resource_exhausted, "cannot allocate a shared array of " + std::to_string(nbytes) +
+                                                   " bytes: this rank's " + std::to_string(part_bytes_ >> 30) +
+                                                   " GiB of address space for shared arrays have no such free range");
 }
 
 std::byte* Heap::allocate(uint64_t nbytes) {
@@ -80,7 +80,7 @@ std::byte* Heap::allocate(uint64_t nbytes) {
 }
 
 void Heap::free(const std::byte* begin) noexcept {
-  if (g_forked_child.load(std::memory_order_relaxed)) return;  // it is its parent's
+  if (g_forked_child.load(std::memory_order_relaxed)) return;  // the block belongs to the parent
   const std::lock_guard guard(mutex_);
   const auto found = used_.find(static_cast<uint64_t>(begin - own()));
   if (found == used_.end()) return;
@@ -129,7 +129,7 @@ void Heap::detach(const std::byte* begin) noexcept {
     munmap(copy, nbytes);
     return;
   }
-  used_.erase(block);  // and never free again
+  used_.erase(block);  // the place is never free again
   detached_.emplace(first, nbytes);
 }
 

@@ -11,17 +11,18 @@ namespace hocket {
 
 namespace {
 
-// Longer payloads are read while they are written, in pieces that begin and end small: the receiver begins early, and
-// has little left to read at the end. Between, larger ones cost less where the processors share no cache.
+// The receiver reads longer payloads while the sender writes them. The first and last pieces are small, so that the
+// receiver starts early and has little to read at the end. The pieces between are larger, which costs less if the
+// processors share no cache.
 constexpr uint64_t kLeastPieceBytes = 4 << 10;
 constexpr uint64_t kMostPieceBytes = 16 << 10;
 
-// The end of a text in UTF-8, at most so many bytes of it.
+// The end of a UTF-8 text, at most `most` bytes.
 const char* last_bytes(const char* text, size_t most) {
   const size_t length = std::strlen(text);
   if (length <= most) return text;
   const char* begin = text + (length - most);
-  while ((*begin & 0xC0) == 0x80) ++begin;  // within a letter
+  while ((*begin & 0xC0) == 0x80) ++begin;  // inside a character
   return begin;
 }
 
@@ -82,11 +83,11 @@ Progress PointToPointLane::post(Operation& op) {
 
 void PointToPointLane::hand_over(int peer, Incoming& in, Transfer& transfer, std::list<Message>::iterator message) {
   if (message->taking_in && !message->taking_in->done) {
-    message->receive = &transfer;  // receive() hands it over once it is here
+    message->receive = &transfer;  // receive() hands the message over once it is complete
     transfer.in_ring_queue = false;
     return;
   }
-  if (message->taking_in) message->envelope.id = 0;  // it is here, as a short one would be
+  if (message->taking_in) message->envelope.id = 0;  // its payload is buffered, as that of a short message
   const Message whole = std::move(*message);
   in.unexpected.erase(message);
   accept(peer, in, transfer, whole);
@@ -95,12 +96,12 @@ void PointToPointLane::hand_over(int peer, Incoming& in, Transfer& transfer, std
 Progress PointToPointLane::test(Operation& op) {
   const int peer = op.root;
   auto* transfer = static_cast<Transfer*>(op.token);
-  const bool left = region_->has_left(peer);  // before the last look at what it published
+  const bool left = region_->has_left(peer);  // read before the last drive, which then sees all that it published
   bool moved = op.kind == OpKind::send ? drive_out(peer) : drive_in(peer);
   if (op.kind == OpKind::send && is_stuck(*transfer))
     for (int other = 0; other < region_->size; ++other) moved |= take_in(other);
   if (!transfer->done && !transfer->error) {
-    if (left && !moved) {  // it may have left more than is taken in at once
+    if (left && !moved) {  // while data moves, more of its data may be left to read
       Error error = region_->why_gone({peer});
       error.message += hint(op);
       cancel(op);
@@ -115,7 +116,7 @@ Progress PointToPointLane::test(Operation& op) {
   return Progress::done;
 }
 
-// Whether a send has found no room, or no receive, for so long that the reason may be that everyone sends.
+// Whether a send has waited so long for room or for a receive that all ranks may be sending to each other.
 bool PointToPointLane::is_stuck(Transfer& transfer) const {
   constexpr int64_t kPatienceNs = 2'000'000;
   if (transfer.done) return false;
@@ -164,7 +165,7 @@ PointToPointLane::Head& PointToPointLane::head_at(int sender, int receiver, uint
 
 void PointToPointLane::open_pipe(int peer, Outgoing& out) {
   region_->need_pipe(channel_, peer);
-  // Whatever the memory held before.
+  // Clear it, because the memory may be reused.
   head_at(rank_, peer, kRingBegin).is_there.store(0, std::memory_order_relaxed);
   region_->control(channel_, rank_, peer).head.value.store(kRingBegin, std::memory_order_release);
   out.is_open = true;
@@ -238,7 +239,7 @@ bool PointToPointLane::stream(int peer, Outgoing& out) {
   for (size_t slots = 0; slots < kMostSlots; ++slots) {
     if (out.produced - control.consumed.value.load(std::memory_order_acquire) == region_->num_bulk_slots) break;
     const uint64_t nbytes = std::min<uint64_t>(kBulkBytes, transfer.op.nbytes - transfer.position);
-    // A message that does not flow ends with one empty slot, so that the receiver knows that this was read.
+    // A message that is not streamed ends with one empty slot, so that the receiver knows that the grant was read.
     const bool flows = !transfer.refused && !transfer.is_taken;
     if (flows) {
       writer_.write(region_->bulk_slot(channel_, rank_, peer, out.produced), transfer.op.in + transfer.position,
@@ -252,7 +253,7 @@ bool PointToPointLane::stream(int peer, Outgoing& out) {
       transfer.error = Error{ErrorCode::collective_mismatch,
                              "rank " + std::to_string(rank_) + ": " + describe(transfer.op) + " at " +
                                  (transfer.op.site ? transfer.op.site : "?") + "; rank " + std::to_string(peer) +
-                                 " expected another size or type and raises as well",
+                                 " expected another size or type and raises an error too",
                              {peer}};
     if (!flows || transfer.position == transfer.op.nbytes) {
       transfer.done = true;
@@ -275,8 +276,8 @@ PointToPointLane::Transfer* PointToPointLane::find_posted(Incoming& in, int tag)
   return nullptr;
 }
 
-// Takes messages out of the ring while there is a receive that still looks for one; with none, they stay there and hold
-// the sender back.
+// Takes messages out of the ring while a posted receive has no message yet. Otherwise messages stay in the ring, and a
+// full ring blocks the sender.
 bool PointToPointLane::match_ring(int peer, Incoming& in, bool take_all) {
   if (!in.is_open) {
     in.is_open = region_->control(channel_, peer, rank_).head.value.load(std::memory_order_acquire) != 0;
@@ -324,14 +325,14 @@ std::string PointToPointLane::site_at(int peer, uint64_t position) const {
   return {site, strnlen(site, sizeof site)};
 }
 
-// How much of the payload of a message at `position` can be read.
+// How many bytes of the payload of the message at `position` can be read.
 uint64_t PointToPointLane::num_there(int peer, uint64_t position, uint64_t nbytes) const {
   if (nbytes <= kLeastPieceBytes) return nbytes;
   const uint64_t filled = region_->control(channel_, peer, rank_).head.value.load(std::memory_order_acquire);
   return filled <= position + kPrefixBytes ? 0 : std::min(nbytes, filled - position - kPrefixBytes);
 }
 
-// From `begin` up to `end` of a payload.
+// Reads bytes [begin, end) of a payload.
 void PointToPointLane::read_payload(int peer, uint64_t position, uint64_t nbytes, uint64_t begin, uint64_t end,
                                     std::byte* to) const {
   if (nbytes <= Head::kPayloadBytes)
@@ -383,13 +384,13 @@ Heap* PointToPointLane::heap() {
     try {
       heap_ = region_->host().heap();
     } catch (const Failure&) {
-      cannot_map_ = true;  // messages flow, as any others
+      cannot_map_ = true;  // messages are streamed instead
     }
   }
   return heap_.get();
 }
 
-// Goes on reading a message out of its sender's array; true once it is here.
+// Continues to read a message out of its sender's array; true once it is complete.
 bool PointToPointLane::read_shared(int peer, const Incoming::Grant& grant, size_t& slots) const {
   Transfer& transfer = *grant.transfer;
   const std::byte* const from = heap_->at(region_->host_rank(peer), grant.place);
@@ -460,7 +461,7 @@ bool PointToPointLane::cancel(Operation& op) noexcept {
   auto* transfer = static_cast<Transfer*>(op.token);
   const bool unnoticed = transfer->in_ring_queue;
   if (op.kind == OpKind::send && out_[op.root].streaming == transfer) out_[op.root].streaming = nullptr;
-  // The receiver may be reading it, and shall read what was sent.
+  // The receiver may still read the array and must see the content that was sent.
   if (transfer->is_shared && !transfer->in_ring_queue && !transfer->done) heap_->detach(op.in);
   if (op.kind == OpKind::recv) {
     std::erase_if(in_[op.root].to_grant, [&](const auto& grant) { return grant.transfer == transfer; });

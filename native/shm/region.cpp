@@ -11,7 +11,7 @@
 
 namespace hocket {
 
-// state: 0 none, 1 being written, 2 written (release).
+// state: 0 no abort, 1 being written, 2 written (release).
 struct Region::Abort {
   static constexpr int kMaxRanks = 64;
   std::atomic<uint32_t> state;
@@ -73,15 +73,15 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
   const auto waiting_text = [&] {
     return "rank " + std::to_string(rank) + " waits for " + ranks_text(missing) + " of a new communicator";
   };
-  // Where there is no range, no member has arrived: with one that is gone they will never be complete, and rank 0,
-  // which may have seen that already, makes no range for them.
+  // Without a range, no member has arrived. If a member is gone, the members will never be complete, and rank 0, which
+  // may have seen that already, makes no range for them.
   const auto find_gone = [&] {
     return std::find_if(members.begin(), members.end(),
                         [&](int each) { return host->life(each) != Host::Life::alive; });
   };
   auto gone_member = members.end();
   const auto find_range_or_gone = [&] {
-    host->look_at_peers();  // before the table: who made the range before it left has made it
+    host->look_at_peers();  // before find_range(): a rank 0 that made the range and left then counts as arrived
     gone_member = find_gone();
     range = host->find_range(key);
     return range || gone_member != members.end();
@@ -92,7 +92,7 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
     range = host->make_range(key, offsets.end, offsets.stages, size);
   } else if (!Engine::instance().wait_for(find_range_or_gone, timeout_s, hooks, waiting_text)) {
     throw Failure(ErrorCode::comm_timeout,
-                  "rank " + std::to_string(rank) + " waited for a new communicator: its rank 0 (rank " +
+                  "rank " + std::to_string(rank) + " timed out waiting for a new communicator: its rank 0 (rank " +
                       std::to_string(members[0]) + " of the host) never arrived",
                   {0});
   }
@@ -104,7 +104,7 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
   auto mapping = std::make_shared<Mapping>(host->segment(), range->offset, range->nbytes);
   auto region =
       std::make_shared<Region>(host, std::move(members), rank, key, *range, std::move(mapping), std::move(backends));
-  // Arrival: `staged` is 1 on every member before any operation; staging counts on from there.
+  // Arrival: every member sets `staged` to 1 before any operation; epochs of staging start from there.
   region->flags(rank).staged.value.store(1, std::memory_order_release);
   std::vector<int> gone;
   const auto all_here_or_gone = [&] {
@@ -115,8 +115,8 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
   const double left_s = std::max(0.0, timeout_s - (static_cast<double>(now_ns()) * 1e-9 - begin_s));
   if (!Engine::instance().wait_for(all_here_or_gone, left_s, hooks, waiting_text))
     throw Failure(ErrorCode::comm_timeout,
-                  "rank " + std::to_string(rank) + " waited for a new communicator: rank" +
-                      (missing.size() > 1 ? "s " : " ") + join_ranks(missing) + " of it never arrived",
+                  "rank " + std::to_string(rank) + " timed out waiting for a new communicator: " +
+                      ranks_text(missing) + " of it never arrived",
                   missing);
   if (!missing.empty()) throw Failure(region->why_gone(gone));
   return region;
@@ -156,7 +156,7 @@ Region::Region(std::shared_ptr<Host> host, std::vector<int> members, int rank_, 
 }
 
 Region::~Region() {
-  if (g_forked_child.load(std::memory_order_relaxed)) return;  // its parent has not left
+  if (g_forked_child.load(std::memory_order_relaxed)) return;  // the parent has not left
   flags(rank).left.value.store(1, std::memory_order_release);
   ring_peers();
   host_->leave_range(key_);
@@ -230,7 +230,7 @@ std::optional<Error> Region::failure_of(const std::vector<int>& left, const std:
 
 void Region::note_issued(const Operation& op) const {
   Issued::Entry& entry = issued_[rank].entries[op.seq % Issued::kCapacity];
-  // A reader that sees one of the new fields sees at least the zero.
+  // A reader that sees one of the new fields (release) also sees this zero.
   entry.seq.store(0, std::memory_order_relaxed);
   entry.kind.store(static_cast<uint64_t>(op.kind) | static_cast<uint64_t>(op.dtype) << 8 |
                        static_cast<uint64_t>(op.reduce) << 16 | static_cast<uint64_t>(op.is_of_object) << 23 |
@@ -275,7 +275,7 @@ std::optional<Error> Region::find_abort() const {
   if (abort_->state.load(std::memory_order_acquire) != 2) return std::nullopt;
   Error error{static_cast<ErrorCode>(abort_->code), abort_->text,
               std::vector<int>(abort_->ranks, abort_->ranks + abort_->num_ranks)};
-  // Who was waited for has not timed out itself.
+  // The awaited rank has not timed out itself, so it gets another code.
   const bool it_is_me = std::find(error.ranks.begin(), error.ranks.end(), rank) != error.ranks.end();
   if (error.code == ErrorCode::comm_timeout && it_is_me) error.code = ErrorCode::aborted;
   return error;

@@ -69,7 +69,7 @@ void Group::connect(int rank) {
 void Group::leave(int rank) {
   has_left[static_cast<size_t>(rank)] = has_any_left = true;
   if (std::find(has_left.begin(), has_left.end(), false) == has_left.end()) ranks.forget_group(key);
-  if (failure) return;  // which everyone hears of
+  if (failure) return;  // all members get this failure anyway
   const double now = now_s(rank);
   for (auto each = meetings.begin(); each != meetings.end();) {
     const std::vector<int> missing = each->second->missing();
@@ -97,7 +97,7 @@ void Group::fail(int rank, const Error& error) {
 
 std::optional<Error> Group::failure_as_seen_by(int rank) const {
   std::optional<Error> error = failure;
-  // Who was waited for has not timed out itself.
+  // The awaited rank has not timed out itself, so it gets another code.
   if (error && error->code == ErrorCode::comm_timeout &&
       std::find(error->ranks.begin(), error->ranks.end(), rank) != error->ranks.end())
     error->code = ErrorCode::aborted;
@@ -137,7 +137,7 @@ bool Meeting::agrees() const {
 }
 
 std::string Meeting::mismatch_text() const {
-  std::map<std::string, std::vector<int>> ranks_of;  // who wanted the same
+  std::map<std::string, std::vector<int>> ranks_of;  // ranks by operation
   for (const auto& each : posted_)
     ranks_of[describe(each->op) + " at " + (each->op.site ? each->op.site : "?")].push_back(each->rank);
   std::vector<std::string> wanted;
@@ -150,7 +150,7 @@ std::string Meeting::mismatch_text() const {
   return text;
 }
 
-// Of what a member has given up the arrays are gone; the others hear of it from the group's failure.
+// Whether a member has cancelled the operation: its arrays are gone, and the others get the group's failure.
 bool Meeting::is_dropped() const {
   return std::any_of(posted_.begin(), posted_.end(), [](const auto& each) { return each->is_dropped; });
 }
@@ -159,7 +159,7 @@ void Meeting::prepare(const Costs& costs) {
   if (is_dropped() || !agrees()) return;
   const Operation& any = posted_[0]->op;
   seconds_ = costs.collective_s(group_.key, any, group_.members);
-  // What communicators say to make others has to be right in any case.
+  // split and dup always move data, because their results make new communicators.
   if (group_.ranks.moves_data || any.kind == OpKind::split || any.kind == OpKind::dup) move_data();
 }
 
@@ -178,8 +178,8 @@ void Meeting::settle() {
   }
 }
 
-// Results that are reduced go through memory of their own, as inputs may lie where they belong; and those of higher
-// ranks are made first, as a scan reads what lower ones overwrite.
+// Reduced results go through separate memory, because an output may also be an input. Higher ranks come first, because
+// in a scan lower ranks overwrite inputs that higher ranks read.
 void Meeting::move_data() const {
   const Operation& any = posted_[0]->op;
   if (any.kind == OpKind::barrier) return;
@@ -198,7 +198,7 @@ void Meeting::move_data() const {
     }
     const uint64_t nbytes = has_input_blocks(op.kind) ? op.in_block(rank).nbytes : op.nbytes;
     const bool has_result = op.kind != OpKind::reduce || op.root == rank;
-    if (op.kind != OpKind::all_reduce || reduced.empty()) {  // all have the same result of an all_reduce
+    if (op.kind != OpKind::all_reduce || reduced.empty()) {  // the result of an all_reduce is equal on all ranks
       reduced.resize(nbytes);
       write_local_result(op, rank, size, reduced.data(), block_for, sources);
     }
@@ -214,7 +214,7 @@ void Message::prepare(const Costs& costs) {
 }
 
 void Message::settle() {
-  if (send_->is_dropped) return;  // likewise
+  if (send_->is_dropped) return;  // cancelled: the receiver gets the group's failure
   VirtualRanks& ranks = group_.ranks;
   const Operation& op = send_->op;
   double end = std::max(send_->posted_s, receive_ ? receive_->posted_s : 0);
@@ -321,7 +321,7 @@ Progress VirtualMessages::post(Operation& op) {
   return Progress::moved;
 }
 
-// A receive that no message has come for leaves no trace.
+// Unnoticed if no message was matched to the receive.
 bool VirtualMessages::cancel(Operation& op) noexcept {
   bool is_unnoticed = false;
   if (op.kind == OpKind::recv) {

@@ -83,14 +83,14 @@ void VirtualRanks::pass(std::unique_lock<std::mutex>& lock) {
   while (!stopped_ && !due_.empty() && (sleepers_.empty() || due_.begin()->ready_s <= sleepers_.begin()->first)) {
     const Entry entry = *due_.begin();
     due_.erase(due_.begin());
-    lock.unlock();  // costs may be asked of Python, which others may hold while they wait for the lock
+    lock.unlock();  // Costs may call Python, and another thread may hold the GIL while it waits for this lock
     std::optional<Error> error;
     try {
       entry.due->prepare(costs_);
     } catch (const Failure& failure) {
       error = failure.error();
     } catch (const std::exception& exception) {
-      error = Error{ErrorCode::aborted, std::string("the simulation failed with ") + exception.what()};
+      error = Error{ErrorCode::aborted, std::string("the simulation failed: ") + exception.what()};
     }
     lock.lock();
     if (error && !stopped_) stopped_ = std::move(error);
