@@ -168,7 +168,7 @@ INLINE void reduce_tile(std::byte* dst, std::byte* dst2, const std::byte* const*
     }
   }
 
-  // Unrolled explicitly: g++ 12 does it too late here to keep the array in registers.
+  // Unrolled explicitly: g++ 12 unrolls too late to keep the array in registers.
   Vec<Storage, kLanes> results[kVectors];
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) {

@@ -1,4 +1,4 @@
-// Threads in the engine: the progress thread, its callbacks, and several threads that wait at once.
+// Threads in the engine: the progress thread, its callbacks, and several threads that wait at the same time.
 #include <condition_variable>
 #include <cstdio>
 #include <random>
@@ -13,7 +13,7 @@ using namespace hocket;
 
 Engine& engine() { return Engine::instance(); }
 
-// Something that another thread waits for, with a deadline.
+// An event that another thread waits for, with a deadline.
 class Signal {
  public:
   void set() {
@@ -32,7 +32,8 @@ class Signal {
   bool is_set_ = false;
 };
 
-// On the progress thread, without the lock, also for what is finished already or failed; a callback may use the engine.
+// Callbacks run on the progress thread, without the lock, also for work that has finished before or failed; a callback
+// may use the engine.
 void test_callbacks() {
   TestCommunicator comm;
   comm.collective->plans[1].num_tests = 100;
@@ -57,7 +58,7 @@ void test_callbacks() {
   CHECK(!engine().has_thread());
 }
 
-// What was finished when the thread is stopped has its callbacks run.
+// Callbacks of work that is finished when the thread is stopped still run.
 void test_stop_runs_callbacks() {
   TestCommunicator comm;
   for (int round = 0; round < 50; ++round) {
@@ -71,7 +72,7 @@ void test_stop_runs_callbacks() {
 void test_progress_thread_expires() {
   TestCommunicator a("a"), b("b");
   engine().start_thread();
-  a.look([&] { a.collective->plans[1].num_tests = -1; });
+  a.locked([&] { a.collective->plans[1].num_tests = -1; });
   const WorkPtr forgotten = a.issue(OpKind::barrier, 0.1);
   const WorkPtr of_b = b.issue(OpKind::barrier, 0.1);
   Signal over;
@@ -79,10 +80,10 @@ void test_progress_thread_expires() {
   over.wait();
   CHECK(has_failed(forgotten, ErrorCode::comm_timeout) && a.is_broken());
   CHECK(wait(of_b) == WaitResult::finished && is_done(of_b) && !b.is_broken());
-  // Who waits for an operation watches its deadline himself.
+  // A thread that waits for an operation checks the deadline of its own wait instead.
   TestCommunicator c("c");
   std::atomic<bool> open{false};
-  c.look([&] { c.collective->plans[1].ready = [&] { return open.load(); }; });
+  c.locked([&] { c.collective->plans[1].ready = [&] { return open.load(); }; });
   const WorkPtr awaited = c.issue(OpKind::barrier, 0.05);
   std::thread waiter([&] { CHECK(wait(awaited, 60) == WaitResult::finished && is_done(awaited)); });
   while (awaited->waiters.load() == 0) sched_yield();
@@ -94,11 +95,11 @@ void test_progress_thread_expires() {
   engine().stop_thread();
 }
 
-// Peers' lives are looked at also while nothing is in flight.
+// Dead peers are detected even if nothing is in flight.
 void test_progress_thread_sees_illness() {
   TestCommunicator comm;
   engine().start_thread();
-  comm.look([&] { comm.collective->illness = Error{ErrorCode::peer_failure, "rank 1 died", {1}}; });
+  comm.locked([&] { comm.collective->illness = Error{ErrorCode::peer_failure, "rank 1 died", {1}}; });
   const int64_t deadline = now_ns() + timeout_ns(60);
   while (!comm.is_broken()) {
     CHECK(now_ns() < deadline);
@@ -126,14 +127,14 @@ void test_many_waiters_of_one_work() {
   }
 }
 
-// A wait that stands still, in a signal handler of the program's, keeps the progress thread from nothing.
+// A wait that is blocked in a signal handler of the program does not stop the progress thread.
 void test_progress_beside_a_wait_that_stands_still() {
   TestCommunicator still;
   TestCommunicator comm;
   std::atomic<bool> is_over{false};
   std::atomic<bool> stands{false};
   still.collective->plans[1].ready = [&] { return is_over.load(); };
-  comm.collective->plans[1].num_tests = 20'000;  // more than one that looks every 4 ms has in a minute
+  comm.collective->plans[1].num_tests = 20'000;  // more than a thread with one test every 4 ms makes in a minute
   engine().start_thread();
   struct Standing : WaitHooks {
     Standing(std::atomic<bool>& is_over, std::atomic<bool>& stands) : is_over(is_over), stands(stands) {}
@@ -164,8 +165,8 @@ void test_progress_beside_a_wait_that_stands_still() {
   engine().stop_thread();
 }
 
-// Each thread has a communicator of its own and issues, waits, and drops; peers publish and ring from outside. All the
-// time somebody else may drive one's lanes.
+// Each thread has a communicator of its own, issues operations and waits; a peer thread publishes and rings. Other
+// threads may drive a thread's lanes at any time.
 void test_many_threads(bool with_progress_thread) {
   constexpr int kThreads = 4;
   constexpr uint64_t kOperations = 200;
@@ -178,7 +179,7 @@ void test_many_threads(bool with_progress_thread) {
       {
         TestCommunicator comm;
         std::mt19937 random(static_cast<unsigned>(t));
-        comm.look([&] {
+        comm.locked([&] {
           for (uint64_t seq = 1; seq <= kOperations; ++seq) {
             TestLane::Plan& plan = comm.collective->plans[seq];
             plan.num_tests = static_cast<int>(random() % 5 + 1);
@@ -210,7 +211,7 @@ void test_many_threads(bool with_progress_thread) {
   engine().stop_thread();
 }
 
-// A library that has something left to send, which it does when it is driven so many times.
+// A library with data left to send, which is sent after `num_left` drives.
 class LeftBehind final : public DrivenLibrary {
  public:
   explicit LeftBehind(int num_left = 1) : num_left_(num_left) {}
@@ -235,12 +236,12 @@ std::shared_ptr<LeftBehind> leave_behind(int num_left) {
   return library;
 }
 
-// Whoever waits or looks, in whatever way, for a rank that waits for what a library has left over.
+// Every kind of wait and poll drives a library that has data left to send.
 void test_left_behind() {
   TestCommunicator comm;
   for (int num_left : {1, 5}) {
     const auto library = leave_behind(num_left);
-    comm.collective->plans[comm.look([&] { return comm.core->collectives_issued(); }) + 1].ready = [&] {
+    comm.collective->plans[comm.locked([&] { return comm.core->collectives_issued(); }) + 1].ready = [&] {
       return library->is_empty();
     };
     CHECK(wait(comm.issue()) == WaitResult::finished);
@@ -249,16 +250,16 @@ void test_left_behind() {
   WaitHooks hooks;
   CHECK(engine().wait_for([&] { return library->is_empty(); }, 60, hooks));
   const auto polled = leave_behind(3);
-  while (!comm.look([&] { return polled->is_empty(); })) comm.look([] { engine().poll(); });
+  while (!comm.locked([&] { return polled->is_empty(); })) comm.locked([] { engine().poll(); });
   const auto passed = leave_behind(3);
-  while (!comm.look([&] { return passed->is_empty(); })) comm.look([] { engine().progress_others(); });
+  while (!comm.locked([&] { return passed->is_empty(); })) comm.locked([] { engine().progress_others(); });
   engine().start_thread();
   const auto by_thread = leave_behind(3);
   by_thread->emptied.wait();
   engine().stop_thread();
 }
 
-// One that was never used is left alone, and the pauses grow with the time since the last use.
+// A library that was never used is not driven; pauses grow with the time since the last use.
 void test_pauses() {
   LeftBehind library;
   CHECK(library.due_ns() == DrivenLibrary::kNever);

@@ -1,4 +1,4 @@
-// Virtual ranks: threads that take turns on a virtual clock, each with a communicator of its own.
+// Virtual ranks: threads that run one at a time on a virtual clock, each with a communicator of its own.
 #include "sim/virtual_ranks.hpp"
 
 #include <cstdio>
@@ -23,7 +23,7 @@ std::shared_ptr<sim::VirtualRanks> make_ranks(int num_ranks) {
   return std::make_shared<sim::VirtualRanks>(num_ranks, costs, true);
 }
 
-// What a rank has, for as long as its thread runs.
+// The objects of a rank; they live as long as its thread.
 class Rank {
  public:
   Rank(const std::shared_ptr<sim::VirtualRanks>& ranks, int rank) : rank(rank), size(ranks->num_ranks) {
@@ -137,7 +137,7 @@ void what_goes_wrong() {
       const std::optional<Error> late = rank.run(message(OpKind::recv, 1, &x, 1), 2.0);
       CHECK(late && late->code == ErrorCode::comm_timeout && late->ranks == std::vector<int>{1});
     }
-    CHECK(!rank.run(barrier));  // a message that never came breaks nothing
+    CHECK(!rank.run(barrier));  // the timeout of the receive does not break the communicator
     if (rank.rank == 2) return;
     const std::optional<Error> left = rank.run(barrier);
     CHECK(left && left->code == ErrorCode::peer_failure && left->ranks == std::vector<int>{2});
