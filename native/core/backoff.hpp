@@ -45,12 +45,12 @@ class Backoff {
   void reset() {
     idle_since_ns_ = 0;
     spins_ = 0;
-    rests_ = false;
-    has_looked_ = false;
+    sleeps_at_once_ = false;
+    has_read_delay_ = false;
   }
   // Sleep at once until the next reset: the thread that ends the wait needs the processor.
-  void rest() {
-    rests_ = true;
+  void sleep_at_once() {
+    sleeps_at_once_ = true;
     if (idle_since_ns_ == 0) idle_since_ns_ = now_ns();
   }
   int64_t idle_ns() const { return now_ns() - idle_since_ns_; }
@@ -69,10 +69,10 @@ class Backoff {
     if (!is_oversubscribed() && now < sleep_until_ns_.load(std::memory_order_relaxed))
       KeepApart::mine().note_ring(ringer_processor, now);
   }
-  // look: returned once after each reset; the caller then checks which threads can end the wait.
-  enum class Next { again, look, sleep };
+  // check: returned once after each reset; the caller then checks which threads can end the wait.
+  enum class Next { again, check, sleep };
   Next step() {
-    if (rests_) return Next::sleep;
+    if (sleeps_at_once_) return Next::sleep;
     if (!is_oversubscribed() && ++spins_ % 32 != 0) {
       cpu_pause();
       return Next::again;
@@ -80,13 +80,13 @@ class Backoff {
     const int64_t now = now_ns();
     if (idle_since_ns_ == 0) {
       idle_since_ns_ = now;
-      return Next::look;
+      return Next::check;
     }
     const int64_t idle = now - idle_since_ns_;
     const bool is_beside_others = now < sleep_until_ns_.load(std::memory_order_relaxed);
     if (!is_oversubscribed() && idle < (is_beside_others ? kSpinBesideOthersNs : kSpinNs)) return Next::again;
-    if (!is_oversubscribed() && !has_looked_) {
-      has_looked_ = true;
+    if (!is_oversubscribed() && !has_read_delay_) {
+      has_read_delay_ = true;
       if (RunDelay::mine().was_delayed(now)) {
         note_others(now);
         return Next::sleep;
@@ -121,8 +121,8 @@ class Backoff {
   std::atomic<int64_t>& sleep_until_ns_;
   int64_t idle_since_ns_ = 0;
   uint32_t spins_ = 0;
-  bool rests_ = false;
-  bool has_looked_ = false;  // whether the run delay was read in this wait
+  bool sleeps_at_once_ = false;
+  bool has_read_delay_ = false;  // whether the run delay was read in this wait
 };
 
 }  // namespace hocket

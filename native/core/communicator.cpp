@@ -18,7 +18,7 @@ bool is_fatal(const Error& error) {
 }
 
 // A library that cannot cancel may still use the arrays of a cancelled operation: never release them.
-void keep_for_ever(const Work& work) {
+void never_release(const Work& work) {
   static auto* kept = new std::vector<std::shared_ptr<void>>;  // NOLINT
   kept->push_back(work.pins);
 }
@@ -33,23 +33,25 @@ void Communicator::add_backend(std::unique_ptr<Lane> collective, std::unique_ptr
   queues_.push_back({std::move(point_to_point), {}, 0});
 }
 
-std::optional<Carrier> Communicator::find_carrier(const Operation& op, const Wish& wish) const {
-  const auto is_wanted = [&](size_t backend) { return wish.backend ? *wish.backend == backend : allows(backend); };
-  // Backends for devices come first. If none fits, device arrays are carried like host arrays: so all members choose the
-  // same carrier, even if only some of them have their arrays on a device.
+std::optional<Carrier> Communicator::find_carrier(const Operation& op, const CarrierRequest& request) const {
+  const auto is_candidate = [&](size_t backend) {
+    return request.backend ? *request.backend == backend : allows(backend);
+  };
+  // Backends for devices come first. If none fits, device arrays are carried like host arrays: so all members choose
+  // the same carrier, even if only some of them have their arrays on a device.
   if (op.device)
     for (size_t backend = 0; backend < num_backends(); ++backend)
-      if (is_wanted(backend) && is_for_devices(backend, op) && !refuses(backend, op))
+      if (is_candidate(backend) && is_for_devices(backend, op) && !refuses(backend, op))
         return Carrier{static_cast<uint8_t>(backend), op.program};
   const auto can = [&](size_t backend, const Program* program) {
     Operation asked = op;
     asked.program = program;
     asked.device = nullptr;
-    return is_wanted(backend) && !refuses(backend, asked);
+    return is_candidate(backend) && !refuses(backend, asked);
   };
   if (const std::vector<Carrier>* ranking = choices_.ranking(op))
     for (const Carrier& carrier : *ranking) {
-      const Program* program = wish.keeps_program ? op.program : carrier.program;
+      const Program* program = request.keeps_program ? op.program : carrier.program;
       if (can(carrier.backend, program)) return Carrier{carrier.backend, program};
     }
   for (size_t backend = 0; backend < num_backends(); ++backend)
@@ -57,11 +59,11 @@ std::optional<Carrier> Communicator::find_carrier(const Operation& op, const Wis
   return std::nullopt;
 }
 
-Carrier Communicator::choose(const Operation& op, const Wish& wish) const {
-  if (const std::optional<Carrier> carrier = find_carrier(op, wish)) return *carrier;
-  if (wish.backend)
-    throw Failure(ErrorCode::unsupported_dtype, std::string(backend_name(*wish.backend)) + " cannot carry " +
-                                                    describe(op) + ": " + *refuses(*wish.backend, op));
+Carrier Communicator::choose(const Operation& op, const CarrierRequest& request) const {
+  if (const std::optional<Carrier> carrier = find_carrier(op, request)) return *carrier;
+  if (request.backend)
+    throw Failure(ErrorCode::unsupported_dtype, std::string(backend_name(*request.backend)) + " cannot carry " +
+                                                    describe(op) + ": " + *refuses(*request.backend, op));
   std::string reasons;
   for (size_t backend = 0; backend < num_backends(); ++backend)
     if (allows(backend)) reasons += std::string("; ") + backend_name(backend) + ": " + *refuses(backend, op);
@@ -210,7 +212,7 @@ bool Communicator::progress(LaneQueue& queue) {
     --queue.num_posted;
     moved = true;
     // A lane over several libraries may have failed in one library and cancelled the other library's part.
-    if (error && is_fatal(*error) && queue.lane->keeps_arrays()) keep_for_ever(*over);
+    if (error && is_fatal(*error) && queue.lane->keeps_arrays()) never_release(*over);
     if (!error) {
       finish(*over);
       continue;
@@ -286,20 +288,20 @@ void Communicator::fail(const Error& error) {
   if (!failure_) failure_ = error;
   if (failure_->code == ErrorCode::comm_timeout) failure_->code = ErrorCode::aborted;
   for (LaneQueue& queue : queues_) {
-    give_up_all(queue, error);
+    cancel_all(queue, error);
     queue.lane->abandon(error);
   }
 }
 
 void Communicator::drop() {
-  for (LaneQueue& queue : queues_) give_up_all(queue, closed_error());
+  for (LaneQueue& queue : queues_) cancel_all(queue, closed_error());
 }
 
-void Communicator::give_up_all(LaneQueue& queue, const Error& error) {
+void Communicator::cancel_all(LaneQueue& queue, const Error& error) {
   for (size_t i = 0; i < queue.works.size(); ++i) {
     if (i < queue.num_posted) {
       queue.lane->cancel(queue.works[i]->op);
-      if (queue.lane->keeps_arrays()) keep_for_ever(*queue.works[i]);
+      if (queue.lane->keeps_arrays()) never_release(*queue.works[i]);
     }
     finish(*queue.works[i], error);
   }
@@ -367,7 +369,7 @@ std::string Communicator::waiting_text(const Work& work) {
   return text;
 }
 
-void Communicator::give_up(Work& work, double timeout_s) {
+void Communicator::time_out(Work& work, double timeout_s) {
   size_t position;
   LaneQueue* queue = queue_of(work, &position);
   if (!queue) return;  // it has finished meanwhile
@@ -378,7 +380,7 @@ void Communicator::give_up(Work& work, double timeout_s) {
   if (independent && posted) {
     const bool unnoticed = queue->lane->cancel(work.op);
     const WorkPtr over = queue->works[position];
-    if (queue->lane->keeps_arrays()) keep_for_ever(*over);
+    if (queue->lane->keeps_arrays()) never_release(*over);
     queue->works.erase(queue->works.begin() + static_cast<std::ptrdiff_t>(position));
     --queue->num_posted;
     finish(*over, error);
@@ -393,7 +395,7 @@ void Communicator::expire(int64_t now) {
     for (const WorkPtr& work : queue.works) {
       const double age_s = static_cast<double>(now - work->issued_ns) * 1e-9;
       if (work->waiters.load(std::memory_order_relaxed) > 0 || age_s < work->timeout_s) continue;
-      give_up(*work, work->timeout_s);
+      time_out(*work, work->timeout_s);
       return;  // the queue has changed; the next tick checks the rest
     }
 }

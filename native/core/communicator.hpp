@@ -16,7 +16,7 @@
 namespace hocket {
 
 // What a call requests: a certain backend, and whether the operation keeps its own program (or keeps having none).
-struct Wish {
+struct CarrierRequest {
   std::optional<uint8_t> backend = std::nullopt;
   bool keeps_program = false;
 };
@@ -53,9 +53,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // `log` is called with every collective that is issued.
   void set_issue_log(std::function<void(const Operation&)> log) { issue_log_ = std::move(log); }
   // The best carrier of the operation; nothing if no backend can carry it.
-  std::optional<Carrier> find_carrier(const Operation& op, const Wish& wish = {}) const;
+  std::optional<Carrier> find_carrier(const Operation& op, const CarrierRequest& request = {}) const;
   // The same; throws UnsupportedDtype if no backend can carry it.
-  Carrier choose(const Operation& op, const Wish& wish = {}) const;
+  Carrier choose(const Operation& op, const CarrierRequest& request = {}) const;
 
   // Adds a schedule that can execute operations; it lives as long as the communicator. Numbers start at 1.
   uint16_t add_program(OpKind kind, std::string name, int num_blocks, int num_slots, int ports, int group_size,
@@ -91,7 +91,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Checks the lanes' health; breaks the communicator if a lane reports an error.
   void check_health();
   // The wait for `work` timed out: fails the operation and, unless it is independent and unnoticed, the communicator.
-  void give_up(Work& work, double timeout_s);
+  void time_out(Work& work, double timeout_s);
   // Times out operations that no thread waits for; for the progress thread.
   void expire(int64_t now_ns);
   // Breaks this communicator for good: pending operations fail, later ones raise.
@@ -137,7 +137,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     return *queues_[2 * backend + (is_point_to_point(op.kind) ? 1 : 0)].lane;
   }
   bool progress(LaneQueue& queue);
-  void give_up_all(LaneQueue& queue, const Error& error);
+  void cancel_all(LaneQueue& queue, const Error& error);
   void find_dependencies(Work& work) const;
   void finish(Work& work);
   void finish(Work& work, Error error);

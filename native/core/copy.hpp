@@ -20,7 +20,7 @@ inline void copy_bytes(std::byte* to, const std::byte* from, size_t nbytes) {
 inline constexpr uint64_t kStreamedBytes = 4 << 20;
 
 // Bypasses the caches: the destination is not read before it is written, and the caches keep their content.
-inline void copy_past_caches(std::byte* to, const std::byte* from, size_t nbytes) {
+inline void copy_nontemporal(std::byte* to, const std::byte* from, size_t nbytes) {
 #ifdef __SSE2__
   const size_t head = (kLineBytes - reinterpret_cast<uintptr_t>(to) % kLineBytes) % kLineBytes;
   if (nbytes > head + kLineBytes) {
@@ -50,7 +50,7 @@ inline void copy_past_caches(std::byte* to, const std::byte* from, size_t nbytes
 // Copies into an array whose total size is array_bytes.
 inline void copy_into_array(std::byte* to, const std::byte* from, size_t nbytes, uint64_t array_bytes) {
   if (array_bytes >= kStreamedBytes)
-    copy_past_caches(to, from, nbytes);
+    copy_nontemporal(to, from, nbytes);
   else
     copy_bytes(to, from, nbytes);
 }

@@ -7,8 +7,8 @@
 #include <chrono>
 
 #include "core/backoff.hpp"
-#include "core/bell.hpp"
 #include "core/clock.hpp"
+#include "core/doorbell.hpp"
 #include "core/process.hpp"
 
 namespace hocket {
@@ -16,8 +16,8 @@ namespace hocket {
 namespace {
 
 constexpr int64_t kNapNs = 4'000'000;  // short, because a waiting thread may be waiting for the GIL
-// Limits of one blocking call, which returns early only if its own operation completes. The time grows with the wait, so
-// that long waits cost almost nothing.
+// Limits of one blocking call, which returns early only if its own operation completes. The time grows with the wait,
+// so that long waits cost almost nothing.
 constexpr int64_t kShortestBlockNs = 1'000'000;
 constexpr int64_t kLongestBlockNs = 4'000'000;
 
@@ -51,7 +51,8 @@ void Engine::detach(const Communicator& communicator) {
 
 bool Engine::progress() {
   bool moved = false;
-  // By index, which stays valid if the vector is reallocated (although finishing an operation must not attach or detach).
+  // By index, which stays valid if the vector is reallocated (although finishing an operation must not attach or
+  // detach).
   auto& own = communicators();
   for (size_t i = 0; i < own.size(); ++i)
     if (!own[i]->idle()) moved |= own[i]->progress();
@@ -83,33 +84,33 @@ bool Engine::attend(bool all) {
 void Engine::poll() {
   progress();
   const int64_t now = now_ns();
-  tend(now);
+  check_periodically(now);
   drive_due_libraries(now);
 }
 
-void Engine::look_by(int64_t time_ns) {
-  int64_t next = next_look_ns_.load(std::memory_order_relaxed);
-  while (time_ns < next && !next_look_ns_.compare_exchange_weak(next, time_ns, std::memory_order_acq_rel)) {
+void Engine::note_library_due(int64_t time_ns) {
+  int64_t next = next_library_due_ns_.load(std::memory_order_relaxed);
+  while (time_ns < next && !next_library_due_ns_.compare_exchange_weak(next, time_ns, std::memory_order_acq_rel)) {
   }
 }
 
 void Engine::drive_due_libraries(int64_t now) {
-  if (!is_look_due(now) || g_forked_child.load(std::memory_order_relaxed)) return;
-  // Reset first, so that no library is forgotten: a use noted after this line calls look_by() after it, too; a use noted
-  // before is read below.
-  next_look_ns_.exchange(DrivenLibrary::kNever, std::memory_order_acq_rel);
+  if (!is_library_due(now) || g_forked_child.load(std::memory_order_relaxed)) return;
+  // Reset first, so that no library is forgotten: a use noted after this line calls note_library_due() after it, too; a
+  // use noted before is read below.
+  next_library_due_ns_.exchange(DrivenLibrary::kNever, std::memory_order_acq_rel);
   std::erase_if(libraries_, [&](const std::weak_ptr<DrivenLibrary>& held) {
     const std::shared_ptr<DrivenLibrary> library = held.lock();
     if (!library) return true;
     if (now >= library->due_ns()) library->drive(now);
-    look_by(library->due_ns());
+    note_library_due(library->due_ns());
     return false;
   });
 }
 
-void Engine::tend(int64_t now) {
-  if (now < next_tend_ns_) return;
-  next_tend_ns_ = now + kTickNs;
+void Engine::check_periodically(int64_t now) {
+  if (now < next_check_ns_) return;
+  next_check_ns_ = now + kTickNs;
   check_health();
   for (size_t i = 0; i < communicators_.size(); ++i) communicators_[i]->expire(now);
 }
@@ -122,7 +123,7 @@ void Engine::check_health() {
 // No other thread runs, so the thread only waits until it is scheduled again.
 WaitResult Engine::wait_in_turn(Work& work, double timeout_s, Turns& turns) {
   const double begin_s = turns.now_s();
-  while (!look_in_turn(work, begin_s, timeout_s, turns)) turns.hand_on(begin_s + timeout_s);
+  while (!look_in_turn(work, begin_s, timeout_s, turns)) turns.sleep_until(begin_s + timeout_s);
   return WaitResult::finished;
 }
 
@@ -135,7 +136,7 @@ bool Engine::look_in_turn(Work& work, double begin_s, double timeout_s, Turns& t
   if (const std::optional<Error> stopped = turns.stopped())
     work.communicator->fail(*stopped);
   else if (turns.now_s() >= begin_s + timeout_s)
-    work.communicator->give_up(work, timeout_s);
+    work.communicator->time_out(work, timeout_s);
   return work.finished();
 }
 
@@ -143,7 +144,7 @@ bool Engine::test_in_turn(Work& work, Turns& turns) {
   constexpr double kLookS = 1e-6;  // so that a loop of tests advances the clock
   const double issued_s = static_cast<double>(work.issued_ns) * 1e-9;
   if (look_in_turn(work, issued_s, work.timeout_s, turns)) return true;
-  turns.hand_on(turns.now_s() + kLookS);
+  turns.sleep_until(turns.now_s() + kLookS);
   return look_in_turn(work, issued_s, work.timeout_s, turns);
 }
 
@@ -156,7 +157,7 @@ void Engine::wait_until(double time_s, Turns& turns) {
       check_health();
     }
     if (const std::optional<Error> stopped = turns.stopped()) throw Failure(*stopped);
-    turns.hand_on(time_s);
+    turns.sleep_until(time_s);
   }
 }
 
@@ -170,17 +171,17 @@ bool Engine::wait_for_in_turn(const std::function<bool()>& ready, double timeout
       if (ready()) return true;
       if (turns.now_s() >= until_s || turns.stopped()) return false;
     }
-    turns.hand_on(until_s);
+    turns.sleep_until(until_s);
   }
 }
 
 void Engine::wake_own_process() {
-  if (sleepers_.load(std::memory_order_seq_cst) > 0) detail::ring_slow(Bell::mine().page());
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) detail::ring_slow(Doorbell::mine().page());
   end_nap();
 }
 
 void Engine::wake_thread() {
-  is_thread_wanted_.store(true, std::memory_order_seq_cst);
+  is_thread_needed_.store(true, std::memory_order_seq_cst);
   wake_own_process();
 }
 
@@ -232,7 +233,7 @@ void Engine::stop_thread(bool for_good) {
   no_more_threads_ |= for_good;
   if (!thread_.joinable()) return;
   thread_stop_.store(true, std::memory_order_seq_cst);
-  detail::ring_slow(Bell::mine().page());
+  detail::ring_slow(Doorbell::mine().page());
   end_nap();
   thread_.join();
   thread_running_.store(false);
@@ -249,7 +250,7 @@ void Engine::nap() {
 
 bool Engine::is_to_nap() const {
   return num_driving_.load(std::memory_order_seq_cst) > 0 && !has_callbacks_.load(std::memory_order_seq_cst) &&
-         !is_thread_wanted_.load(std::memory_order_seq_cst) && !thread_stop_.load(std::memory_order_seq_cst);
+         !is_thread_needed_.load(std::memory_order_seq_cst) && !thread_stop_.load(std::memory_order_seq_cst);
 }
 
 void Engine::end_nap() {
@@ -260,7 +261,7 @@ void Engine::end_nap() {
 
 void Engine::run_thread() {
   t_is_progress_thread = true;
-  Bell& bell = Bell::mine();
+  Doorbell& doorbell = Doorbell::mine();
   int64_t idle_since_ns = now_ns();
   int64_t nap_from_ns = 0;
   uint32_t word = 0;  // odd after an idle pass; then one more pass while the doorbell's word is odd, then sleep
@@ -269,13 +270,13 @@ void Engine::run_thread() {
     const bool stop = thread_stop_.load(std::memory_order_seq_cst);
     if (now_ns() >= nap_from_ns) nap();
     // A thread that blocks in a library does not drive an operation that was just issued, so do not nap.
-    if (is_thread_wanted_.exchange(false, std::memory_order_seq_cst) &&
+    if (is_thread_needed_.exchange(false, std::memory_order_seq_cst) &&
         num_blocking_.load(std::memory_order_relaxed) > 0)
       nap_from_ns = now_ns() + kLongestBlockNs;
     lock_.lock();
     bool moved = progress();
     const int64_t now = now_ns();
-    tend(now);
+    check_periodically(now);
     drive_due_libraries(now);
     const InFlight in_flight = this->in_flight();
     const bool idle = is_idle();
@@ -301,19 +302,19 @@ void Engine::run_thread() {
     if (stop || moved || !calls.empty()) continue;
     if (in_flight.most != Polling::none) {
       // Block for the shortest time: an operation issued meanwhile needs this thread, and does not end the call.
-      if (!in_flight.is_to_block() || !block(0, until_look_ns(now)))
+      if (!in_flight.is_to_block() || !block(0, until_library_due_ns(now)))
         Backoff::pause_after(now_ns() - idle_since_ns, in_flight.most);
       continue;
     }
     if (!word) {
       sleepers_.fetch_add(1, std::memory_order_seq_cst);
-      word = bell.prepare_sleep();
+      word = doorbell.prepare_sleep();
       continue;
     }
     // If nothing is in flight, only an issue, a callback or stop_thread() brings work, and all of them ring.
     // Sleep at least kLongestPatientPauseNs even if a library is due: other threads need the processor and the GIL.
-    const int64_t until_look = std::max(until_look_ns(now_ns()), Backoff::kLongestPatientPauseNs);
-    bell.sleep(word, std::min(until_look, idle ? 20 * kSleepNs : kSleepNs));
+    const int64_t until_library_due = std::max(until_library_due_ns(now_ns()), Backoff::kLongestPatientPauseNs);
+    doorbell.sleep(word, std::min(until_library_due, idle ? 20 * kSleepNs : kSleepNs));
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
     word = 0;
     if (!idle) attend(true);

@@ -63,7 +63,7 @@ class Engine {
   // idle.
   void progress_others() {
     if (communicators().size() > 1) progress();
-    if (++num_on_the_spot_ % kLookPeriod == 0) drive_due_libraries(now_ns());
+    if (++num_fast_paths_ % kFastPathsPerClockRead == 0) drive_due_libraries(now_ns());
   }
   // progress(), and now and then the other duties of the progress thread; for callers that poll.
   void poll();
@@ -79,7 +79,7 @@ class Engine {
   // Drives the libraries that are due; under the lock.
   void drive_due_libraries(int64_t now);
   // A library is due at time_ns. From any thread.
-  void look_by(int64_t time_ns);
+  void note_library_due(int64_t time_ns);
 
   // Waits until the work is finished (then see work.error) or a signal. After timeout_s the wait times out, which fails
   // the work.
@@ -102,7 +102,7 @@ class Engine {
     pump_.store(pump, std::memory_order_release);
   }
   // A signal handler raised while the pump was in Python: the main thread's wait must end.
-  void note_interruption(bool is_there) { is_interrupted_.store(is_there, std::memory_order_release); }
+  void note_interruption(bool is_pending) { is_interrupted_.store(is_pending, std::memory_order_release); }
   void want_attention(int count) { attention_.fetch_add(count, std::memory_order_seq_cst); }
   // Runs the pump if a lane requested it. Call without the lock.
   bool attend(bool all = false);
@@ -112,9 +112,9 @@ class Engine {
   void set_num_sharing(int num_ranks) { num_sharing_.store(num_ranks, std::memory_order_relaxed); }
   void set_stall_report_s(double seconds) { stall_report_s_ = seconds; }
 
-  // The progress thread drives the lanes if no other thread does, and runs callbacks without the lock. Callbacks of work
-  // that is finished when stop_thread() is called still run. Both methods do nothing on the progress thread itself,
-  // because a callback may call them.
+  // The progress thread drives the lanes if no other thread does, and runs callbacks without the lock. Callbacks of
+  // work that is finished when stop_thread() is called still run. Both methods do nothing on the progress thread
+  // itself, because a callback may call them.
   void start_thread();
   void stop_thread();
   // The interpreter is about to end: no callback may run after this, and the thread never starts again.
@@ -147,23 +147,23 @@ class Engine {
   class Wait;
   bool is_idle() const;  // nothing is in flight; under the lock
   void stop_thread(bool for_good);
-  void tend(int64_t now);
+  void check_periodically(int64_t now);
   void check_health();
   InFlight in_flight() const;
   bool block(int64_t idle_ns, int64_t longest_ns);
-  bool is_look_due(int64_t now) const { return now >= next_look_ns_.load(std::memory_order_relaxed); }
+  bool is_library_due(int64_t now) const { return now >= next_library_due_ns_.load(std::memory_order_relaxed); }
   // How long to sleep at most before a library is due.
-  int64_t until_look_ns(int64_t now) const { return next_look_ns_.load(std::memory_order_relaxed) - now; }
+  int64_t until_library_due_ns(int64_t now) const { return next_library_due_ns_.load(std::memory_order_relaxed) - now; }
 
-  static constexpr int64_t kTickNs = 50'000'000;  // between checks for dead peers, deadlines and signals,
-  static constexpr int64_t kSleepNs = kTickNs;    // for which no peer rings
-  static constexpr uint32_t kLookPeriod = 256;    // operations of the fast path between two reads of the clock
+  static constexpr int64_t kTickNs = 50'000'000;           // between checks for dead peers, deadlines and signals,
+  static constexpr int64_t kSleepNs = kTickNs;             // for which no peer rings
+  static constexpr uint32_t kFastPathsPerClockRead = 256;  // operations of the fast path between two reads of the clock
 
   ProgressLock lock_;
   std::vector<std::shared_ptr<Communicator>> communicators_;  // of ranks that are processes
   std::vector<std::weak_ptr<DrivenLibrary>> libraries_;
-  std::atomic<int64_t> next_look_ns_{DrivenLibrary::kNever};
-  uint32_t num_on_the_spot_ = 0;
+  std::atomic<int64_t> next_library_due_ns_{DrivenLibrary::kNever};
+  uint32_t num_fast_paths_ = 0;
   std::optional<Error> unseen_;
   std::vector<const Communicator*> called_;  // of the works whose callbacks the progress thread is running
   std::atomic<int> num_driving_{0};          // threads within Driving
@@ -171,7 +171,7 @@ class Engine {
   std::mutex nap_mutex_;
   std::condition_variable nap_end_;
   std::atomic<bool> is_napping_{false};
-  std::atomic<bool> is_thread_wanted_{false};
+  std::atomic<bool> is_thread_needed_{false};
   std::atomic<bool> has_callbacks_{false};
   std::atomic<int> num_sharing_{0};
   std::atomic<int> sleepers_{0};
@@ -181,7 +181,7 @@ class Engine {
   std::atomic<int> attention_{0};           // number of lanes that request the pump
   std::atomic<int64_t> sleep_until_ns_{0};  // waits do not yield before that time
   double stall_report_s_ = 10.0;
-  int64_t next_tend_ns_ = 0;  // under the lock
+  int64_t next_check_ns_ = 0;  // under the lock
 
   std::thread thread_;
   std::mutex thread_mutex_;  // start and stop only

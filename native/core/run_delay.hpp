@@ -19,7 +19,7 @@ class RunDelay {
 
  private:
   pid_t thread_;
-  int64_t looked_ns_ = 0;
+  int64_t read_ns_ = 0;
   int64_t delay_ns_ = 0;
 };
 

@@ -16,14 +16,14 @@ class SharedWriter {
   void write(std::byte* to, const std::byte* from, size_t nbytes) {
     constexpr size_t kLeastBytes = 2 << 10;
     constexpr size_t kLongBytes = 8 << 10;  // the cost of reading the clock is small against such a write
-    constexpr int kShortWritesBetweenLooks = 16;
+    constexpr int kShortWritesPerMeasurement = 16;
     if (nbytes < kLeastBytes) return copy_bytes(to, from, nbytes);
-    if (num_past_caches_ > 0) {
-      --num_past_caches_;
-      copy_past_caches(to, from, nbytes);
+    if (num_nontemporal_ > 0) {
+      --num_nontemporal_;
+      copy_nontemporal(to, from, nbytes);
       return;
     }
-    if (nbytes < kLongBytes && !was_slow_ && ++num_short_ % kShortWritesBetweenLooks != 0) {
+    if (nbytes < kLongBytes && !was_slow_ && ++num_short_ % kShortWritesPerMeasurement != 0) {
       std::memcpy(to, from, nbytes);
       return;
     }
@@ -35,18 +35,18 @@ class SharedWriter {
  private:
   void note(size_t nbytes, int64_t elapsed_ns) {
     constexpr int64_t kSlowBytesPerNs = 7;
-    constexpr int kWritesBetweenLooks = 256;
+    constexpr int kWritesPerMeasurement = 256;
     if (elapsed_ns * kSlowBytesPerNs <= static_cast<int64_t>(nbytes)) {
       was_slow_ = false;
     } else if (was_slow_) {
-      num_past_caches_ = kWritesBetweenLooks;  // then measure again
+      num_nontemporal_ = kWritesPerMeasurement;  // then measure again
     } else {
       was_slow_ = true;  // a single slow write may be an interruption
     }
   }
 
   bool was_slow_ = false;
-  int num_past_caches_ = 0;
+  int num_nontemporal_ = 0;
   uint32_t num_short_ = 0;
 };
 

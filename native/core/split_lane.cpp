@@ -72,7 +72,7 @@ Progress SplitLane::call(Operation& op, Part& part, Progress (Lane::*call)(Opera
   } catch (const Failure& failure) {
     part.lane = nullptr;
     part.is_done = true;
-    give_up(flight_of(op));
+    cancel_parts(flight_of(op));
     forget(op);
     Error error = failure.error();
     // Other members may have completed the part that is cancelled here: the ranks' libraries would stay out of step.
@@ -81,7 +81,7 @@ Progress SplitLane::call(Operation& op, Part& part, Progress (Lane::*call)(Opera
   }
 }
 
-bool SplitLane::give_up(Flight& flight) noexcept {
+bool SplitLane::cancel_parts(Flight& flight) noexcept {
   bool is_unnoticed = true;
   for (Part& part : flight.parts)
     if (part.lane && !part.is_done && part.op.token)
@@ -103,7 +103,7 @@ std::vector<int> SplitLane::missing(const Operation& op) const {
 }
 
 bool SplitLane::cancel(Operation& op) noexcept {
-  const bool is_unnoticed = give_up(flight_of(op));
+  const bool is_unnoticed = cancel_parts(flight_of(op));
   forget(op);
   return is_unnoticed;
 }

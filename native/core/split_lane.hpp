@@ -12,8 +12,8 @@
 
 namespace hocket {
 
-// The share of an operation, from 0 to 1, that the first of two libraries carries; equal on all members (rule R8). A new
-// version applies to operations that are issued after set(): the issue order is equal on all members, the time of
+// The share of an operation, from 0 to 1, that the first of two libraries carries; equal on all members (rule R8). A
+// new version applies to operations that are issued after set(): the issue order is equal on all members, the time of
 // posting is not.
 class Shares {
  public:
@@ -69,7 +69,7 @@ class SplitLane final : public Lane {
   // Calls one library; if it fails, cancels the other library's part and ends the operation.
   Progress call(Operation& op, Part& part, Progress (Lane::*call)(Operation&));
   void forget(Operation& op);
-  bool give_up(Flight& flight) noexcept;
+  bool cancel_parts(Flight& flight) noexcept;
 
   const std::string backend_;
   std::vector<std::unique_ptr<Lane>> lanes_;

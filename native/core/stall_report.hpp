@@ -17,10 +17,11 @@ class StallReport {
       : begin_ns_(begin_ns), after_s_(std::min(after_s, timeout_s / 2)), timeout_s_(timeout_s) {}
 
   bool is_due(int64_t now) const { return waited_s(now) >= after_s_; }
-  // The report. `who`: text that names the awaited ranks; empty if another rank reports: then the report is empty too.
-  std::string text(const std::string& who, int64_t now) const {
-    if (who.empty()) return {};
-    return who + "; still waiting after " + seconds_text(waited_s(now)) +
+  // The report. `awaited`: text that names the awaited ranks; empty if another rank reports: then the report is empty
+  // too.
+  std::string text(const std::string& awaited, int64_t now) const {
+    if (awaited.empty()) return {};
+    return awaited + "; still waiting after " + seconds_text(waited_s(now)) +
            (std::isinf(timeout_s_) ? ", without a timeout" : ", timeout " + seconds_text(timeout_s_));
   }
 

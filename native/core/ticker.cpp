@@ -23,7 +23,7 @@ namespace hocket {
 namespace {
 
 constexpr long kTickNs = 250'000;             // and 50'000 of the timer's slack
-constexpr int64_t kLookPeriodNs = 5'000'000;  // between reads of the number of runnable threads
+constexpr int64_t kReadPeriodNs = 5'000'000;  // between reads of the number of runnable threads
 constexpr int64_t kCrowdMemoryNs = 100'000'000;
 constexpr int64_t kDelayMemoryNs = 1'000'000'000;
 constexpr int64_t kWatchNs = 10'000'000'000;  // lifetime after the last delay: a restart needs another delay
@@ -79,11 +79,11 @@ void Ticker::stop() {
   if (g_forked_child.load(std::memory_order_relaxed)) return;  // the thread is the parent's
   is_to_stop_.store(true, std::memory_order_relaxed);
   const int64_t deadline = now_ns() + kMostStopNs;
-  const auto is_there = [&] {
+  const auto exists = [&] {
     const pid_t thread = thread_.load(std::memory_order_relaxed);
     return is_running() || (thread != 0 && access(("/proc/self/task/" + std::to_string(thread)).c_str(), F_OK) == 0);
   };
-  while (is_there() && now_ns() < deadline) pause(kTickNs);
+  while (exists() && now_ns() < deadline) pause(kTickNs);
 }
 
 // Ticks only while the machine has more runnable threads than processors and than ranks: otherwise our own threads
@@ -95,13 +95,13 @@ void Ticker::run() {
   pid_t delayed = delayed_.load(std::memory_order_relaxed);
   RunDelay delay(delayed);
   bool was_crowded = false;
-  int64_t looked_ns = 0;
+  int64_t read_ns = 0;
   int64_t now = now_ns();
   int64_t crowd_ns = now;
   int64_t delay_ns = now;
   while (!is_to_stop_.load(std::memory_order_relaxed) && now - crowd_ns < kCrowdMemoryNs && now - delay_ns < kWatchNs) {
-    if (now - looked_ns >= kLookPeriodNs) {
-      looked_ns = now;
+    if (now - read_ns >= kReadPeriodNs) {
+      read_ns = now;
       if (const pid_t next = delayed_.load(std::memory_order_relaxed); next != delayed) {
         delayed = next;
         delay = RunDelay(delayed);
@@ -114,8 +114,8 @@ void Ticker::run() {
       }
     }
     const bool ticks = was_crowded && now - delay_ns < kDelayMemoryNs;
-    if (ticks && looked_ns == now) go_to(processor_of(delayed));
-    pause(ticks ? kTickNs : kLookPeriodNs);
+    if (ticks && read_ns == now) go_to(processor_of(delayed));
+    pause(ticks ? kTickNs : kReadPeriodNs);
     now = now_ns();
   }
   if (!was_crowded) next_start_ns_.store(now + kRestNs, std::memory_order_release);

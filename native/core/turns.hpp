@@ -1,5 +1,5 @@
-// The scheduler of jobs whose ranks are threads of one process (native/sim). Exactly one thread runs at a time; a thread
-// that waits yields to the next one, and time is a virtual clock.
+// The scheduler of jobs whose ranks are threads of one process (native/sim). Exactly one thread runs at a time; a
+// thread that waits yields to the next one, and time is a virtual clock.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class Turns {
   virtual double now_s() const = 0;
   // Yields to another thread; returns at `until_s`, or earlier if an operation of this rank has completed. Call without
   // locks and without the GIL.
-  virtual void hand_on(double until_s) = 0;
+  virtual void sleep_until(double until_s) = 0;
   // Why no thread can continue; nothing while the job runs.
   virtual std::optional<Error> stopped() const = 0;
 

@@ -8,7 +8,7 @@
 //          |                                                               |
 //          | Backoff::step: what to do if nothing moved                    |
 //          +-- again: it has spun or yielded --------------------------+   |
-//          +-- look:  check which threads carry the operations --------+   |
+//          +-- check: find which threads carry the operations --------+   |
 //          +-- sleep: drive_before_sleep: drive once more, under lock  |   |
 //                |      something moved -------------------------------+   |
 //                |                                                     |   |
@@ -31,7 +31,7 @@
 #include <algorithm>
 
 #include "core/backoff.hpp"
-#include "core/bell.hpp"
+#include "core/doorbell.hpp"
 #include "core/engine.hpp"
 #include "core/stall_report.hpp"
 
@@ -63,7 +63,7 @@ struct Engine::Driving {
     if (!is_idle)
       engine.wake_own_process();
     else if (engine.attention_.load(std::memory_order_relaxed) > 0 ||
-             engine.next_look_ns_.load(std::memory_order_relaxed) != DrivenLibrary::kNever)
+             engine.next_library_due_ns_.load(std::memory_order_relaxed) != DrivenLibrary::kNever)
       engine.end_nap();
   }
   Engine& engine;
@@ -92,7 +92,7 @@ class Engine::Wait {
       is_signalled_ |= engine_.is_interrupted_.load(std::memory_order_relaxed);
       if (!has_slept_ && !is_signalled_ && round % kRoundsWithoutClock != 0) continue;
       const int64_t now = now_ns();
-      if (engine_.is_look_due(now)) {
+      if (engine_.is_library_due(now)) {
         const std::lock_guard guard(engine_.lock_);
         engine_.drive_due_libraries(now);
       }
@@ -101,7 +101,7 @@ class Engine::Wait {
         if (work_.finished()) break;
         if (!tick(now)) return WaitResult::interrupted;
       }
-      if (now >= deadline_ns_) give_up();
+      if (now >= deadline_ns_) time_out();
     }
     return WaitResult::finished;
   }
@@ -123,15 +123,15 @@ class Engine::Wait {
   bool is_to_sleep(bool moved, bool is_first) {
     const Backoff::Next next = moved ? Backoff::Next::again : backoff_.step();
     // Threads of a library that carry an operation need the processor: do not spin.
-    if (next == Backoff::Next::look || ((moved || is_first) && has_pump())) {
+    if (next == Backoff::Next::check || ((moved || is_first) && has_pump())) {
       const std::lock_guard guard(engine_.lock_);
-      if (engine_.in_flight().has_threads) backoff_.rest();
+      if (engine_.in_flight().has_threads) backoff_.sleep_at_once();
     }
     return next == Backoff::Next::sleep && drive_before_sleep();
   }
 
-  // Drives once more: another thread held the lock in drive_once() and may have finished this work. Returns false if the
-  // wait must not sleep.
+  // Drives once more: another thread held the lock in drive_once() and may have finished this work. Returns false if
+  // the wait must not sleep.
   bool drive_before_sleep() {
     const std::lock_guard guard(engine_.lock_);
     const bool moved = engine_.progress();
@@ -162,9 +162,9 @@ class Engine::Wait {
   }
 
   void sleep_at_doorbell() {
-    Bell& bell = Bell::mine();
+    Doorbell& doorbell = Doorbell::mine();
     engine_.sleepers_.fetch_add(1, std::memory_order_seq_cst);
-    const uint32_t word = bell.prepare_sleep();
+    const uint32_t word = doorbell.prepare_sleep();
     // Not try_lock: the holder may have driven the lanes before the word was odd, and no thread would drive them again.
     engine_.lock_.lock();
     const bool moved = engine_.progress();
@@ -172,14 +172,16 @@ class Engine::Wait {
     engine_.lock_.unlock();
     if (!moved && !work_.finished() && in_flight.most == Polling::none &&
         engine_.attention_.load(std::memory_order_seq_cst) == 0) {
-      is_signalled_ = !bell.sleep(word, std::clamp<int64_t>(longest_sleep_ns(now_ns()), 1, kSleepNs));
-      if (bell.is_rung(word)) backoff_.note_ring(bell.ringer_processor());
+      is_signalled_ = !doorbell.sleep(word, std::clamp<int64_t>(longest_sleep_ns(now_ns()), 1, kSleepNs));
+      if (doorbell.is_rung(word)) backoff_.note_ring(doorbell.ringer_processor());
       has_slept_ = true;
     }
     engine_.sleepers_.fetch_sub(1, std::memory_order_relaxed);
   }
 
-  int64_t longest_sleep_ns(int64_t now) const { return std::min(deadline_ns_ - now, engine_.until_look_ns(now)); }
+  int64_t longest_sleep_ns(int64_t now) const {
+    return std::min(deadline_ns_ - now, engine_.until_library_due_ns(now));
+  }
 
   // The duties of every 50 ms; returns false if a signal must end the wait.
   bool tick(int64_t now) {
@@ -200,11 +202,11 @@ class Engine::Wait {
     return !is_interrupted;
   }
 
-  void give_up() {
+  void time_out() {
     const std::lock_guard guard(engine_.lock_);
     engine_.progress();
     engine_.check_health();
-    if (!work_.finished()) work_.communicator->give_up(work_, timeout_s_);
+    if (!work_.finished()) work_.communicator->time_out(work_, timeout_s_);
   }
 
   Engine& engine_;

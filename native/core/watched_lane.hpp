@@ -1,8 +1,8 @@
 // A foreign library's lane, with the state of the peers from `Peers`, which the library does not know.
 //
-// A library that loses a connection does not know the reason; the kernel reports a death a moment later. This lane holds
-// an operation that the library aborted for that moment: if a member died, its death is the reason, whatever error the
-// library reports.
+// A library that loses a connection does not know the reason; the kernel reports a death a moment later. This lane
+// holds an operation that the library aborted for that moment: if a member died, its death is the reason, whatever
+// error the library reports.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@ class WatchedLane final : public LibraryLane {
   WatchedLane(std::shared_ptr<const Peers> peers, std::unique_ptr<Lane> library)
       : LibraryLane(std::move(library)), peers_(std::move(peers)) {}
 
-  Progress post(Operation& op) override { return guard(op, &Lane::post); }
-  Progress test(Operation& op) override { return holds(op) ? look(op) : guard(op, &Lane::test); }
+  Progress post(Operation& op) override { return call_library(op, &Lane::post); }
+  Progress test(Operation& op) override { return holds(op) ? test_held(op) : call_library(op, &Lane::test); }
   std::vector<int> missing(const Operation& op) const override {
     if (!holds(op)) return library_->missing(op);
     return is_point_to_point(op.kind) ? std::vector<int>{op.root} : std::vector<int>{};
@@ -53,7 +53,7 @@ class WatchedLane final : public LibraryLane {
   };
 
   // Calls the library; holds its error if the death of a member may be the reason.
-  Progress guard(Operation& op, Progress (Lane::*call)(Operation&)) {
+  Progress call_library(Operation& op, Progress (Lane::*call)(Operation&)) {
     try {
       return (library_.get()->*call)(op);
     } catch (const Failure& failure) {
@@ -63,7 +63,7 @@ class WatchedLane final : public LibraryLane {
       return Progress::moved;
     }
   }
-  Progress look(Operation& op) {
+  Progress test_held(Operation& op) {
     constexpr int64_t kMomentNs = 500'000'000;
     const Held& held = *static_cast<Held*>(op.token);
     const std::optional<Error> reason = peers_->look_at_peers();

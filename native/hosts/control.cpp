@@ -58,7 +58,7 @@ void Control::note_left(uint64_t key, int rank, uint64_t seq, uint64_t history) 
   check_rank(rank);
   const std::lock_guard guard(mutex_);
   group_of(key).left.try_emplace(rank, Left{seq, history, now_ns()});
-  forget_if_over(key);
+  forget_if_all_left(key);
 }
 
 void Control::note_abort(uint64_t key, Error error) {
@@ -128,7 +128,7 @@ Control::Group& Control::group_of(uint64_t key) {
 }
 
 // When all members have left, no further notice arrives.
-void Control::forget_if_over(uint64_t key) {
+void Control::forget_if_all_left(uint64_t key) {
   const auto found = groups_.find(key);
   const Group& group = found->second;
   if (group.is_closed && group.left.size() + 1 >= group.num_members) groups_.erase(found);

@@ -1,8 +1,8 @@
 // The state of ranks on other hosts, as far as no library reports it, and the notices to these ranks.
 //
 // The control connection (hocket/boot/control.py) carries both. Its thread takes notices to send, and stores what it
-// receives by the note_...() methods; the lanes read it under the progress lock. One mutex, always held for a short time
-// only, protects the data.
+// receives by the note_...() methods; the lanes read it under the progress lock. One mutex, always held for a short
+// time only, protects the data.
 #pragma once
 
 #include <array>
@@ -97,7 +97,7 @@ class Control {
   void send(Notice notice);
   void check_rank(int rank) const;  // throws Failure if the job has no such rank
   Group& group_of(uint64_t key);    // throws Failure if too many groups are not opened here
-  void forget_if_over(uint64_t key);
+  void forget_if_all_left(uint64_t key);
 
   const std::vector<std::string> places_;
   int fd_;

@@ -11,7 +11,7 @@ constexpr int64_t kReportPeriodNs = 2'000'000'000;
 
 }  // namespace
 
-Progress RemoteLane::forget_if_over(const Operation& op, Progress state) {
+Progress RemoteLane::forget_if_done(const Operation& op, Progress state) {
   if (state != Progress::done) return state;
   posted_.erase(key_of(op));
   // A member that aborted may have overwritten its array before the library sent it: check before reporting success.
@@ -20,11 +20,12 @@ Progress RemoteLane::forget_if_over(const Operation& op, Progress state) {
 }
 
 Progress RemoteLane::post(Operation& op) {
-  // The library may not know that the others aborted the communicator, and would take part with outdated data of theirs.
+  // The library may not know that the others aborted the communicator, and would take part with outdated data of
+  // theirs.
   if (std::optional<Error> error = peers_->look_at_peers()) throw Failure(*error);
   posted_.insert_or_assign(key_of(op), Posted{op, now_ns() + kFirstReportNs});
   try {
-    return forget_if_over(op, library_->post(op));
+    return forget_if_done(op, library_->post(op));
   } catch (...) {
     posted_.erase(key_of(op));
     throw;
@@ -44,7 +45,7 @@ Progress RemoteLane::test(Operation& op) {
         posted_.erase(found);
       }
     }
-    return forget_if_over(op, library_->test(op));
+    return forget_if_done(op, library_->test(op));
   } catch (...) {
     posted_.erase(key_of(op));
     throw;

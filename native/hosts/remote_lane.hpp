@@ -40,7 +40,7 @@ class RemoteLane final : public LibraryLane {
   using Key = std::tuple<OpKind, int32_t, uint64_t>;
   // Messages are numbered per peer and direction.
   static Key key_of(const Operation& op) { return {op.kind, op.root, op.seq}; }
-  Progress forget_if_over(const Operation& op, Progress state);
+  Progress forget_if_done(const Operation& op, Progress state);
 
   const WatchedLane& watched_;  // the same as library_
   const std::shared_ptr<const RemotePeers> peers_;

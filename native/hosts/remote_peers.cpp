@@ -27,7 +27,7 @@ RemotePeers::~RemotePeers() {
   control_->send(
       {.kind = Notice::Kind::left, .key = key_, .members = members_, .seq = group.last, .history = group.history});
   group.is_closed = true;
-  control_->forget_if_over(key_);
+  control_->forget_if_all_left(key_);
 }
 
 Error RemotePeers::peer_failure(const std::vector<int>& ranks, const char* what) const {
@@ -60,10 +60,10 @@ std::optional<Error> RemotePeers::look_at_peers() const {
   for (const auto& [peer, left] : group.left) {
     const Control::Logged& own = group.log[left.seq % Control::kLogged];
     if (group.failure || own.op.seq != left.seq || own.history == left.history) continue;
-    group.failure = Error{ErrorCode::collective_mismatch,
-                          "rank " + std::to_string(peer) + " left the communicator after operation number " +
-                              std::to_string(left.seq) + ", but the operations that it issued up to there differ from " +
-                              "those of rank " + std::to_string(rank)};
+    group.failure = Error{
+        ErrorCode::collective_mismatch,
+        "rank " + std::to_string(peer) + " left the communicator after operation number " + std::to_string(left.seq) +
+            ", but the operations that it issued up to there differ from " + "those of rank " + std::to_string(rank)};
   }
   if (std::optional<Error> error = failure_as_seen_here(group)) return error;
   std::vector<int> dead;

@@ -71,9 +71,9 @@ class MpiLibraryOf final : public MpiLibrary, public std::enable_shared_from_thi
     const std::lock_guard guard(mutex_);
     int is_finalized = 0;  // a program that initialised MPI itself may also have finalized it
     if (open_.empty() || call.finalized(&is_finalized) != 0 || is_finalized) return;
-    int is_there = 0;
+    int has_message = 0;
     typename MpiFunctions<Handle, Count>::Status status;
-    call.iprobe(facts.any_source, facts.max_tag, open_.back(), &is_there, &status);
+    call.iprobe(facts.any_source, facts.max_tag, open_.back(), &has_message, &status);
   }
 
   std::mutex mutex_;          // lanes are made without the progress lock
@@ -272,8 +272,8 @@ class MpiCollectiveLane final : public MpiLane<Handle, Count> {
   }
 
   void* place_of_scatter(const Operation& op) const {
-    const bool is_there = op.root == this->rank_ && op.out == op.in + op.in_block(this->rank_).offset;
-    return is_there
+    const bool is_in_place = op.root == this->rank_ && op.out == op.in + op.in_block(this->rank_).offset;
+    return is_in_place
                ? const_cast<void*>(reinterpret_cast<const void*>(this->library_->facts.in_place))  // NOLINT: as above
                : op.out;
   }

@@ -50,14 +50,14 @@ constexpr std::array kVariants = {
 };
 
 const Variant& choose() {
-  if (const char* wanted = std::getenv("HOCKET_ISA"); wanted != nullptr && *wanted != '\0') {
+  if (const char* requested = std::getenv("HOCKET_ISA"); requested != nullptr && *requested != '\0') {
     std::string available;
     for (const Variant& variant : kVariants) {
       if (!variant.supported()) continue;
-      if (std::string_view(wanted) == variant.name) return variant;
+      if (std::string_view(requested) == variant.name) return variant;
       available += available.empty() ? variant.name : std::string(", ") + variant.name;
     }
-    throw std::invalid_argument("HOCKET_ISA=" + std::string(wanted) +
+    throw std::invalid_argument("HOCKET_ISA=" + std::string(requested) +
                                 " is not available on this machine; available: " + available);
   }
   const Variant* best = &kVariants.front();

@@ -1,10 +1,12 @@
-// Executes a schedule on one rank, over the messages of a lane. Sends and receives are posted, several at a time, as soon
-// as their dependencies are done. A received block is reduced while the next one arrives and the previous one is sent.
+// Executes a schedule on one rank, over the messages of a lane. Sends and receives are posted, several at a time, as
+// soon as their dependencies are done. A received block is reduced while the next one arrives and the previous one is
+// sent.
 //
 // Proof that no schedule deadlocks: sends are posted in the order of their rounds, and so are receives; a lane delivers
 // messages between two ranks in that order. Take, of all unfinished messages, one of the earliest round.
 //  - Its content was written in earlier rounds, so it is available.
-//  - No message in front of it belongs to an earlier round, and those of its own round wait for nothing later: a receive
+//  - No message in front of it belongs to an earlier round, and those of its own round wait for nothing later: a
+//  receive
 //    that would have to wait for a send of its own round uses a buffer.
 // So the message is posted on both ranks, and completes.
 #pragma once
@@ -50,7 +52,7 @@ class Executor {
     uint32_t step;
     Operation op;
     std::optional<Buffer> buffer;
-    bool has_come = false;
+    bool has_arrived = false;
   };
   using Flights = std::deque<Flight>;
 
@@ -61,7 +63,7 @@ class Executor {
   uint64_t nbytes_of(const Step& step) const;
   int peer_of(const Step& step) const { return op_.program->rank_at(step.peer, root_); }
   bool test(Flights& flights);
-  bool write_what_came();
+  bool write_arrived();
   bool post_sends();
   bool post_receives();
   bool make_moves();
@@ -74,7 +76,7 @@ class Executor {
   void set_done(uint32_t step);
   void finish();
   Buffer take_buffer(uint64_t nbytes);
-  void give_back(std::optional<Buffer>& buffer);
+  void return_buffer(std::optional<Buffer>& buffer);
 
   const std::unique_ptr<Lane> messages_;
   const int rank_;
@@ -92,7 +94,7 @@ class Executor {
   std::vector<bool> done_;
   size_t num_done_ = 0;
   uint64_t sent_nbytes_ = 0;
-  Flights going_, coming_;
+  Flights sending_, receiving_;
   std::vector<Buffer> spare_;
 };
 

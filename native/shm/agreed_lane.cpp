@@ -17,7 +17,7 @@ Progress AgreedLane::test(Operation& op) {
   if (region_->size > 1) {
     if (!agreement_.is_open()) agreement_.begin(op);
     try {
-      const Progress progress = agreement_.look(op);
+      const Progress progress = agreement_.test(op);
       if (progress != Progress::done) return progress;
     } catch (...) {
       forget(op);

@@ -1,11 +1,11 @@
 // The agreement: how the members of a communicator check that all of them start the same operation (decision 2). Each
-// member writes one header line and reads the lines of all members; this is one round. A lane has one agreement, and its
-// operations go through it one at a time, in issue order.
+// member writes one header line and reads the lines of all members; this is one round. A lane has one agreement, and
+// its operations go through it one at a time, in issue order.
 //
-// Two alternating sets of lines are enough. Proof: a member writes set r mod 2 for round r + 2 only after it has finished
-// round r + 1, so it has read every member's line of round r + 1. Each member wrote that line only after it had finished
-// round r, hence after its last read of set r mod 2 for round r. A round is finished when all lines have been read and
-// their payloads used.
+// Two alternating sets of lines are enough. Proof: a member writes set r mod 2 for round r + 2 only after it has
+// finished round r + 1, so it has read every member's line of round r + 1. Each member wrote that line only after it
+// had finished round r, hence after its last read of set r mod 2 for round r. A round is finished when all lines have
+// been read and their payloads used.
 //
 // A line carries the sequence number of its operation in the issue order. A member that put this operation on another
 // lane writes no line for it here; Region::issued holds the operation. Then all members that began the round undo it:
@@ -57,18 +57,18 @@ class Agreement {
   }
   // Returns done if all members agree; finish() must follow after the use of the payloads. If they do not agree, throws
   // CollectiveMismatch, or the error of a member's refusal, on all members; this ends the round.
-  Progress look(const Operation& op) {
-    if (phase_ != Phase::lines) return look_at_details(op);
+  Progress test(const Operation& op) {
+    if (phase_ != Phase::lines) return exchange_details(op);
     const uint64_t mine = region_->line(lane_, round_, region_->rank).fingerprint.load(std::memory_order_relaxed);
     for (; next_line_ < region_->size; ++next_line_) {
       const HeaderLine& line = region_->line(lane_, round_, next_line_);
-      if (line.seq.load(std::memory_order_acquire) != op.seq) return look_for_stray(op);
+      if (line.seq.load(std::memory_order_acquire) != op.seq) return check_for_stray(op);
       const uint64_t theirs = line.fingerprint.load(std::memory_order_acquire);
-      if (line.seq.load(std::memory_order_relaxed) != op.seq) return look_for_stray(op);
+      if (line.seq.load(std::memory_order_relaxed) != op.seq) return check_for_stray(op);
       if (theirs != mine) agree_ = false;
     }
     if (op.kind == OpKind::all_to_allv && agree_) agree_ = is_balanced();
-    return agree_ ? Progress::done : look_at_details(op);
+    return agree_ ? Progress::done : exchange_details(op);
   }
   void finish() {
     phase_ = Phase::closed;
@@ -90,8 +90,8 @@ class Agreement {
   static constexpr size_t kBalanceAt = kMostPayload;
   enum class Phase : uint8_t { closed, lines, publish_detail, details };
   bool is_balanced() const;
-  Progress look_for_stray(const Operation& op);
-  Progress look_at_details(const Operation& op);
+  Progress check_for_stray(const Operation& op);
+  Progress exchange_details(const Operation& op);
   void publish_detail(const Operation& op);
   [[noreturn]] void raise_mismatch(const Operation& op);
 
@@ -102,7 +102,7 @@ class Agreement {
   uint64_t seq_ = 0;   // of the operation of this round
   int next_line_ = 0;  // the lines of members [0, next_line_) have arrived
   bool agree_ = true;
-  bool look_for_stray_ = false;
+  bool is_stray_check_due_ = false;
   std::optional<Error> refusal_;
 };
 

@@ -3,7 +3,8 @@
 // Every operation begins with an agreement: every rank reads one line of every member before data moves (decision 2).
 //  - All members see a mismatch. They then exchange descriptions of their operations and raise; the operation is
 //    skipped.
-//  - The lane carries one operation at a time. So when the members agree on an operation, all of them have completed the
+//  - The lane carries one operation at a time. So when the members agree on an operation, all of them have completed
+//  the
 //    lane's previous one, and all stages are free.
 // Contributions up to kEagerBytes travel with the line (eager): such an operation is complete when all lines are read.
 #pragma once
@@ -58,8 +59,8 @@ class CollectiveLane final : public Lane {
   void need_executor();
   Progress execute(Operation& op);
   void consume_eager(const Operation& op);
-  void do_alone(const Operation& op) const;
-  void forget_task() {
+  void run_single_rank(const Operation& op) const;
+  void reset_task() {
     task_ = Task();
     host_copies_.reset();
     in_use_.clear();

@@ -50,7 +50,7 @@ int free_descriptors(int most) {
   return errno == EMFILE ? 0 : most;
 }
 
-Error lack_of_descriptors(int rank, int free, int most, int needed) {
+Error descriptor_shortage(int rank, int free, int most, int needed) {
   return {ErrorCode::resource_exhausted,
           "rank " + std::to_string(rank) + " of this host needs " + std::to_string(needed) +
               " file descriptors to start and has " + std::to_string(free) + " of " + std::to_string(most) +

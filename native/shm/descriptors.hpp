@@ -13,7 +13,7 @@ int descriptors_needed(int size);
 
 int most_descriptors();          // `ulimit -n`
 int free_descriptors(int most);  // how many this process can still open
-Error lack_of_descriptors(int rank, int free, int most, int needed);
+Error descriptor_shortage(int rank, int free, int most, int needed);
 
 // Closes the two descriptors that this process reserves from its start: with them, a rank without free descriptors can
 // still notify the other ranks.

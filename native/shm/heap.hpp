@@ -17,8 +17,8 @@ namespace hocket {
 
 class Heap {
  public:
-  // Maps the parts of all ranks: `nbytes` of the segment from `begin`, which must be the begin of a huge page. Allocates
-  // no pages. Throws ResourceExhausted.
+  // Maps the parts of all ranks: `nbytes` of the segment from `begin`, which must be the begin of a huge page.
+  // Allocates no pages. Throws ResourceExhausted.
   Heap(int segment, int rank, int size, uint64_t begin, uint64_t nbytes);
   ~Heap();
 
@@ -42,9 +42,9 @@ class Heap {
 
  private:
   std::byte* own() const { return at(rank_, 0); }
-  uint64_t take(uint64_t nbytes);
-  void give_back(uint64_t place, uint64_t nbytes) noexcept;
-  void give_back_kept() noexcept;
+  uint64_t reserve(uint64_t nbytes);
+  void release(uint64_t place, uint64_t nbytes) noexcept;
+  void release_kept() noexcept;
 
   const Fd segment_;  // a duplicate, because arrays outlive the job
   const int rank_;

@@ -35,11 +35,12 @@ struct Host::Header {
   RangeEntry ranges[kNumRanges];
 };
 
-Host::Host(int rank_, int size_, Meeting meeting)
-    : rank(rank_), size(size_), meeting_(std::move(meeting)), lives_(static_cast<size_t>(size_)) {
+Host::Host(int rank_, int size_, Rendezvous rendezvous)
+    : rank(rank_), size(size_), rendezvous_(std::move(rendezvous)), lives_(static_cast<size_t>(size_)) {
   struct stat status{};
   if (fstat(segment(), &status) != 0)
-    throw Failure(ErrorCode::resource_exhausted, std::string("cannot get the size of the shared segment: ") + strerror(errno));
+    throw Failure(ErrorCode::resource_exhausted,
+                  std::string("cannot get the size of the shared segment: ") + strerror(errno));
   segment_bytes_ = static_cast<uint64_t>(status.st_size);
   const uint64_t nbytes = round_up(sizeof(Header), kPageBytes);
   // Fresh pages of a memfd are zero, which is the initial state of every field.
@@ -65,7 +66,7 @@ std::shared_ptr<Host> Host::connect(const std::string& name, int rank, int size,
   if (size > kMaxRanks)
     throw Failure(ErrorCode::invalid_argument,
                   "at most " + std::to_string(kMaxRanks) + " ranks on one host, not " + std::to_string(size));
-  return std::make_shared<Host>(rank, size, meet(name, rank, size, timeout_s, hooks));
+  return std::make_shared<Host>(rank, size, run_rendezvous(name, rank, size, timeout_s, hooks));
 }
 
 int Host::num_ranges() const { return std::min(header().num_ranges.load(std::memory_order_acquire), kNumRanges); }
@@ -108,8 +109,9 @@ Host::Range Host::make_range(uint64_t key, uint64_t nbytes, uint64_t nbytes_allo
     entry.nbytes.store(0, std::memory_order_relaxed);  // until the checks below have passed
     if (entry.offset + nbytes > heap_begin(segment_bytes_))
       throw Failure(ErrorCode::resource_exhausted,
-                    "cannot reserve " + std::to_string(nbytes) + " bytes for a communicator: the job's shared segment of " +
-                        std::to_string(segment_bytes_) + " bytes is full; " +
+                    "cannot reserve " + std::to_string(nbytes) +
+                        " bytes for a communicator: the job's shared segment of " + std::to_string(segment_bytes_) +
+                        " bytes is full; " +
                         (segment_bytes_ < kMostSegmentBytes ? "raise the limit of file sizes (ulimit -f unlimited)"
                                                             : "finalize communicators that are not needed"));
     allocate_pages(segment(), entry.offset, nbytes_allocated);
@@ -145,15 +147,15 @@ const std::shared_ptr<Heap>& Host::heap() {
 void Host::set_finalized() {
   header().finalized[rank].store(1, std::memory_order_release);
   for (int peer = 0; peer < size; ++peer)
-    if (peer != rank) ring(bell(peer));
+    if (peer != rank) ring(doorbell(peer));
 }
 
 void Host::look_at_peers() {
   const int64_t now = now_ns();
-  if (now - looked_ns_ < 5'000'000) return;
-  looked_ns_ = now;
+  if (now - checked_ns_ < 5'000'000) return;
+  checked_ns_ = now;
   std::vector<pollfd> polls;
-  for (const Peer& peer : meeting_.peers) polls.push_back({peer.pidfd.get(), POLLIN, 0});  // -1 is skipped by poll
+  for (const Peer& peer : rendezvous_.peers) polls.push_back({peer.pidfd.get(), POLLIN, 0});  // -1 is skipped by poll
   const bool any = poll(polls.data(), polls.size(), 0) > 0;
   for (int peer = 0; peer < size; ++peer) {
     std::atomic<Life>& life = lives_[static_cast<size_t>(peer)];

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/bell.hpp"
+#include "core/doorbell.hpp"
 #include "core/engine.hpp"
 #include "core/error.hpp"
 #include "core/units.hpp"
@@ -21,10 +21,10 @@ namespace hocket {
 // Result of the rendezvous for a rank: one segment, and for every rank its doorbell and a descriptor of its process.
 struct Peer {
   Fd pidfd;  // readable once the process has ended; empty for this rank itself
-  Mapping bell;
+  Mapping doorbell;
   int32_t pid = 0;
 };
-struct Meeting {
+struct Rendezvous {
   Fd segment;
   std::vector<Peer> peers;
   int num_cpus = 0;  // processors that at least one of the ranks may run on
@@ -32,11 +32,11 @@ struct Meeting {
 
 // Connects ranks 0..size-1 of this host by the abstract unix socket `name`; rank 0 leads. Drives the engine meanwhile.
 // Throws CommTimeout with the ranks that did not arrive, BootstrapMismatch, ResourceExhausted.
-Meeting meet(const std::string& name, int rank, int size, double timeout_s, WaitHooks& hooks);
+Rendezvous run_rendezvous(const std::string& name, int rank, int size, double timeout_s, WaitHooks& hooks);
 
 // Address space of a job's segment; its second half is for user arrays (heap.hpp). Pages are allocated when needed. The
-// size is kMostSegmentBytes, or the file size limit (`ulimit -f`) of the rank that makes the segment if that is smaller:
-// the kernel applies this limit to shared memory too.
+// size is kMostSegmentBytes, or the file size limit (`ulimit -f`) of the rank that makes the segment if that is
+// smaller: the kernel applies this limit to shared memory too.
 inline constexpr uint64_t kMostSegmentBytes = 1ull << 42;
 inline constexpr uint64_t kLeastSegmentBytes = 256ull << 20;
 uint64_t segment_bytes();  // throws ResourceExhausted
@@ -45,14 +45,16 @@ constexpr uint64_t heap_begin(uint64_t segment_bytes) { return segment_bytes / 2
 class Host {
  public:
   static std::shared_ptr<Host> connect(const std::string& name, int rank, int size, double timeout_s, WaitHooks& hooks);
-  Host(int rank, int size, Meeting meeting);
+  Host(int rank, int size, Rendezvous rendezvous);
 
   const int rank;
   const int size;
-  int segment() const { return meeting_.segment.get(); }
-  BellPage& bell(int peer) const { return *reinterpret_cast<BellPage*>(meeting_.peers[peer].bell.data()); }
-  int num_cpus() const { return meeting_.num_cpus; }
-  int pid(int peer) const { return meeting_.peers[peer].pid; }
+  int segment() const { return rendezvous_.segment.get(); }
+  DoorbellPage& doorbell(int peer) const {
+    return *reinterpret_cast<DoorbellPage*>(rendezvous_.peers[peer].doorbell.data());
+  }
+  int num_cpus() const { return rendezvous_.num_cpus; }
+  int pid(int peer) const { return rendezvous_.peers[peer].pid; }
 
   // A range of the segment that the members of a group find by a key. The first member makes it, the others poll. Its
   // first `nbytes_allocated` bytes have pages before another member can find it. Throws ResourceExhausted.
@@ -90,13 +92,13 @@ class Host {
   RangeEntry* find_entry(uint64_t key) const;
   RangeEntry* claim_entry(uint64_t nbytes);
 
-  Meeting meeting_;
+  Rendezvous rendezvous_;
   uint64_t segment_bytes_ = 0;
   Mapping mapping_;
   std::shared_ptr<Heap> heap_;
   OpenedMemory opened_memory_;
   std::vector<std::atomic<Life>> lives_;  // written under the progress lock, read anywhere
-  int64_t looked_ns_ = 0;
+  int64_t checked_ns_ = 0;
 };
 
 }  // namespace hocket

@@ -21,8 +21,8 @@ ssize_t copy_from(int pid, uint64_t address, std::byte* to, size_t nbytes) {
   return process_vm_readv(pid, &local, 1, &remote, 1, 0);
 }
 
-bool is_wanted() {
-  static const bool wanted = [] {
+bool is_enabled() {
+  static const bool enabled = [] {
     const char* value = std::getenv("HOCKET_SINGLE_COPY");
     if (value && std::string(value) == "0") return false;
     // With Yama scope 1, only a parent may read its children, so each process must permit the others to read it.
@@ -31,13 +31,13 @@ bool is_wanted() {
     if (scope >> level && level == 1) prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     return true;
   }();
-  return wanted;
+  return enabled;
 }
 
 }  // namespace
 
 bool may_read_memory(int pid) {
-  if (!is_wanted()) return false;
+  if (!is_enabled()) return false;
   // No memory is mapped there: the error is EFAULT if reading is permitted, else EPERM.
   constexpr uint64_t kNowhere = 4096;
   std::byte byte;

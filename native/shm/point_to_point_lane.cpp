@@ -57,7 +57,7 @@ PointToPointLane::Transfer& PointToPointLane::add(Transfers& transfers, const Op
   return transfers.back();
 }
 
-void PointToPointLane::take_out(Transfers& transfers, const Transfer* transfer) {
+void PointToPointLane::remove(Transfers& transfers, const Transfer* transfer) {
   const auto found =
       std::find_if(transfers.begin(), transfers.end(), [&](const Transfer& each) { return &each == transfer; });
   spare_.splice(spare_.begin(), transfers, found);
@@ -82,12 +82,12 @@ Progress PointToPointLane::post(Operation& op) {
 }
 
 void PointToPointLane::hand_over(int peer, Incoming& in, Transfer& transfer, std::list<Message>::iterator message) {
-  if (message->taking_in && !message->taking_in->done) {
+  if (message->buffering && !message->buffering->done) {
     message->receive = &transfer;  // receive() hands the message over once it is complete
     transfer.in_ring_queue = false;
     return;
   }
-  if (message->taking_in) message->envelope.id = 0;  // its payload is buffered, as that of a short message
+  if (message->buffering) message->envelope.id = 0;  // its payload is buffered, as that of a short message
   const Message whole = std::move(*message);
   in.unexpected.erase(message);
   accept(peer, in, transfer, whole);
@@ -99,10 +99,10 @@ Progress PointToPointLane::test(Operation& op) {
   const bool left = region_->has_left(peer);  // read before the last drive, which then sees all that it published
   bool moved = op.kind == OpKind::send ? drive_out(peer) : drive_in(peer);
   if (op.kind == OpKind::send && is_stuck(*transfer))
-    for (int other = 0; other < region_->size; ++other) moved |= take_in(other);
+    for (int other = 0; other < region_->size; ++other) moved |= buffer_unexpected(other);
   if (!transfer->done && !transfer->error) {
     if (left && !moved) {  // while data moves, more of its data may be left to read
-      Error error = region_->why_gone({peer});
+      Error error = region_->gone_error({peer});
       error.message += hint(op);
       cancel(op);
       throw Failure(std::move(error));
@@ -110,7 +110,7 @@ Progress PointToPointLane::test(Operation& op) {
     return moved ? Progress::moved : Progress::waiting;
   }
   std::optional<Error> error = std::move(transfer->error);
-  take_out(op.kind == OpKind::send ? out_[peer].transfers : in_[peer].transfers, transfer);
+  remove(op.kind == OpKind::send ? out_[peer].transfers : in_[peer].transfers, transfer);
   op.token = nullptr;
   if (error) throw Failure(std::move(*error));
   return Progress::done;
@@ -128,16 +128,16 @@ bool PointToPointLane::is_stuck(Transfer& transfer) const {
   return now - transfer.stuck_since_ns > kPatienceNs;
 }
 
-bool PointToPointLane::take_in(int peer) {
+bool PointToPointLane::buffer_unexpected(int peer) {
   Incoming& in = in_[peer];
   bool moved = match_ring(peer, in, true);
   for (Message& message : in.unexpected) {
-    if (!message.envelope.id || message.taking_in) continue;
+    if (!message.envelope.id || message.buffering) continue;
     message.payload.resize(message.envelope.nbytes);
-    message.taking_in = std::make_unique<Transfer>();
-    message.taking_in->op.nbytes = message.envelope.nbytes;
-    message.taking_in->op.out = message.payload.data();
-    in.to_grant.push_back({message.envelope.id, message.taking_in.get(), message.place});
+    message.buffering = std::make_unique<Transfer>();
+    message.buffering->op.nbytes = message.envelope.nbytes;
+    message.buffering->op.out = message.payload.data();
+    in.to_grant.push_back({message.envelope.id, message.buffering.get(), message.place});
     moved = true;
   }
   return receive(peer, in) || moved;
@@ -166,7 +166,7 @@ PointToPointLane::Head& PointToPointLane::head_at(int sender, int receiver, uint
 void PointToPointLane::open_pipe(int peer, Outgoing& out) {
   region_->need_pipe(channel_, peer);
   // Clear it, because the memory may be reused.
-  head_at(rank_, peer, kRingBegin).is_there.store(0, std::memory_order_relaxed);
+  head_at(rank_, peer, kRingBegin).is_published.store(0, std::memory_order_relaxed);
   region_->control(channel_, rank_, peer).head.value.store(kRingBegin, std::memory_order_release);
   out.is_open = true;
 }
@@ -185,7 +185,7 @@ bool PointToPointLane::enter_ring(int peer, Outgoing& out, Transfer& transfer) {
   std::byte* ring = region_->ring_of(channel_, rank_, peer);
   Head& head = head_at(rank_, peer, out.head);
   const char* site = last_bytes(op.site ? op.site : "?", kSiteBytes - 1);
-  head_at(rank_, peer, end).is_there.store(0, std::memory_order_relaxed);
+  head_at(rank_, peer, end).is_published.store(0, std::memory_order_relaxed);
   head.envelope = envelope;
   write_ring(writer_, ring, region_->ring_bytes, out.head + sizeof(Head), site, std::strlen(site) + 1);
   if (is_long) {
@@ -200,7 +200,7 @@ bool PointToPointLane::enter_ring(int peer, Outgoing& out, Transfer& transfer) {
     copy_bytes(head.payload, op.in, nbytes);
   else if (!in_pieces)
     write_ring(writer_, ring, region_->ring_bytes, out.head + kPrefixBytes, op.in, nbytes);
-  head.is_there.store(1, std::memory_order_release);
+  head.is_published.store(1, std::memory_order_release);
   region_->ring_peer(peer);
   uint64_t longest = kLeastPieceBytes;
   for (uint64_t offset = 0; in_pieces && offset < nbytes; longest = std::min(4 * longest, kMostPieceBytes)) {
@@ -287,7 +287,7 @@ bool PointToPointLane::match_ring(int peer, Incoming& in, bool take_all) {
   const uint64_t limit = in.tail + region_->ring_bytes;
   while (in.tail < limit) {
     if (in.reading) {
-      if (!read_on(peer, in)) break;
+      if (!continue_reading(peer, in)) break;
       moved = true;
       continue;
     }
@@ -295,7 +295,7 @@ bool PointToPointLane::match_ring(int peer, Incoming& in, bool take_all) {
                                                     [](const Transfer& transfer) { return transfer.in_ring_queue; });
     if (!any_posted) break;
     const Head& head = head_at(peer, rank_, in.tail);
-    if (!head.is_there.load(std::memory_order_acquire)) break;
+    if (!head.is_published.load(std::memory_order_acquire)) break;
     const Envelope envelope = head.envelope;
     Transfer* const transfer = find_posted(in, envelope.tag);
     if (transfer && !envelope.id && fits(*transfer, envelope)) {
@@ -304,12 +304,12 @@ bool PointToPointLane::match_ring(int peer, Incoming& in, bool take_all) {
       continue;
     }
     const uint64_t nbytes = envelope.id ? 0 : envelope.nbytes;
-    if (num_there(peer, in.tail, nbytes) < nbytes) break;
+    if (num_readable(peer, in.tail, nbytes) < nbytes) break;
     uint64_t place = kNotShared;
     if (envelope.id) std::memcpy(&place, head.payload, sizeof place);
     Message message{envelope, place, site_at(peer, in.tail), std::vector<std::byte>(nbytes), nullptr, nullptr};
     read_payload(peer, in.tail, nbytes, 0, nbytes, message.payload.data());
-    go_past(peer, in, envelope);
+    advance_past(peer, in, envelope);
     if (transfer)
       accept(peer, in, *transfer, message);
     else
@@ -326,7 +326,7 @@ std::string PointToPointLane::site_at(int peer, uint64_t position) const {
 }
 
 // How many bytes of the payload of the message at `position` can be read.
-uint64_t PointToPointLane::num_there(int peer, uint64_t position, uint64_t nbytes) const {
+uint64_t PointToPointLane::num_readable(int peer, uint64_t position, uint64_t nbytes) const {
   if (nbytes <= kLeastPieceBytes) return nbytes;
   const uint64_t filled = region_->control(channel_, peer, rank_).head.value.load(std::memory_order_acquire);
   return filled <= position + kPrefixBytes ? 0 : std::min(nbytes, filled - position - kPrefixBytes);
@@ -342,20 +342,20 @@ void PointToPointLane::read_payload(int peer, uint64_t position, uint64_t nbytes
               end - begin);
 }
 
-bool PointToPointLane::read_on(int peer, Incoming& in) {
+bool PointToPointLane::continue_reading(int peer, Incoming& in) {
   auto& [envelope, transfer, position] = *in.reading;
-  const uint64_t end = num_there(peer, in.tail, envelope.nbytes);
+  const uint64_t end = num_readable(peer, in.tail, envelope.nbytes);
   if (end == position && end < envelope.nbytes) return false;
   if (transfer) read_payload(peer, in.tail, envelope.nbytes, position, end, transfer->op.out + position);
   position = end;
   if (end < envelope.nbytes) return true;
   if (transfer) transfer->done = true;
-  go_past(peer, in, envelope);
+  advance_past(peer, in, envelope);
   in.reading.reset();
   return true;
 }
 
-void PointToPointLane::go_past(int peer, Incoming& in, const Envelope& envelope) {
+void PointToPointLane::advance_past(int peer, Incoming& in, const Envelope& envelope) {
   in.tail += bytes_in_ring(envelope);
   region_->control(channel_, peer, rank_).tail.value.store(in.tail, std::memory_order_release);
   region_->ring_peer(peer);
@@ -405,7 +405,7 @@ bool PointToPointLane::read_shared(int peer, const Incoming::Grant& grant, size_
 void PointToPointLane::complete(int peer, Incoming& in, Transfer& transfer) {
   transfer.done = true;
   const auto taken = std::find_if(in.unexpected.begin(), in.unexpected.end(),
-                                  [&](const Message& message) { return message.taking_in.get() == &transfer; });
+                                  [&](const Message& message) { return message.buffering.get() == &transfer; });
   if (taken != in.unexpected.end() && taken->receive) hand_over(peer, in, *taken->receive, taken);
 }
 
@@ -470,7 +470,7 @@ bool PointToPointLane::cancel(Operation& op) noexcept {
     std::optional<Incoming::Reading>& reading = in_[op.root].reading;
     if (reading && reading->transfer == transfer) reading->transfer = nullptr;
   }
-  take_out(op.kind == OpKind::send ? out_[op.root].transfers : in_[op.root].transfers, transfer);
+  remove(op.kind == OpKind::send ? out_[op.root].transfers : in_[op.root].transfers, transfer);
   op.token = nullptr;
   return unnoticed;
 }

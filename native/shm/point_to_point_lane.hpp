@@ -20,16 +20,17 @@
 //   Outgoing::transfers                own the transfers of posted operations, until test() or cancel();
 //   Incoming::transfers                Operation::token, Outgoing::streaming and Incoming::reading borrow them
 //   Incoming::unexpected               owns messages that came before their receive; each Message:
-//     Message::taking_in               owns a transfer without operation, into Message::payload, once a send is stuck
+//     Message::buffering               owns a transfer without operation, into Message::payload, once a send is stuck
 //     Message::receive                 borrows, from Incoming::transfers, the receive that gets the payload
 //   Incoming::to_grant                 borrows from either; long messages are received one at a time, in this order
 //
 //   receive posted before:             transfers <--- to_grant ---> done
-//   no receive posted, and a send      unexpected: Message.taking_in <--- to_grant ---> buffered
-//   of this rank is stuck (take_in):               Message.receive ---> transfers: hand_over() copies ---> done
+//   no receive posted, and a send      unexpected: Message.buffering <--- to_grant ---> buffered
+//   of this rank is stuck (buffer_unexpected):               Message.receive ---> transfers: hand_over() copies --->
+//   done
 //
 // Three rules keep borrowed transfers alive:
-//  - A message leaves `unexpected` only if its taking_in is done, and thus no longer in to_grant (hand_over).
+//  - A message leaves `unexpected` only if its buffering is done, and thus no longer in to_grant (hand_over).
 //  - A grant is removed from to_grant before its transfer is completed (receive).
 //  - cancel() removes its transfer from every place that borrows it.
 #pragma once
@@ -83,7 +84,7 @@ class PointToPointLane final : public Lane {
     static constexpr size_t kPayloadBytes = 32;
     Envelope envelope;
     std::byte payload[kPayloadBytes];
-    std::atomic<uint64_t> is_there;  // flag; the sender clears it before it publishes the previous message
+    std::atomic<uint64_t> is_published;  // flag; the sender clears it before it publishes the previous message
   };
   static_assert(sizeof(Head) == 64);
   static constexpr uint64_t kNotShared = UINT64_MAX;
@@ -121,7 +122,7 @@ class PointToPointLane final : public Lane {
     uint64_t place;  // of a long message's array in its sender's part of the heap, or kNotShared
     std::string site;
     std::vector<std::byte> payload;
-    std::unique_ptr<Transfer> taking_in;  // of a long message, into `payload`
+    std::unique_ptr<Transfer> buffering;  // of a long message, into `payload`
     Transfer* receive = nullptr;          // the matching receive, once posted
   };
   struct Incoming {
@@ -146,7 +147,7 @@ class PointToPointLane final : public Lane {
   };
 
   Transfer& add(Transfers& transfers, const Operation& op);
-  void take_out(Transfers& transfers, const Transfer* transfer);
+  void remove(Transfers& transfers, const Transfer* transfer);
   static uint64_t bytes_in_ring(const Envelope& envelope);
   Head& head_at(int sender, int receiver, uint64_t position) const;
   std::string site_at(int peer, uint64_t position) const;
@@ -156,12 +157,12 @@ class PointToPointLane final : public Lane {
   bool stream(int peer, Outgoing& out);
   bool drive_in(int peer);
   bool match_ring(int peer, Incoming& in, bool take_all = false);
-  uint64_t num_there(int peer, uint64_t position, uint64_t nbytes) const;
+  uint64_t num_readable(int peer, uint64_t position, uint64_t nbytes) const;
   void read_payload(int peer, uint64_t position, uint64_t nbytes, uint64_t begin, uint64_t end, std::byte* to) const;
-  bool read_on(int peer, Incoming& in);
-  void go_past(int peer, Incoming& in, const Envelope& envelope);
+  bool continue_reading(int peer, Incoming& in);
+  void advance_past(int peer, Incoming& in, const Envelope& envelope);
   bool is_stuck(Transfer& transfer) const;
-  bool take_in(int peer);
+  bool buffer_unexpected(int peer);
   void hand_over(int peer, Incoming& in, Transfer& transfer, std::list<Message>::iterator message);
   void complete(int peer, Incoming& in, Transfer& transfer);
   bool receive(int peer, Incoming& in);

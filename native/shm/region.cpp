@@ -115,10 +115,10 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
   const double left_s = std::max(0.0, timeout_s - (static_cast<double>(now_ns()) * 1e-9 - begin_s));
   if (!Engine::instance().wait_for(all_here_or_gone, left_s, hooks, waiting_text))
     throw Failure(ErrorCode::comm_timeout,
-                  "rank " + std::to_string(rank) + " timed out waiting for a new communicator: " +
-                      ranks_text(missing) + " of it never arrived",
+                  "rank " + std::to_string(rank) + " timed out waiting for a new communicator: " + ranks_text(missing) +
+                      " of it never arrived",
                   missing);
-  if (!missing.empty()) throw Failure(region->why_gone(gone));
+  if (!missing.empty()) throw Failure(region->gone_error(gone));
   return region;
 }
 
@@ -152,7 +152,7 @@ Region::Region(std::shared_ptr<Host> host, std::vector<int> members, int rank_, 
                reinterpret_cast<PipeControl*>(base + offsets.schedule_controls)};
   stages_ = base + offsets.stages;
   pipes_ = base + offsets.pipes;
-  for (int member : members_) bells_.push_back(&host_->bell(member));
+  for (int member : members_) doorbells_.push_back(&host_->doorbell(member));
 }
 
 Region::~Region() {
@@ -204,7 +204,7 @@ bool Region::has_left(int peer) const {
   return flags(peer).left.value.load(std::memory_order_acquire) || host_->life(members_[peer]) == Host::Life::finalized;
 }
 
-Error Region::why_gone(const std::vector<int>& ranks) const {
+Error Region::gone_error(const std::vector<int>& ranks) const {
   if (std::optional<Error> abort = find_abort()) return *abort;
   std::string text;
   for (int peer : ranks) {
@@ -221,11 +221,11 @@ std::vector<int> Region::left() const {
   return ranks;
 }
 
-std::optional<Error> Region::failure_of(const std::vector<int>& left, const std::vector<int>& waited_for) const {
+std::optional<Error> Region::failure_of(const std::vector<int>& left, const std::vector<int>& awaited) const {
   std::vector<int> gone;
-  std::set_intersection(left.begin(), left.end(), waited_for.begin(), waited_for.end(), std::back_inserter(gone));
+  std::set_intersection(left.begin(), left.end(), awaited.begin(), awaited.end(), std::back_inserter(gone));
   if (gone.empty()) return std::nullopt;
-  return why_gone(gone);
+  return gone_error(gone);
 }
 
 void Region::note_issued(const Operation& op) const {
@@ -286,7 +286,7 @@ std::optional<Error> Region::look_at_peers() const {
   if (std::optional<Error> abort = find_abort()) return abort;
   const std::vector<int> ranks = dead();
   if (ranks.empty()) return std::nullopt;
-  return why_gone(ranks);
+  return gone_error(ranks);
 }
 
 }  // namespace hocket

@@ -29,8 +29,8 @@ namespace hocket {
 inline constexpr size_t kInlineBytes = 48;             // payload that travels in the header line itself
 inline constexpr size_t kEagerBytes = 4096;            // contributions up to this size travel with the line (eager)
 inline constexpr size_t kLeastDirectBytes = 64 << 10;  // blocks from this size may be read out of their owner's array
-// Rings are large for the same reason as the areas of a stage (below). With many pairs of ranks, the memory of all pipes
-// matters more.
+// Rings are large for the same reason as the areas of a stage (below). With many pairs of ranks, the memory of all
+// pipes matters more.
 constexpr size_t ring_bytes_for(int size) { return size <= 4 ? 2 << 20 : 128 << 10; }
 // Longer messages are streamed through the bulk slots.
 constexpr size_t ring_message_bytes_for(int size) { return size <= 4 ? 64 << 10 : 8 << 10; }
@@ -41,9 +41,9 @@ constexpr size_t bulk_slots_for(int size) { return size <= 4 ? 64 : 16; }
 inline constexpr size_t kLeastBroadcastChunkBytes = 16 << 10;
 inline constexpr size_t kMostBroadcastChunkBytes = 128 << 10;
 // A rank's stage has two areas of this size, in and out. Chunks use each area as a ring buffer, so the next slot is the
-// one written longest ago: its lines have left the private caches of the other processor. A line out of the shared cache
-// comes more than twice as fast as one out of another processor's private cache. All areas together should fit into the
-// shared cache.
+// one written longest ago: its lines have left the private caches of the other processor. A line out of the shared
+// cache comes more than twice as fast as one out of another processor's private cache. All areas together should fit
+// into the shared cache.
 constexpr size_t area_bytes_for(int size) { return size <= 2 ? 2 << 20 : size <= 4 ? 1 << 20 : 512 << 10; }
 constexpr size_t chunk_bytes_for(int size) { return area_bytes_for(size) / 16; }
 
@@ -154,10 +154,10 @@ class Region final : public Peers {
   int host_rank(int peer) const { return members_[static_cast<size_t>(peer)]; }
   Host& host() const { return *host_; }
   int pid(int peer) const { return host_->pid(host_rank(peer)); }
-  void ring_peer(int peer) const { ring(*bells_[peer]); }
+  void ring_peer(int peer) const { ring(*doorbells_[peer]); }
   void ring_peers() const {
     for (int peer = 0; peer < size; ++peer)
-      if (peer != rank) ring(*bells_[peer]);
+      if (peer != rank) ring(*doorbells_[peer]);
   }
 
   // The members whose process has ended without finalizing.
@@ -168,11 +168,11 @@ class Region final : public Peers {
   // may arrive and leave during this call, so the members that left are read first.
   std::vector<int> gone_before_arriving(std::vector<int>& missing) const;
   // The abort if a member aborted the communicator, else PeerFailure for the members that are gone.
-  Error why_gone(const std::vector<int>& ranks) const;
+  Error gone_error(const std::vector<int>& ranks) const;
   // The members that left: each has completed its part of its operations. Call left() before the awaited ranks are
   // determined: then all data that these members published is visible.
   std::vector<int> left() const;
-  std::optional<Error> failure_of(const std::vector<int>& left, const std::vector<int>& waited_for) const;
+  std::optional<Error> failure_of(const std::vector<int>& left, const std::vector<int>& awaited) const;
   // Publishes an abort for all members; only the first abort counts.
   void post_abort(const Error& error) const override;
   std::optional<Error> find_abort() const;
@@ -192,7 +192,7 @@ class Region final : public Peers {
 
   std::shared_ptr<Host> host_;
   std::vector<int> members_;
-  std::vector<BellPage*> bells_;
+  std::vector<DoorbellPage*> doorbells_;
   uint64_t key_;
   uint64_t offset_;
   uint64_t size_;  // unsigned, for the index arithmetic above

@@ -1,10 +1,11 @@
 // The rendezvous of the ranks of a host. Rank 0 listens at an abstract unix socket (a crash leaves no name behind). The
 // others connect, prove by SO_PEERCRED that they belong to the same user, and send the descriptor of their doorbell.
-// When all have arrived, rank 0 answers with the segment and, for every rank, its doorbell and a pidfd. Then all sockets
-// are closed.
+// When all have arrived, rank 0 answers with the segment and, for every rank, its doorbell and a pidfd. Then all
+// sockets are closed.
 //
 //   rank r                                                   rank 0
-//   hello {rank, size, left_s, descriptors} + doorbell   ->  waits for all, until the earliest deadline of those present
+//   hello {rank, size, left_s, descriptors} + doorbell   ->  waits for all, until the earliest deadline of those
+//   present
 //          <-  welcome {first, count} + segment + (doorbell, pidfd) x count     (several messages with many ranks)
 //          <-  refusal {code, missing ranks, text}                              (instead of the welcome)
 #include <fcntl.h>
@@ -35,10 +36,9 @@ namespace hocket {
 
 namespace {
 
-constexpr uint32_t kMagic =
-    0x686b7433;  // "hkt3": the last byte is the version of all data structures in shared memory
+constexpr uint32_t kMagic = 0x686b7433;  // "hkt3": the last byte is the version of all data structures in shared memory
 constexpr int kTextBytes = 512;
-constexpr int64_t kTellingNs = 5'000'000'000;  // how long a failing rank 0 waits for other ranks to notify them
+constexpr int64_t kNotifyNs = 5'000'000'000;  // how long a failing rank 0 waits for other ranks to notify them
 
 struct Hello {
   uint32_t magic;
@@ -176,11 +176,11 @@ class Leader {
     if (size > 1) {
       if (free < needed) release_reserve();
       listen_at(name);
-      if (free < needed) refuse(lack_of_descriptors(0, free, most, needed));
+      if (free < needed) refuse(descriptor_shortage(0, free, most, needed));
     }
-    Bell& bell = Bell::mine();
-    arrived_[0] = {Fd(), Fd(fcntl(bell.fd(), F_DUPFD_CLOEXEC, 0)), open_pidfd(getpid()), getpid()};
-    ringers_fence_ = !bell.has_membarrier();
+    Doorbell& doorbell = Doorbell::mine();
+    arrived_[0] = {Fd(), Fd(fcntl(doorbell.fd(), F_DUPFD_CLOEXEC, 0)), open_pidfd(getpid()), getpid()};
+    ringers_fence_ = !doorbell.has_membarrier();
   }
 
   void listen_at(const std::string& name) {
@@ -201,7 +201,7 @@ class Leader {
     if (!listener_) return true;
     while (true) {
       Fd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (!connection && (errno == EMFILE || errno == ENFILE)) refuse_for_lack();
+      if (!connection && (errno == EMFILE || errno == ENFILE)) refuse_for_descriptors();
       if (!connection) break;
       if (credentials(connection.get()).uid == getuid()) unknown_.push_back(std::move(connection));
     }
@@ -212,7 +212,7 @@ class Leader {
         arrived_[rank] = {};
     }
     for (size_t i = 0; i < unknown_.size();) {
-      if (!greet(unknown_[i])) {
+      if (!receive_hello(unknown_[i])) {
         ++i;
       } else {
         unknown_.erase(unknown_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -230,7 +230,7 @@ class Leader {
     return ranks;
   }
 
-  Meeting welcome() {
+  Rendezvous welcome() {
     Fd segment;
     try {
       segment = create_segment(segment_bytes());
@@ -249,21 +249,21 @@ class Leader {
         for (int i = 0; i < message.count; ++i) {
           const Arrived& peer = arrived_[first + i];
           message.pids[i] = peer.pid;
-          fds.push_back(peer.bell.get());
+          fds.push_back(peer.doorbell.get());
           fds.push_back(peer.pidfd.get());
         }
         send_message(arrived_[rank].connection.get(), &message, sizeof message, fds);
       }
     }
-    Meeting meeting;
-    meeting.num_cpus = num_cpus();
-    meeting.segment = std::move(segment);
+    Rendezvous rendezvous;
+    rendezvous.num_cpus = num_cpus();
+    rendezvous.segment = std::move(segment);
     for (int rank = 0; rank < size_; ++rank) {
       Arrived& peer = arrived_[rank];
-      meeting.peers.push_back(
-          {rank == 0 ? Fd() : std::move(peer.pidfd), Mapping(peer.bell.get(), 0, kPageBytes), peer.pid});
+      rendezvous.peers.push_back(
+          {rank == 0 ? Fd() : std::move(peer.pidfd), Mapping(peer.doorbell.get(), 0, kPageBytes), peer.pid});
     }
-    return meeting;
+    return rendezvous;
   }
 
   [[noreturn]] void refuse(const Error& error) {
@@ -275,27 +275,27 @@ class Leader {
     std::snprintf(message.text, sizeof message.text, "%s", error.message.c_str());
     for (const Arrived& peer : arrived_)
       if (peer.connection) send_message(peer.connection.get(), &message, sizeof message, {});
-    if (error.code == ErrorCode::resource_exhausted) tell_the_rest(message);
+    if (error.code == ErrorCode::resource_exhausted) notify_late_ranks(message);
     for (const Fd& connection : unknown_) send_message(connection.get(), &message, sizeof message, {});
     throw Failure(error);
   }
 
  private:
-  [[noreturn]] void refuse_for_lack() {
+  [[noreturn]] void refuse_for_descriptors() {
     const int most = most_descriptors();
-    refuse(lack_of_descriptors(0, free_descriptors(most), most, descriptors_needed_to_lead(size_)));
+    refuse(descriptor_shortage(0, free_descriptors(most), most, descriptors_needed_to_lead(size_)));
   }
 
   // Notifies ranks that arrive later, which would otherwise wait for rank 0 in vain. One connection at a time, because
   // descriptors for more may be missing.
-  void tell_the_rest(const Welcome& message) {
-    std::vector<bool> told(arrived_.size());
-    told[0] = true;
-    for (size_t rank = 1; rank < arrived_.size(); ++rank) told[rank] = static_cast<bool>(arrived_[rank].connection);
+  void notify_late_ranks(const Welcome& message) {
+    std::vector<bool> notified(arrived_.size());
+    notified[0] = true;
+    for (size_t rank = 1; rank < arrived_.size(); ++rank) notified[rank] = static_cast<bool>(arrived_[rank].connection);
     for (Arrived& peer : arrived_) peer = {};
     unknown_.clear();  // they have not sent a hello yet, and will connect again
-    const int64_t deadline = std::min(deadline_ns_, now_ns() + kTellingNs);
-    while (now_ns() < deadline && std::find(told.begin(), told.end(), false) != told.end()) {
+    const int64_t deadline = std::min(deadline_ns_, now_ns() + kNotifyNs);
+    while (now_ns() < deadline && std::find(notified.begin(), notified.end(), false) != notified.end()) {
       pollfd waiting{listener_.get(), POLLIN, 0};
       poll(&waiting, 1, 10);
       const Fd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -303,16 +303,17 @@ class Leader {
       pollfd greeting{connection.get(), POLLIN, 0};
       poll(&greeting, 1, 1000);
       Hello hello{};
-      std::vector<Fd> fds;  // kept open until the hello is read: otherwise the peer would get an error instead of the message
+      std::vector<Fd>
+          fds;  // kept open until the hello is read: otherwise the peer would get an error instead of the message
       if (receive_message(connection.get(), &hello, sizeof hello, fds) != Received::message) continue;
       send_message(connection.get(), &message, sizeof message, {});
-      if (hello.rank > 0 && hello.rank < size_) told[static_cast<size_t>(hello.rank)] = true;
+      if (hello.rank > 0 && hello.rank < size_) notified[static_cast<size_t>(hello.rank)] = true;
     }
   }
 
   struct Arrived {
     Fd connection;
-    Fd bell;
+    Fd doorbell;
     Fd pidfd;
     int32_t pid = 0;
   };
@@ -320,7 +321,7 @@ class Leader {
   int num_cpus() const { return CPU_COUNT(&cpus_); }
 
   // True if the connection is handled; false if its hello has not arrived.
-  bool greet(Fd& connection) {
+  bool receive_hello(Fd& connection) {
     Hello hello{};
     std::vector<Fd> fds;
     switch (receive_message(connection.get(), &hello, sizeof hello, fds)) {
@@ -335,10 +336,10 @@ class Leader {
     if (hello.magic == kMagic && hello.rank > 0 && hello.rank < size_ &&
         hello.free_descriptors < descriptors_needed(size_))
       refuse(
-          lack_of_descriptors(hello.rank, hello.free_descriptors, hello.most_descriptors, descriptors_needed(size_)));
+          descriptor_shortage(hello.rank, hello.free_descriptors, hello.most_descriptors, descriptors_needed(size_)));
     if (hello.magic != kMagic)
       refuse({ErrorCode::bootstrap_mismatch, "the ranks of this job run different versions of hocket"});
-    if (fds.size() != 1) refuse_for_lack();  // the kernel drops descriptors that exceed the limit
+    if (fds.size() != 1) refuse_for_descriptors();  // the kernel drops descriptors that exceed the limit
     if (hello.size != size_)
       refuse({ErrorCode::bootstrap_mismatch, "rank 0 expects " + std::to_string(size_) + " ranks on this host, rank " +
                                                  std::to_string(hello.rank) + " expects " +
@@ -348,7 +349,7 @@ class Leader {
     const ucred peer = credentials(connection.get());
     errno = 0;
     Fd pidfd = pidfd_of(connection.get(), peer, hello.start_time);
-    if (!pidfd && (errno == EMFILE || errno == ENFILE)) refuse_for_lack();
+    if (!pidfd && (errno == EMFILE || errno == ENFILE)) refuse_for_descriptors();
     if (!pidfd) return true;  // the process has already died
     if (!hello.has_membarrier) ringers_fence_ = true;
     CPU_OR(&cpus_, &cpus_, &hello.cpus);
@@ -383,7 +384,7 @@ class Follower {
           return false;
         case Received::closed:  // rank 0 closed the connection: wait for another rank 0 until the deadline
           connection_ = Fd();
-          meeting = {};
+          rendezvous = {};
           return false;
         case Received::message:
           break;
@@ -393,14 +394,14 @@ class Follower {
   }
 
   bool connected() const { return static_cast<bool>(connection_); }
-  Meeting meeting;
+  Rendezvous rendezvous;
 
  private:
   bool connect_once() {
     const int needed = descriptors_needed(size_);
     if (free_ < needed) release_reserve();
     Fd connection(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!connection) throw Failure(lack_of_descriptors(rank_, free_, most_, needed));
+    if (!connection) throw Failure(descriptor_shortage(rank_, free_, most_, needed));
     socklen_t length;
     const sockaddr_un address = address_of(name_, length);
     if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) return false;
@@ -409,8 +410,8 @@ class Follower {
     Hello hello{kMagic, rank_, size_, 0, free_, most_, left_s, start_time_of(getpid()), own_cpus()};
     std::vector<int> fds;
     if (free_ >= needed) {
-      hello.has_membarrier = Bell::mine().has_membarrier();
-      fds = {Bell::mine().fd()};
+      hello.has_membarrier = Doorbell::mine().has_membarrier();
+      fds = {Doorbell::mine().fd()};
     }
     // Sending may fail: rank 0 may have refused and closed the connection already. Its refusal is read next.
     send_message(connection.get(), &hello, sizeof hello, fds);
@@ -426,17 +427,16 @@ class Follower {
                     std::vector<int>(message.pids, message.pids + message.count));
     if (message.ringers_fence) detail::ringers_fence.store(true, std::memory_order_relaxed);
     if (fds.size() != static_cast<size_t>(2 * message.count + 1))
-      throw Failure(ErrorCode::resource_exhausted,
-                    "cannot receive the file descriptors of " + std::to_string(size_) +
-                        " ranks: raise the limit (ulimit -n)");
-    meeting.num_cpus = message.num_cpus;
-    meeting.segment = std::move(fds[0]);
+      throw Failure(ErrorCode::resource_exhausted, "cannot receive the file descriptors of " + std::to_string(size_) +
+                                                       " ranks: raise the limit (ulimit -n)");
+    rendezvous.num_cpus = message.num_cpus;
+    rendezvous.segment = std::move(fds[0]);
     for (int i = 0; i < message.count; ++i) {
-      Mapping bell(fds[1 + 2 * i].get(), 0, kPageBytes);
+      Mapping doorbell(fds[1 + 2 * i].get(), 0, kPageBytes);
       Fd pidfd = message.first + i == rank_ ? Fd() : std::move(fds[2 + 2 * i]);
-      meeting.peers.push_back({std::move(pidfd), std::move(bell), message.pids[i]});
+      rendezvous.peers.push_back({std::move(pidfd), std::move(doorbell), message.pids[i]});
     }
-    return static_cast<int>(meeting.peers.size()) == size_;
+    return static_cast<int>(rendezvous.peers.size()) == size_;
   }
 
   std::string name_;
@@ -448,14 +448,14 @@ class Follower {
   Fd connection_;
 };
 
-std::string give_up_text(int rank, const std::vector<int>& missing, double timeout_s) {
+std::string timeout_text(int rank, const std::vector<int>& missing, double timeout_s) {
   return "rank " + std::to_string(rank) + " timed out after " + seconds_text(timeout_s) +
          " at start-up: " + ranks_text(missing) + " never arrived";
 }
 
 }  // namespace
 
-Meeting meet(const std::string& name, int rank, int size, double timeout_s, WaitHooks& hooks) {
+Rendezvous run_rendezvous(const std::string& name, int rank, int size, double timeout_s, WaitHooks& hooks) {
   Engine& engine = Engine::instance();
   if (rank == 0) {
     Leader leader(name, size, timeout_s);
@@ -464,7 +464,7 @@ Meeting meet(const std::string& name, int rank, int size, double timeout_s, Wait
         engine.wait_for([&] { return leader.step() || leader.overdue(); }, timeout_s, hooks, waiting_text);
     const std::vector<int> missing = leader.missing();
     if (!complete || !missing.empty())
-      leader.refuse({ErrorCode::comm_timeout, give_up_text(0, missing, timeout_s), missing});
+      leader.refuse({ErrorCode::comm_timeout, timeout_text(0, missing, timeout_s), missing});
     if (leader.ringers_fence_) detail::ringers_fence.store(true, std::memory_order_relaxed);
     return leader.welcome();
   }
@@ -478,9 +478,9 @@ Meeting meet(const std::string& name, int rank, int size, double timeout_s, Wait
   if (!complete && follower.connected()) complete = engine.wait_for([&] { return follower.step(); }, 1.0, hooks);
   if (!complete) {
     const std::vector<int> missing{0};
-    throw Failure(ErrorCode::comm_timeout, give_up_text(rank, missing, timeout_s), missing);
+    throw Failure(ErrorCode::comm_timeout, timeout_text(rank, missing, timeout_s), missing);
   }
-  return std::move(follower.meeting);
+  return std::move(follower.rendezvous);
 }
 
 }  // namespace hocket

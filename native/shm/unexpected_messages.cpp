@@ -9,7 +9,7 @@ namespace hocket {
 std::optional<int> PointToPointLane::find_sender(int tag) {
   for (int step = 1; step <= region_->size; ++step) {
     const int peer = (last_found_ + step) % region_->size;
-    take_in(peer);
+    buffer_unexpected(peer);
     for (const Message& message : in_[peer].unexpected)
       if (message.envelope.tag == tag && !message.receive) return last_found_ = peer;
   }
@@ -38,7 +38,7 @@ std::string PointToPointLane::unreceived() {
   int num_found = 0;
   for (int peer = 0; peer < region_->size; ++peer) {
     std::set<int> announced;  // tags of objects whose size message has arrived
-    const auto look_at = [&](const Envelope& envelope, const std::string& site) {
+    const auto add_message = [&](const Envelope& envelope, const std::string& site) {
       if (envelope.is_of_object && envelope.dtype == DType::int64)
         announced.insert(envelope.tag);
       else if (envelope.is_of_object && announced.erase(envelope.tag))
@@ -53,16 +53,16 @@ std::string PointToPointLane::unreceived() {
     };
     const Incoming& in = in_[peer];
     for (const Message& message : in.unexpected)
-      if (!message.receive) look_at(message.envelope, message.site);
+      if (!message.receive) add_message(message.envelope, message.site);
     if (region_->control(channel_, peer, rank_).head.value.load(std::memory_order_acquire) == 0) continue;
     uint64_t position = in.tail;
     if (in.reading) position += bytes_in_ring(in.reading->envelope);
     while (position < in.tail + region_->ring_bytes) {
       const Head& head = head_at(peer, rank_, position);
-      if (!head.is_there.load(std::memory_order_acquire)) break;
+      if (!head.is_published.load(std::memory_order_acquire)) break;
       const Envelope envelope = head.envelope;
       if (!envelope.id && envelope.nbytes > region_->ring_message_bytes) break;
-      look_at(envelope, site_at(peer, position));
+      add_message(envelope, site_at(peer, position));
       position += bytes_in_ring(envelope);
     }
   }

@@ -62,7 +62,8 @@ class Flows {
     if (to_end)
       for (const Flow& flow : flows_) soonest = std::min(soonest, flow.left / flow.rate);
     for (Flow& flow : flows_) {
-      const double left = flow.left - flow.rate * seconds;  // inexact: late on the clock, a short interval has few digits
+      const double left =
+          flow.left - flow.rate * seconds;  // inexact: late on the clock, a short interval has few digits
       const bool ends = to_end && (left <= 0.0 || flow.left / flow.rate <= soonest * (1 + kRounding));
       flow.left = ends ? 0.0 : std::max(0.0, left);
       if (ends) arrived.push_back(flow.task);
@@ -202,12 +203,12 @@ class Simulation {
       else
         waiting_[r].erase({ready_s_[t], task});
     }
-    for (const int32_t resource : graph_.uses.of(task)) offer(resource);
+    for (const int32_t resource : graph_.uses.of(task)) begin_waiting_tasks(resource);
     return true;
   }
 
   // Starts waiting tasks of a resource if they can begin; called when the resource's state has changed.
-  void offer(int32_t resource) {
+  void begin_waiting_tasks(int32_t resource) {
     const auto r = static_cast<size_t>(resource);
     if (room_[r] == 0) return;
     if (graph_.in_order[r]) {
@@ -237,7 +238,7 @@ class Simulation {
     }
     for (const int32_t follower : followers_.of(task))
       if (--num_before_[static_cast<size_t>(follower)] == 0) set_ready(follower);
-    for (const int32_t resource : graph_.uses.of(task)) offer(resource);
+    for (const int32_t resource : graph_.uses.of(task)) begin_waiting_tasks(resource);
   }
 
   using Event = std::pair<double, int32_t>;

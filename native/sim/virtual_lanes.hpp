@@ -19,7 +19,7 @@
 
 namespace hocket::sim {
 
-class Meeting;
+class PendingCollective;
 class Message;
 struct Posted;
 
@@ -56,9 +56,9 @@ struct Group : std::enable_shared_from_this<Group> {
   VirtualRanks& ranks;
   const uint64_t key;
   const std::vector<int> members;
-  std::map<uint64_t, std::shared_ptr<Meeting>> meetings;  // by sequence number
-  std::map<std::tuple<int, int, int>, Channel> channels;  // by source, destination and tag
-  std::vector<Port> ports;                                // by rank
+  std::map<uint64_t, std::shared_ptr<PendingCollective>> collectives;  // by sequence number
+  std::map<std::tuple<int, int, int>, Channel> channels;               // by source, destination and tag
+  std::vector<Port> ports;                                             // by rank
   std::vector<bool> has_left;
   bool has_any_left = false;
   std::optional<Error> failure;
@@ -75,9 +75,9 @@ struct Posted {
 };
 
 // A collective and its members' operations.
-class Meeting final : public Due {
+class PendingCollective final : public Due {
  public:
-  explicit Meeting(Group& group) : posted_(group.members.size()), group_(group) {}
+  explicit PendingCollective(Group& group) : posted_(group.members.size()), group_(group) {}
   // Returns true once all members have posted.
   bool post(const std::shared_ptr<Posted>& posted);
   std::vector<int> missing() const;
@@ -85,7 +85,7 @@ class Meeting final : public Due {
   void prepare(const Costs& costs) override;
   void settle() override;
   // Ends it with an error, because a member will never post it.
-  void give_up(double end_s, const Error& error);
+  void fail(double end_s, const Error& error);
 
  private:
   void move_data() const;

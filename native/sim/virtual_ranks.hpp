@@ -1,9 +1,11 @@
 // Ranks that are threads of one process, on a virtual clock.
 //
-// One thread runs at a time. Its work takes no virtual time, except computation that the program declares. A wait has an
-// end, and the rank's clock is set to that end when the thread continues. The scheduler always picks the earliest of:
+// One thread runs at a time. Its work takes no virtual time, except computation that the program declares. A wait has
+// an end, and the rank's clock is set to that end when the thread continues. The scheduler always picks the earliest
+// of:
 //  - the rank whose wait ends first;
-//  - the first due event: an operation that all members have posted, or a message. It is settled: it occupies the ranks'
+//  - the first due event: an operation that all members have posted, or a message. It is settled: it occupies the
+//  ranks'
 //    connections and gets its end.
 //
 // Proof that a run depends only on the program: a rank that continues at time t posts nothing before t, and t is the
@@ -84,15 +86,15 @@ class VirtualRanks {
   // Wakes the rank at at_s, if it would sleep longer.
   void wake(int rank, double at_s);
   // Time from which the rank's connection is free, for each direction.
-  double& sends_from_s(int rank) { return seats_[static_cast<size_t>(rank)]->sends_from_s; }
-  double& receives_from_s(int rank) { return seats_[static_cast<size_t>(rank)]->receives_from_s; }
+  double& sends_from_s(int rank) { return threads_[static_cast<size_t>(rank)]->sends_from_s; }
+  double& receives_from_s(int rank) { return threads_[static_cast<size_t>(rank)]->receives_from_s; }
   double& shared_from_s(int link) { return shared_from_s_[link]; }
 
  private:
-  struct Seat final : Turns {
-    Seat(VirtualRanks& ranks_, int rank_) : ranks(ranks_), rank(rank_) {}
+  struct RankThread final : Turns {
+    RankThread(VirtualRanks& ranks_, int rank_) : ranks(ranks_), rank(rank_) {}
     double now_s() const override { return ranks.now_s(rank); }
-    void hand_on(double until_s) override { ranks.hand_on(rank, until_s); }
+    void sleep_until(double until_s) override { ranks.sleep_until(rank, until_s); }
     std::optional<Error> stopped() const override { return ranks.stopped(); }
 
     VirtualRanks& ranks;
@@ -103,18 +105,18 @@ class VirtualRanks {
     double wake_s = 0;           // valid while it waits
     std::multiset<double> ends;  // end times of operations that the rank has not yet tested as done
     double sends_from_s = 0, receives_from_s = 0;
-    std::condition_variable turn;
+    std::condition_variable scheduled;
   };
 
-  void hand_on(int rank, double until_s);
-  void wait_for_turn(std::unique_lock<std::mutex>& lock, Seat& seat);
+  void sleep_until(int rank, double until_s);
+  void wait_until_scheduled(std::unique_lock<std::mutex>& lock, RankThread& thread);
   // Settles the events that are due before any rank continues, then schedules the earliest rank.
-  void pass(std::unique_lock<std::mutex>& lock);
-  void sleep_until(Seat& seat, double wake_s);
+  void schedule_next(std::unique_lock<std::mutex>& lock);
+  void set_wake_time(RankThread& thread, double wake_s);
 
   const Costs costs_;
   mutable std::mutex mutex_;
-  std::vector<std::unique_ptr<Seat>> seats_;
+  std::vector<std::unique_ptr<RankThread>> threads_;
   int running_ = -1;
   std::set<std::pair<double, int>> sleepers_;  // waiting ranks by wake-up time
   struct Entry {

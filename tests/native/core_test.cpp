@@ -4,7 +4,7 @@
 #include <numeric>
 #include <thread>
 
-#include "core/bell.hpp"
+#include "core/doorbell.hpp"
 #include "test_lane.hpp"
 
 namespace {

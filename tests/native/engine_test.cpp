@@ -4,7 +4,7 @@
 #include <random>
 #include <thread>
 
-#include "core/bell.hpp"
+#include "core/doorbell.hpp"
 #include "test_lane.hpp"
 
 namespace {
@@ -90,7 +90,7 @@ void test_progress_thread_expires() {
   const int64_t until = now_ns() + timeout_ns(0.2);
   while (now_ns() < until) sched_yield();
   open.store(true);
-  ring(Bell::mine().page());
+  ring(Doorbell::mine().page());
   waiter.join();
   engine().stop_thread();
 }
@@ -120,7 +120,7 @@ void test_many_waiters_of_one_work() {
       waiters.emplace_back([&] { CHECK(wait(work) == WaitResult::finished && is_done(work)); });
     while (work->waiters.load() < 4) sched_yield();
     open.store(true);
-    ring(Bell::mine().page());
+    ring(Doorbell::mine().page());
     for (std::thread& waiter : waiters) waiter.join();
     CHECK(work->waiters.load() == 0);
     engine().stop_thread();
@@ -146,21 +146,21 @@ void test_progress_beside_a_wait_that_stands_still() {
     std::atomic<bool>& is_over;
     std::atomic<bool>& stands;
   };
-  const WorkPtr waited_for = still.issue();
+  const WorkPtr awaited = still.issue();
   std::thread waiter([&] {
     Standing hooks(is_over, stands);
-    CHECK(engine().wait(*waited_for, 120, hooks) == WaitResult::finished);
+    CHECK(engine().wait(*awaited, 120, hooks) == WaitResult::finished);
   });
   while (!stands.load()) sched_yield();
   const WorkPtr work = comm.issue();
   const int64_t deadline = now_ns() + timeout_ns(60);
   while (!work->finished()) {
     CHECK(now_ns() < deadline);
-    ring(Bell::mine().page());
+    ring(Doorbell::mine().page());
     sched_yield();
   }
   is_over.store(true);
-  ring(Bell::mine().page());
+  ring(Doorbell::mine().page());
   waiter.join();
   engine().stop_thread();
 }
@@ -202,7 +202,7 @@ void test_many_threads(bool with_progress_thread) {
     std::mt19937 random(99);
     while (num_running.load() > 0) {
       published[random() % kThreads].fetch_add(3, std::memory_order_release);
-      ring(Bell::mine().page());
+      ring(Doorbell::mine().page());
       for (unsigned i = random() % 2000; i > 0; --i) cpu_pause();
     }
   });

@@ -25,19 +25,19 @@
 namespace hocket {
 
 // The content of a doorbell's page.
-struct BellPage {
+struct DoorbellPage {
   std::atomic<uint32_t> word;
   alignas(kLineBytes) std::atomic<int32_t> ringer_processor;  // of the last ring from another process
 };
 
-class Bell {
+class Doorbell {
  public:
-  static Bell& mine();  // of this process; never destroyed: threads may ring and sleep until the process ends
-  Bell(const Bell&) = delete;
-  Bell& operator=(const Bell&) = delete;
+  static Doorbell& mine();  // of this process; never destroyed: threads may ring and sleep until the process ends
+  Doorbell(const Doorbell&) = delete;
+  Doorbell& operator=(const Doorbell&) = delete;
 
   int fd() const { return fd_; }
-  BellPage& page() { return *page_; }
+  DoorbellPage& page() { return *page_; }
   // Whether a peer rang since prepare_sleep() returned `word`.
   bool is_rung(uint32_t word) const { return page_->word.load(std::memory_order_relaxed) != word; }
   int ringer_processor() const { return page_->ringer_processor.load(std::memory_order_relaxed); }
@@ -50,22 +50,22 @@ class Bell {
   bool sleep(uint32_t word, int64_t timeout_ns);
 
  private:
-  Bell();
+  Doorbell();
   int fd_ = -1;
-  BellPage* page_ = nullptr;
+  DoorbellPage* page_ = nullptr;
   bool has_membarrier_ = false;
 };
 
 namespace detail {
 // Set for good once a process without membarrier was found: ringers must then order store and load themselves.
 inline std::atomic<bool> ringers_fence{false};
-void ring_slow(BellPage& page);
-void ring_peer(BellPage& page);
-void fence_by_locked_instruction(BellPage& page);
+void ring_slow(DoorbellPage& page);
+void ring_peer(DoorbellPage& page);
+void fence_by_locked_instruction(DoorbellPage& page);
 }  // namespace detail
 
 // Call after the release store that publishes the data.
-inline void ring(BellPage& page) {
+inline void ring(DoorbellPage& page) {
   if (detail::ringers_fence.load(std::memory_order_relaxed)) [[unlikely]]
     detail::fence_by_locked_instruction(page);
   std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler must not move the load above the store

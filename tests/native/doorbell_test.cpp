@@ -1,6 +1,6 @@
 // No ring is ever lost: two sides wake each other many times, with random pauses that hit every moment before a sleep.
 // Sleeps are so long that a lost ring fails the test instead of only slowing it down.
-#include "core/bell.hpp"
+#include "core/doorbell.hpp"
 
 #include <fcntl.h>
 #include <linux/audit.h>
@@ -28,7 +28,8 @@ namespace {
 using namespace hocket;
 
 constexpr uint64_t kRounds = 50'000;
-constexpr uint64_t kFastRounds = 200'000;  // more, because without system calls the critical moment and a round are shorter
+constexpr uint64_t kFastRounds =
+    200'000;  // more, because without system calls the critical moment and a round are shorter
 constexpr int64_t kSleepNs = 20'000'000'000;
 constexpr int64_t kLostNs = 10'000'000'000;
 
@@ -51,41 +52,42 @@ void pause_a_while(std::mt19937& random) {
   for (unsigned i = some_pauses(random); i > 0; --i) cpu_pause();
 }
 
-// Waits as Engine::wait() does: polls a random number of times, so that sleeps begin just when the other side publishes.
+// Waits as Engine::wait() does: polls a random number of times, so that sleeps begin just when the other side
+// publishes.
 void wait_until(const std::atomic<uint64_t>& flag, uint64_t target, std::mt19937& random) {
-  Bell& bell = Bell::mine();
+  Doorbell& doorbell = Doorbell::mine();
   const int64_t begin = now_ns();
   while (true) {
     for (unsigned i = some_pauses(random); i > 0; --i) {
       if (flag.load(std::memory_order_acquire) >= target) return;
       cpu_pause();
     }
-    const uint32_t word = bell.prepare_sleep();
+    const uint32_t word = doorbell.prepare_sleep();
     if (flag.load(std::memory_order_acquire) >= target) return;
     if (random() % 4 == 0) pause_a_while(random);
-    bell.sleep(word, kSleepNs);
+    doorbell.sleep(word, kSleepNs);
     CHECK(now_ns() - begin < kLostNs);
   }
 }
 
 struct Shared {
   alignas(64) std::atomic<uint64_t> flags[2];
-  std::atomic<int> bell_fds[2];
+  std::atomic<int> doorbell_fds[2];
 };
 
 // Maps the doorbell of another process, as the rendezvous does.
-BellPage& map_bell(pid_t pid, int fd) {
+DoorbellPage& map_doorbell(pid_t pid, int fd) {
   const int own = open(("/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd)).c_str(), O_RDWR);
   CHECK(own >= 0);
   void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, own, 0);
   CHECK(page != MAP_FAILED);
-  return *static_cast<BellPage*>(page);
+  return *static_cast<DoorbellPage*>(page);
 }
 
 void play(Shared& shared, int side, pid_t peer_pid, uint64_t num_rounds) {
-  shared.bell_fds[side].store(Bell::mine().fd());
-  while (shared.bell_fds[1 - side].load() == 0) sched_yield();
-  BellPage& peer = map_bell(peer_pid, shared.bell_fds[1 - side].load());
+  shared.doorbell_fds[side].store(Doorbell::mine().fd());
+  while (shared.doorbell_fds[1 - side].load() == 0) sched_yield();
+  DoorbellPage& peer = map_doorbell(peer_pid, shared.doorbell_fds[1 - side].load());
   std::mt19937 random(static_cast<unsigned>(side));
   for (uint64_t round = 1; round <= num_rounds; ++round) {
     if (side == 1) wait_until(shared.flags[0], round, random);
@@ -109,7 +111,7 @@ void test_processes(bool first_has_membarrier, bool second_has_membarrier) {
     const int side = inner == 0;
     if (!has[side]) forbid_membarrier();
     if (!has[0] || !has[1]) detail::ringers_fence.store(true);  // as the rendezvous does on all ranks
-    CHECK(Bell::mine().has_membarrier() <= has[side]);
+    CHECK(Doorbell::mine().has_membarrier() <= has[side]);
     play(shared, side, side == 0 ? inner : parent, has[0] || has[1] ? kRounds : kFastRounds);
     int status = 0;
     if (side == 0) CHECK(waitpid(inner, &status, 0) == inner && status == 0);
@@ -133,14 +135,14 @@ void test_threads() {
         if (side == 1) wait_until(shared.flags[0], round, random);
         pause_a_while(random);
         shared.flags[side].store(round, std::memory_order_release);
-        ring(Bell::mine().page());
+        ring(Doorbell::mine().page());
         if (side == 0) wait_until(shared.flags[1], round, random);
       }
     });
   std::thread raises([&] {
     std::mt19937 random(3);
     while (!over.load()) {
-      Bell::mine().prepare_sleep();
+      Doorbell::mine().prepare_sleep();
       pause_a_while(random);
       sched_yield();
     }
@@ -152,16 +154,16 @@ void test_threads() {
 
 // A sleep ends by a ring since prepare_sleep() or by the timeout.
 void test_ends_of_a_sleep() {
-  Bell& bell = Bell::mine();
-  const uint32_t word = bell.prepare_sleep();
-  CHECK(word & 1 && bell.prepare_sleep() == word);
-  ring(bell.page());
-  const uint32_t next = bell.prepare_sleep();
+  Doorbell& doorbell = Doorbell::mine();
+  const uint32_t word = doorbell.prepare_sleep();
+  CHECK(word & 1 && doorbell.prepare_sleep() == word);
+  ring(doorbell.page());
+  const uint32_t next = doorbell.prepare_sleep();
   CHECK(next == word + 2);
   const int64_t begin = now_ns();
-  CHECK(bell.sleep(word, kSleepNs));  // returns at once, because a ring came after `word`
+  CHECK(doorbell.sleep(word, kSleepNs));  // returns at once, because a ring came after `word`
   CHECK(now_ns() - begin < kLostNs);
-  CHECK(bell.sleep(next, 1'000'000));
+  CHECK(doorbell.sleep(next, 1'000'000));
   CHECK(now_ns() - begin >= 1'000'000);
 }
 
@@ -173,6 +175,6 @@ int main() {
   test_processes(true, false);
   test_threads();
   test_ends_of_a_sleep();
-  std::puts("bell: ok");
+  std::puts("doorbell: ok");
   return 0;
 }
