@@ -75,8 +75,8 @@ bool Engine::block(int64_t idle_ns, int64_t longest_ns) {
   return has_blocked;
 }
 
-bool Engine::attend(bool all) {
-  if (!all && attention_.load(std::memory_order_relaxed) == 0) return false;
+bool Engine::run_pump(bool all) {
+  if (!all && pump_requests_.load(std::memory_order_relaxed) == 0) return false;
   const Pump pump = pump_.load(std::memory_order_acquire);
   return pump && pump(all);
 }
@@ -121,57 +121,57 @@ void Engine::check_health() {
 }
 
 // No other thread runs, so the thread only waits until it is scheduled again.
-WaitResult Engine::wait_in_turn(Work& work, double timeout_s, Turns& turns) {
-  const double begin_s = turns.now_s();
-  while (!look_in_turn(work, begin_s, timeout_s, turns)) turns.sleep_until(begin_s + timeout_s);
+WaitResult Engine::wait_virtual(Work& work, double timeout_s, VirtualThread& thread) {
+  const double begin_s = thread.now_s();
+  while (!drive_virtual(work, begin_s, timeout_s, thread)) thread.sleep_until(begin_s + timeout_s);
   return WaitResult::finished;
 }
 
-bool Engine::look_in_turn(Work& work, double begin_s, double timeout_s, Turns& turns) {
+bool Engine::drive_virtual(Work& work, double begin_s, double timeout_s, VirtualThread& thread) {
   const std::lock_guard guard(lock_);
   while (progress()) {
   }
   if (!work.finished()) check_health();
   if (work.finished()) return true;
-  if (const std::optional<Error> stopped = turns.stopped())
+  if (const std::optional<Error> stopped = thread.stopped())
     work.communicator->fail(*stopped);
-  else if (turns.now_s() >= begin_s + timeout_s)
+  else if (thread.now_s() >= begin_s + timeout_s)
     work.communicator->time_out(work, timeout_s);
   return work.finished();
 }
 
-bool Engine::test_in_turn(Work& work, Turns& turns) {
+bool Engine::test_virtual(Work& work, VirtualThread& thread) {
   constexpr double kLookS = 1e-6;  // so that a loop of tests advances the clock
   const double issued_s = static_cast<double>(work.issued_ns) * 1e-9;
-  if (look_in_turn(work, issued_s, work.timeout_s, turns)) return true;
-  turns.sleep_until(turns.now_s() + kLookS);
-  return look_in_turn(work, issued_s, work.timeout_s, turns);
+  if (drive_virtual(work, issued_s, work.timeout_s, thread)) return true;
+  thread.sleep_until(thread.now_s() + kLookS);
+  return drive_virtual(work, issued_s, work.timeout_s, thread);
 }
 
-void Engine::wait_until(double time_s, Turns& turns) {
-  while (turns.now_s() < time_s) {
+void Engine::wait_until(double time_s, VirtualThread& thread) {
+  while (thread.now_s() < time_s) {
     {
       const std::lock_guard guard(lock_);
       while (progress()) {
       }
       check_health();
     }
-    if (const std::optional<Error> stopped = turns.stopped()) throw Failure(*stopped);
-    turns.sleep_until(time_s);
+    if (const std::optional<Error> stopped = thread.stopped()) throw Failure(*stopped);
+    thread.sleep_until(time_s);
   }
 }
 
-bool Engine::wait_for_in_turn(const std::function<bool()>& ready, double timeout_s, Turns& turns) {
-  const double until_s = turns.now_s() + timeout_s;
+bool Engine::wait_for_virtual(const std::function<bool()>& ready, double timeout_s, VirtualThread& thread) {
+  const double until_s = thread.now_s() + timeout_s;
   while (true) {
     {
       const std::lock_guard guard(lock_);
       while (progress()) {
       }
       if (ready()) return true;
-      if (turns.now_s() >= until_s || turns.stopped()) return false;
+      if (thread.now_s() >= until_s || thread.stopped()) return false;
     }
-    turns.sleep_until(until_s);
+    thread.sleep_until(until_s);
   }
 }
 
@@ -289,7 +289,7 @@ void Engine::run_thread() {
     });
     has_callbacks_.store(!callbacks_.empty(), std::memory_order_seq_cst);
     lock_.unlock();
-    moved |= attend();
+    moved |= run_pump();
     for (const auto& call : calls) call();
     if (!calls.empty()) {
       lock_.lock();
@@ -317,7 +317,7 @@ void Engine::run_thread() {
     doorbell.sleep(word, std::min(until_library_due, idle ? 20 * kSleepNs : kSleepNs));
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
     word = 0;
-    if (!idle) attend(true);
+    if (!idle) run_pump(true);
   }
   if (word) sleepers_.fetch_sub(1, std::memory_order_relaxed);
 }

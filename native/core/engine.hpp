@@ -16,7 +16,7 @@
 #include "core/clock.hpp"
 #include "core/communicator.hpp"
 #include "core/driven_library.hpp"
-#include "core/turns.hpp"
+#include "core/virtual_thread.hpp"
 
 namespace hocket {
 
@@ -91,9 +91,9 @@ class Engine {
 
   // Waits until a virtual clock reaches time_s; drives the lanes whenever an operation of this rank completes. Throws
   // the error that stopped the job.
-  void wait_until(double time_s, Turns& turns);
+  void wait_until(double time_s, VirtualThread& thread);
   // Tests whether the work is finished, which takes a moment of the virtual clock; the work fails after its timeout.
-  bool test_in_turn(Work& work, Turns& turns);
+  bool test_virtual(Work& work, VirtualThread& thread);
 
   // Lanes that are driven by calls into Python cannot be driven under the lock: they request the pump, and waiting
   // threads call it without the lock. Set once, before the first such lane.
@@ -103,9 +103,9 @@ class Engine {
   }
   // A signal handler raised while the pump was in Python: the main thread's wait must end.
   void note_interruption(bool is_pending) { is_interrupted_.store(is_pending, std::memory_order_release); }
-  void want_attention(int count) { attention_.fetch_add(count, std::memory_order_seq_cst); }
+  void request_pump(int count) { pump_requests_.fetch_add(count, std::memory_order_seq_cst); }
   // Runs the pump if a lane requested it. Call without the lock.
-  bool attend(bool all = false);
+  bool run_pump(bool all = false);
 
   // How many ranks of this host share its processors: then a spinning rank takes processor time from the rank that it
   // waits for. 0: each rank has a processor of its own.
@@ -133,12 +133,12 @@ class Engine {
   Engine() = default;
   // The communicators that this thread drives.
   std::vector<std::shared_ptr<Communicator>>& communicators() {
-    Turns* turns = Turns::mine();
-    return turns ? turns->communicators : communicators_;
+    VirtualThread* thread = VirtualThread::current();
+    return thread ? thread->communicators : communicators_;
   }
-  WaitResult wait_in_turn(Work& work, double timeout_s, Turns& turns);
-  bool wait_for_in_turn(const std::function<bool()>& ready, double timeout_s, Turns& turns);
-  bool look_in_turn(Work& work, double begin_s, double timeout_s, Turns& turns);
+  WaitResult wait_virtual(Work& work, double timeout_s, VirtualThread& thread);
+  bool wait_for_virtual(const std::function<bool()>& ready, double timeout_s, VirtualThread& thread);
+  bool drive_virtual(Work& work, double begin_s, double timeout_s, VirtualThread& thread);
   void run_thread();
   void nap();
   bool is_to_nap() const;
@@ -178,7 +178,7 @@ class Engine {
   std::atomic<Pump> pump_{nullptr};
   std::atomic<BlockingCall> block_{nullptr};
   std::atomic<bool> is_interrupted_{false};
-  std::atomic<int> attention_{0};           // number of lanes that request the pump
+  std::atomic<int> pump_requests_{0};       // number of lanes that request the pump
   std::atomic<int64_t> sleep_until_ns_{0};  // waits do not yield before that time
   double stall_report_s_ = 10.0;
   int64_t next_check_ns_ = 0;  // under the lock

@@ -12,7 +12,7 @@ class Peers {
  public:
   virtual ~Peers() = default;
   // Why the communicator is unusable: a member died, or aborted it.
-  virtual std::optional<Error> look_at_peers() const = 0;
+  virtual std::optional<Error> check_peers() const = 0;
   // Notifies the other members that this one aborts the communicator.
   virtual void post_abort(const Error& error) const = 0;
 };

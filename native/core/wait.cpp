@@ -62,7 +62,7 @@ struct Engine::Driving {
     engine.lock_.unlock();
     if (!is_idle)
       engine.wake_own_process();
-    else if (engine.attention_.load(std::memory_order_relaxed) > 0 ||
+    else if (engine.pump_requests_.load(std::memory_order_relaxed) > 0 ||
              engine.next_library_due_ns_.load(std::memory_order_relaxed) != DrivenLibrary::kNever)
       engine.end_nap();
   }
@@ -107,7 +107,7 @@ class Engine::Wait {
   }
 
  private:
-  bool has_pump() const { return engine_.attention_.load(std::memory_order_relaxed) > 0; }
+  bool has_pump() const { return engine_.pump_requests_.load(std::memory_order_relaxed) > 0; }
 
   bool drive_once() {
     bool moved = false;
@@ -115,7 +115,7 @@ class Engine::Wait {
       const std::lock_guard guard(engine_.lock_, std::adopt_lock);
       moved = engine_.progress();
     }
-    moved |= engine_.attend();
+    moved |= engine_.run_pump();
     if (moved) backoff_.reset();
     return moved;
   }
@@ -171,7 +171,7 @@ class Engine::Wait {
     const InFlight in_flight = engine_.in_flight();
     engine_.lock_.unlock();
     if (!moved && !work_.finished() && in_flight.most == Polling::none &&
-        engine_.attention_.load(std::memory_order_seq_cst) == 0) {
+        engine_.pump_requests_.load(std::memory_order_seq_cst) == 0) {
       is_signalled_ = !doorbell.sleep(word, std::clamp<int64_t>(longest_sleep_ns(now_ns()), 1, kSleepNs));
       if (doorbell.is_rung(word)) backoff_.note_ring(doorbell.ringer_processor());
       has_slept_ = true;
@@ -197,7 +197,7 @@ class Engine::Wait {
     driving_.end();  // user code may run here, or this thread may wait for the GIL
     if (!report.empty()) hooks_.stalled(report);
     const bool is_interrupted = hooks_.interrupted();
-    if (!is_interrupted) engine_.attend(true);
+    if (!is_interrupted) engine_.run_pump(true);
     driving_.begin();
     return !is_interrupted;
   }
@@ -226,13 +226,13 @@ class Engine::Wait {
 };
 
 WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
-  if (Turns* turns = Turns::mine()) return wait_in_turn(work, timeout_s, *turns);
+  if (VirtualThread* thread = VirtualThread::current()) return wait_virtual(work, timeout_s, *thread);
   return Wait(*this, work, timeout_s, hooks).run();
 }
 
 bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, WaitHooks& hooks,
                       const std::function<std::string()>& waiting_text) {
-  if (Turns* turns = Turns::mine()) return wait_for_in_turn(ready, timeout_s, *turns);
+  if (VirtualThread* thread = VirtualThread::current()) return wait_for_virtual(ready, timeout_s, *thread);
   constexpr int64_t kYieldNs = 2'000'000;
   const int64_t begin = now_ns();
   const int64_t deadline = begin + timeout_ns(timeout_s);
@@ -256,7 +256,7 @@ bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, Wait
         report = stall.text(waiting_text(), now);
       }
     }
-    moved |= attend(is_tick);
+    moved |= run_pump(is_tick);
     if (!report.empty()) hooks.stalled(report);
     if (is_tick || is_interrupted_.load(std::memory_order_relaxed)) {
       next_tick = now + kTickNs;

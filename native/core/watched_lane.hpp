@@ -33,7 +33,7 @@ class WatchedLane final : public LibraryLane {
     return false;
   }
   std::optional<Error> health() override {
-    if (std::optional<Error> error = peers_->look_at_peers()) return error;
+    if (std::optional<Error> error = peers_->check_peers()) return error;
     return library_->health();
   }
   void abandon(const Error& error) noexcept override {
@@ -66,7 +66,7 @@ class WatchedLane final : public LibraryLane {
   Progress test_held(Operation& op) {
     constexpr int64_t kMomentNs = 500'000'000;
     const Held& held = *static_cast<Held*>(op.token);
-    const std::optional<Error> reason = peers_->look_at_peers();
+    const std::optional<Error> reason = peers_->check_peers();
     if (!reason && now_ns() - held.since_ns < kMomentNs) return Progress::waiting;
     const Error error = reason ? *reason : held.error;
     drop(op);

@@ -22,7 +22,7 @@ Progress RemoteLane::forget_if_done(const Operation& op, Progress state) {
 Progress RemoteLane::post(Operation& op) {
   // The library may not know that the others aborted the communicator, and would take part with outdated data of
   // theirs.
-  if (std::optional<Error> error = peers_->look_at_peers()) throw Failure(*error);
+  if (std::optional<Error> error = peers_->check_peers()) throw Failure(*error);
   posted_.insert_or_assign(key_of(op), Posted{op, now_ns() + kFirstReportNs});
   try {
     return forget_if_done(op, library_->post(op));
@@ -64,7 +64,7 @@ bool RemoteLane::cancel(Operation& op) noexcept {
 }
 
 std::optional<Error> RemoteLane::health() {
-  if (std::optional<Error> error = peers_->look_at_peers()) return error;
+  if (std::optional<Error> error = peers_->check_peers()) return error;
   const int64_t now = now_ns();
   for (auto& [key, posted] : posted_) {
     if (std::optional<Error> error = peers_->find_left(posted.op)) return error;

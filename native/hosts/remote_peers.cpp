@@ -53,7 +53,7 @@ std::optional<Error> RemotePeers::find_failure() const {
   return failure_as_seen_here(control_->groups_[key_]);
 }
 
-std::optional<Error> RemotePeers::look_at_peers() const {
+std::optional<Error> RemotePeers::check_peers() const {
   const std::lock_guard guard(control_->mutex_);
   Control::Group& group = control_->groups_[key_];
   // Compare histories with the members that left, so that no operation waits in vain for a member that left early.

@@ -21,7 +21,7 @@ class RemotePeers final : public Peers {
   RemotePeers(const RemotePeers&) = delete;
   RemotePeers& operator=(const RemotePeers&) = delete;
 
-  std::optional<Error> look_at_peers() const override;
+  std::optional<Error> check_peers() const override;
   void post_abort(const Error& error) const override;
 
   // Why the communicator is broken, if a member has reported it.

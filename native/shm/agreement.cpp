@@ -104,7 +104,7 @@ std::vector<int> Agreement::missing() const {
 }
 
 std::optional<Error> Agreement::health() {
-  if (std::optional<Error> error = region_->look_at_peers()) return error;
+  if (std::optional<Error> error = region_->check_peers()) return error;
   is_stray_check_due_ = region_->num_lanes > 1;
   if (phase_ == Phase::closed) return std::nullopt;
   const std::vector<int> left = region_->left();

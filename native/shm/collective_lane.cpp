@@ -170,7 +170,7 @@ bool CollectiveLane::cancel(Operation& op) noexcept {
 
 std::optional<Error> CollectiveLane::health() {
   if (!task_ && !is_executing_) return agreement_.health();
-  if (std::optional<Error> error = region_->look_at_peers()) return error;
+  if (std::optional<Error> error = region_->check_peers()) return error;
   const std::vector<int> left = region_->left();
   return region_->failure_of(left, missing());
 }

@@ -150,7 +150,7 @@ void Host::set_finalized() {
     if (peer != rank) ring(doorbell(peer));
 }
 
-void Host::look_at_peers() {
+void Host::check_peers() {
   const int64_t now = now_ns();
   if (now - checked_ns_ < 5'000'000) return;
   checked_ns_ = now;

@@ -80,7 +80,7 @@ class Host {
   enum class Life : uint8_t { alive, finalized, dead };
   Life life(int peer) const { return lives_[peer].load(std::memory_order_relaxed); }
   // Reads from the kernel which peers are alive, at most every few milliseconds. Call under the progress lock.
-  void look_at_peers();
+  void check_peers();
 
   ~Host();
 

@@ -68,7 +68,7 @@ class PointToPointLane final : public Lane {
   std::optional<int> find_sender(int tag) override;
   std::string unreceived() override;
   bool is_short(const Operation& op) const override { return op.nbytes <= region_->ring_message_bytes; }
-  std::optional<Error> health() override { return region_->look_at_peers(); }
+  std::optional<Error> health() override { return region_->check_peers(); }
   void abandon(const Error& error) noexcept override { region_->post_abort(error); }
 
  private:

@@ -81,7 +81,7 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
   };
   auto gone_member = members.end();
   const auto find_range_or_gone = [&] {
-    host->look_at_peers();  // before find_range(): a rank 0 that made the range and left then counts as arrived
+    host->check_peers();  // before find_range(): a rank 0 that made the range and left then counts as arrived
     gone_member = find_gone();
     range = host->find_range(key);
     return range || gone_member != members.end();
@@ -108,7 +108,7 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
   region->flags(rank).staged.value.store(1, std::memory_order_release);
   std::vector<int> gone;
   const auto all_here_or_gone = [&] {
-    host->look_at_peers();
+    host->check_peers();
     gone = region->gone_before_arriving(missing);
     return missing.empty() || !gone.empty();
   };
@@ -281,8 +281,8 @@ std::optional<Error> Region::find_abort() const {
   return error;
 }
 
-std::optional<Error> Region::look_at_peers() const {
-  host_->look_at_peers();
+std::optional<Error> Region::check_peers() const {
+  host_->check_peers();
   if (std::optional<Error> abort = find_abort()) return abort;
   const std::vector<int> ranks = dead();
   if (ranks.empty()) return std::nullopt;

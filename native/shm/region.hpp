@@ -176,7 +176,7 @@ class Region final : public Peers {
   // Publishes an abort for all members; only the first abort counts.
   void post_abort(const Error& error) const override;
   std::optional<Error> find_abort() const;
-  std::optional<Error> look_at_peers() const override;
+  std::optional<Error> check_peers() const override;
 
  private:
   struct Abort;

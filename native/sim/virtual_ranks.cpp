@@ -36,11 +36,11 @@ void VirtualRanks::begin(int rank) {
   RankThread& thread = *threads_[static_cast<size_t>(rank)];
   std::unique_lock lock(mutex_);
   wait_until_scheduled(lock, thread);
-  Turns::mine() = &thread;
+  VirtualThread::current() = &thread;
 }
 
 void VirtualRanks::end(int rank) {
-  Turns::mine() = nullptr;
+  VirtualThread::current() = nullptr;
   threads_[static_cast<size_t>(rank)]->is_waiting = false;
   std::unique_lock lock(mutex_);
   schedule_next(lock);

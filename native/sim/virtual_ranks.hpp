@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "core/operation.hpp"
-#include "core/turns.hpp"
+#include "core/virtual_thread.hpp"
 
 namespace hocket::sim {
 
@@ -91,7 +91,7 @@ class VirtualRanks {
   double& shared_from_s(int link) { return shared_from_s_[link]; }
 
  private:
-  struct RankThread final : Turns {
+  struct RankThread final : VirtualThread {
     RankThread(VirtualRanks& ranks_, int rank_) : ranks(ranks_), rank(rank_) {}
     double now_s() const override { return ranks.now_s(rank); }
     void sleep_until(double until_s) override { ranks.sleep_until(rank, until_s); }

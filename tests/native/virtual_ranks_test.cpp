@@ -46,7 +46,7 @@ class Rank {
     engine().detach(*comm_);
   }
   static Engine& engine() { return Engine::instance(); }
-  static double now_s() { return Turns::mine()->now_s(); }
+  static double now_s() { return VirtualThread::current()->now_s(); }
 
   WorkPtr issue(const Operation& op) {
     auto work = std::make_shared<Work>();
@@ -102,7 +102,7 @@ void results_and_clocks() {
     auto* bytes = reinterpret_cast<std::byte*>(x);
     const Operation sum{
         .kind = OpKind::all_reduce, .dtype = DType::float32, .nbytes = sizeof x, .in = bytes, .out = bytes};
-    Rank::engine().wait_until(0.1 * rank.rank, *Turns::mine());
+    Rank::engine().wait_until(0.1 * rank.rank, *VirtualThread::current());
     CHECK(!rank.run(sum));
     CHECK(x[0] == 10.0f && x[1] == 5.0f && Rank::now_s() == 0.1 * 4 + kCollectiveS);
     int32_t mine = rank.rank, left = -1;

@@ -14,9 +14,9 @@ namespace hocket {
 
 class Communicator;
 
-class Turns {
+class VirtualThread {
  public:
-  virtual ~Turns() = default;
+  virtual ~VirtualThread() = default;
   // Virtual seconds since the start.
   virtual double now_s() const = 0;
   // Yields to another thread; returns at `until_s`, or earlier if an operation of this rank has completed. Call without
@@ -29,16 +29,16 @@ class Turns {
   std::vector<std::shared_ptr<Communicator>> communicators;
 
   // The scheduler of the calling thread; null for an ordinary thread.
-  static Turns*& mine() {
-    thread_local Turns* turns = nullptr;
-    return turns;
+  static VirtualThread*& current() {
+    thread_local VirtualThread* thread = nullptr;
+    return thread;
   }
 };
 
 // The time of the calling thread's clock.
 inline int64_t caller_ns() {
-  const Turns* turns = Turns::mine();
-  return turns ? static_cast<int64_t>(turns->now_s() * 1e9) : now_ns();
+  const VirtualThread* thread = VirtualThread::current();
+  return thread ? static_cast<int64_t>(thread->now_s() * 1e9) : now_ns();
 }
 
 }  // namespace hocket
