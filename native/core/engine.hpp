@@ -74,7 +74,7 @@ class Engine {
   }
   std::optional<Error> take_unseen() { return std::exchange(unseen_, std::nullopt); }
 
-  // Adds a library that waits and calls drive from time to time, as long as it lives. Under the lock.
+  // Adds a library; waits and calls drive it from time to time, as long as it lives. Under the lock.
   void add(const std::shared_ptr<DrivenLibrary>& library) { libraries_.push_back(library); }
   // Drives the libraries that are due; under the lock.
   void drive_due_libraries(int64_t now);

@@ -1,5 +1,5 @@
-// The scheduler of jobs whose ranks are threads of one process (native/sim). Exactly one thread runs at a time; a
-// thread that waits yields to the next one, and time is a virtual clock.
+// A rank that is a thread of this process on a virtual clock (native/sim). Exactly one such thread runs at a time; a
+// thread that waits yields to another one.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class VirtualThread {
   // The communicators of this rank; only this thread drives them.
   std::vector<std::shared_ptr<Communicator>> communicators;
 
-  // The scheduler of the calling thread; null for an ordinary thread.
+  // The calling thread; null for an ordinary thread.
   static VirtualThread*& current() {
     thread_local VirtualThread* thread = nullptr;
     return thread;

@@ -4,17 +4,17 @@
 //
 //          +---------------------------------------------------------------+
 //          v                                                               |
-//      drive_once: drive all lanes, unless another thread does, and the pump
+//      drive_once: drive all lanes, unless another thread does; the pump   |
 //          |                                                               |
 //          | Backoff::step: what to do if nothing moved                    |
 //          +-- again: it has spun or yielded --------------------------+   |
-//          +-- check: find which threads carry the operations --------+   |
+//          +-- check: find which threads carry the operations ---------+   |
 //          +-- sleep: drive_before_sleep: drive once more, under lock  |   |
 //                |      something moved -------------------------------+   |
 //                |                                                     |   |
-//                +-- polled:  a library that does not ring has an      |   |
-//                |            operation in flight: block in it or pause+   |
-//                +-- pumped:  another thread runs the pump: yield -----+   |
+//                +-- poll: a library that does not ring has operations |   |
+//                |         in flight: block in it, or pause -----------+   |
+//                +-- pump: another thread runs the pump: yield --------+   |
 //                +-- doorbell: make the word odd, drive again, sleep --+   |
 //                                                                      v   |
 //      after a sleep, a signal or 256 rounds: drive_due_libraries, tick  --+

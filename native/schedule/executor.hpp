@@ -5,9 +5,8 @@
 // Proof that no schedule deadlocks: sends are posted in the order of their rounds, and so are receives; a lane delivers
 // messages between two ranks in that order. Take, of all unfinished messages, one of the earliest round.
 //  - Its content was written in earlier rounds, so it is available.
-//  - No message in front of it belongs to an earlier round, and those of its own round wait for nothing later: a
-//  receive
-//    that would have to wait for a send of its own round uses a buffer.
+//  - No message in front of it belongs to an earlier round, and those of its own round wait for no later message: a
+//    receive that would have to wait for a send of its own round uses a buffer.
 // So the message is posted on both ranks, and completes.
 #pragma once
 

@@ -2,7 +2,7 @@
 //
 // Each direction of a pair of ranks has one pipe: a byte ring and a few bulk slots.
 //  - Short message (eager): its payload travels through the ring; the receiver reads it while the sender still writes.
-//    A very short message is a single cache line.
+//    Of a very short message, the receiver reads a single cache line.
 //  - Long message (rendezvous): only its announcement travels through the ring. Once a receive matches it, the receiver
 //    grants its id, and the sender streams the payload through the bulk slots, one long message at a time. If the
 //    sender's array is in the host's heap, the announcement has its place, and the receiver reads it there before it
@@ -20,14 +20,13 @@
 //   Outgoing::transfers                own the transfers of posted operations, until test() or cancel();
 //   Incoming::transfers                Operation::token, Outgoing::streaming and Incoming::reading borrow them
 //   Incoming::unexpected               owns messages that came before their receive; each Message:
-//     Message::buffering               owns a transfer without operation, into Message::payload, once a send is stuck
+//     Message::buffering               owns a transfer without operation, into Message::payload (buffer_unexpected)
 //     Message::receive                 borrows, from Incoming::transfers, the receive that gets the payload
 //   Incoming::to_grant                 borrows from either; long messages are received one at a time, in this order
 //
 //   receive posted before:             transfers <--- to_grant ---> done
 //   no receive posted, and a send      unexpected: Message.buffering <--- to_grant ---> buffered
-//   of this rank is stuck (buffer_unexpected):               Message.receive ---> transfers: hand_over() copies --->
-//   done
+//   of this rank is stuck (or probe):              Message.receive ---> transfers: hand_over() copies ---> done
 //
 // Three rules keep borrowed transfers alive:
 //  - A message leaves `unexpected` only if its buffering is done, and thus no longer in to_grant (hand_over).

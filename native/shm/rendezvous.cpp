@@ -4,8 +4,7 @@
 // sockets are closed.
 //
 //   rank r                                                   rank 0
-//   hello {rank, size, left_s, descriptors} + doorbell   ->  waits for all, until the earliest deadline of those
-//   present
+//   hello {rank, size, left_s, descriptors} + doorbell   ->  waits for all, until the earliest deadline received
 //          <-  welcome {first, count} + segment + (doorbell, pidfd) x count     (several messages with many ranks)
 //          <-  refusal {code, missing ranks, text}                              (instead of the welcome)
 #include <fcntl.h>

@@ -1,12 +1,10 @@
 // Ranks that are threads of one process, on a virtual clock.
 //
 // One thread runs at a time. Its work takes no virtual time, except computation that the program declares. A wait has
-// an end, and the rank's clock is set to that end when the thread continues. The scheduler always picks the earliest
-// of:
-//  - the rank whose wait ends first;
-//  - the first due event: an operation that all members have posted, or a message. It is settled: it occupies the
-//  ranks'
-//    connections and gets its end.
+// an end, and the rank's clock is set to that end when the thread continues. The next step is always the earlier of:
+//  - the rank whose wait ends first continues;
+//  - the first due event is settled: an operation that all members have posted, or a message, occupies the connections
+//    of its ranks and gets its end.
 //
 // Proof that a run depends only on the program: a rank that continues at time t posts nothing before t, and t is the
 // minimum of all times; so events are settled in the order of time.
