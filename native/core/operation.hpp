@@ -31,11 +31,11 @@ struct Operation {
   const Blocks* blocks = nullptr;  // only with counts; belongs to the call or the work
   const DeviceArrays* device = nullptr;  // null: the arrays are in host memory; belongs to the call or the work
   uint64_t sent_nbytes = 0;              // bytes that this rank has sent by the program
-  const Program* program = nullptr;  // executes the operation; null: the library does; belongs to the communicator
-  uint32_t shares = 0;               // version of its lane's Shares that divides it; 0: two halves
-  bool is_in_place = false;          // it was done in place, on shared arrays
-  bool is_named = false;             // the caller named the backend or algorithm: policies neither choose nor learn
-  bool is_of_object = false;         // it carries a pickled object, or the size of one, and not an array of the user
+  const Program* program = nullptr;      // executes the operation; null: the library does; belongs to the communicator
+  uint32_t shares = 0;                   // version of its lane's Shares that divides it; 0: two halves
+  bool is_in_place = false;              // it was done in place, on shared arrays
+  bool is_named = false;                 // the caller named the backend or algorithm: policies neither choose nor learn
+  bool is_of_object = false;  // it carries a pickled object, or the size of one, and not an array of the user
 
   size_t count() const { return nbytes / itemsize(dtype); }
   // Bytes at `in` and at `out` of this rank; for gather and scatter, bytes on the root.
@@ -62,8 +62,8 @@ struct Operation {
   uint64_t agreed_nbytes() const { return kind == OpKind::all_to_allv ? 0 : nbytes; }
 };
 
-// Mixes kind, dtype, reduction, backend, root, bytes, schedule and is_of_object to 64 bits (decision 1). Zero is never a
-// fingerprint.
+// Mixes kind, dtype, reduction, backend, root, bytes, schedule and is_of_object to 64 bits (decision 1). Zero is never
+// a fingerprint.
 inline uint64_t fingerprint(const Operation& op) {
   const uint64_t head = static_cast<uint64_t>(op.kind) | static_cast<uint64_t>(op.dtype) << 8 |
                         (reduces(op.kind) ? static_cast<uint64_t>(op.reduce) + 1 : 0) << 16 |

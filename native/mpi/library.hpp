@@ -1,6 +1,6 @@
-// An MPI library that this process has loaded and initialised, called through function pointers: hocket is not linked to
-// MPI, and can use several MPI builds. mpi4py provides the values that have no symbol (handles are numbers in one family
-// of libraries and addresses in the other).
+// An MPI library that this process has loaded and initialised, called through function pointers: hocket is not linked
+// to MPI, and can use several MPI builds. mpi4py provides the values that have no symbol (handles are numbers in one
+// family of libraries and addresses in the other).
 #pragma once
 
 #include <array>

@@ -2,8 +2,8 @@
 //
 // The including file defines HOCKET_ISA, the namespace of this copy, and HOCKET_VECTOR_BYTES, its register width.
 //
-// Everything but the lookup at the end is in an anonymous namespace and calls no inline function of a shared header, not
-// even of the standard library: the linker keeps only one of several equal inline functions, and if that were the
+// Everything but the lookup at the end is in an anonymous namespace and calls no inline function of a shared header,
+// not even of the standard library: the linker keeps only one of several equal inline functions, and if that were the
 // AVX-512 copy, the rest of the program would run it on every CPU.
 #include <cstddef>
 #include <cstdint>
@@ -110,9 +110,9 @@ INLINE Vec<T, kLanes> combine(Vec<T, kLanes> a, Vec<T, kLanes> b) {
   }
 }
 
-// The plain formula, without the corrections for infinite parts that C makes and NumPy does not make. The subtraction is
-// written as the addition of a negative: g++ 12 fuses a subtraction beside an addition into one operation, which rounds
-// differently, even with -ffp-contract=off.
+// The plain formula, without the corrections for infinite parts that C makes and NumPy does not make. The subtraction
+// is written as the addition of a negative: g++ 12 fuses a subtraction beside an addition into one operation, which
+// rounds differently, even with -ffp-contract=off.
 template <class T, int kLanes>
 INLINE Vec<T, kLanes> multiply_complex(Vec<T, kLanes> a, Vec<T, kLanes> b) {
   if constexpr (kLanes == 1) {
@@ -180,8 +180,8 @@ INLINE void reduce_tile(std::byte* dst, std::byte* dst2, const std::byte* const*
   for (int v = 0; v < kVectors; ++v) store<Storage, kLanes>(dst2 + offset + v * kStride, results[v]);
 }
 
-// Reduces the count < 2 * kLanes elements behind the last full vector, halving the vector width each time: a logarithmic
-// number of steps, without masked accesses (slow on some CPUs) and without reads past the end.
+// Reduces the count < 2 * kLanes elements behind the last full vector, halving the vector width each time: a
+// logarithmic number of steps, without masked accesses (slow on some CPUs) and without reads past the end.
 template <class Format, ReduceOp op, int kLanes>
 INLINE void reduce_tail(std::byte* dst, std::byte* dst2, const std::byte* const* srcs, int num_srcs, size_t offset,
                         size_t count) {

@@ -1,5 +1,5 @@
-// A collective schedule as the ranks of a communicator execute it: the table of hocket.collectives.Schedule, compiled to
-// steps for each rank.
+// A collective schedule as the ranks of a communicator execute it: the table of hocket.collectives.Schedule, compiled
+// to steps for each rank.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A library's collectives, and schedules over the library's messages: the program of an operation executes it; without a
-// program, the library does.
+// A library's collectives, and schedules over the library's messages: the program of an operation executes it; without
+// a program, the library does.
 #pragma once
 
 #include <algorithm>

@@ -21,8 +21,8 @@ class Slots {
   const std::byte* content(const Segment& segment) const {
     return segment.reads_input ? input(segment) : home(segment);
   }
-  // Copies the data that no step moves: a rank's own block of all_gather, the input of a reduction that is not in place,
-  // and the input of a single rank.
+  // Copies the data that no step moves: a rank's own block of all_gather, the input of a reduction that is not in
+  // place, and the input of a single rank.
   void copy_own_input() const;
   // Leaks the scratch memory, because a library may continue to write to it.
   void leak_scratch() { static_cast<void>(scratch_.release()); }

@@ -3,8 +3,8 @@
 // Every operation begins with an agreement: every rank reads one line of every member before data moves (decision 2).
 //  - All members see a mismatch. They then exchange descriptions of their operations and raise; the operation is
 //    skipped.
-//  - The lane carries one operation at a time. So when the members agree on an operation, all of them have completed the
-//    previous one, and all stages are free.
+//  - The lane carries one operation at a time. So when the members agree on an operation, all of them have completed
+//    the previous one, and all stages are free.
 // Contributions up to kEagerBytes travel with the line (eager): such an operation is complete when all lines are read.
 #pragma once
 

@@ -1,7 +1,8 @@
-// The direct algorithms: gather and scatter between more than two ranks. The rank that needs a block reads it out of the
-// owner's array, with one copy instead of two and without the owner's help: if ranks share processors, that saves most
-// of the time that they would wait for each other. Each rank's header line has the address of its array and whether it
-// may read the memory of all others. All members see the same lines, so all of them use a direct algorithm or none.
+// The direct algorithms: gather and scatter between more than two ranks. The rank that needs a block reads it out of
+// the owner's array, with one copy instead of two and without the owner's help: if ranks share processors, that saves
+// most of the time that they would wait for each other. Each rank's header line has the address of its array and
+// whether it may read the memory of all others. All members see the same lines, so all of them use a direct algorithm
+// or none.
 //
 // An owner must not return before all readers have read; they signal it by `finished`, as in the staged algorithms. For
 // all other operations, and between two ranks, measurements showed staging to be faster at any size: both sides copy at

@@ -1,7 +1,7 @@
 // The algorithms for arrays in the shared memory of the host's ranks (heap.hpp), or on devices whose memory they can
 // open: a rank reads its inputs in place and writes results directly to their destination, without staging. Each rank's
-// header line has the places of its arrays and whether it sees the arrays of the others. All members see the same lines,
-// so all of them use these algorithms or none. find_sharing() defines which arrays must be shared.
+// header line has the places of its arrays and whether it sees the arrays of the others. All members see the same
+// lines, so all of them use these algorithms or none. find_sharing() defines which arrays must be shared.
 //
 // For arrays on devices, a rank copies the part that it owns to the host, piece by piece, and reduces it there. The
 // result is bitwise equal to that of any other reduction of hocket.
@@ -24,7 +24,7 @@ namespace {
 
 // A result for more than two arrays is read again, so a piece must fit into the processor's own cache.
 constexpr uint64_t kCachedPieceBytes = 32 << 10;
-constexpr uint64_t kDevicePieceBytes = 1 << 20;  // a copy to or from a device has a latency of ten microseconds
+constexpr uint64_t kDevicePieceBytes = 1 << 20;      // a copy to or from a device has a latency of ten microseconds
 constexpr uint64_t kMostDeviceCopyBytes = 16 << 20;  // between devices: within a millisecond
 
 void copy_to_device(const Operation& op, std::byte* to, const std::byte* from, uint64_t nbytes) {
@@ -140,8 +140,8 @@ Task CollectiveLane::reduce_scatter_in_place(Operation op) {
     if (peer != rank_) co_await finished_by(peer, epoch);
 }
 
-// Higher ranks read an array that its own rank overwrites. So, chunk by chunk, every rank computes its result in private
-// memory, and copies it to its array after all higher ranks have computed theirs.
+// Higher ranks read an array that its own rank overwrites. So, chunk by chunk, every rank computes its result in
+// private memory, and copies it to its array after all higher ranks have computed theirs.
 Task CollectiveLane::scan_in_place(Operation op) {
   const ReduceKernel kernel = reduce_kernel(op.dtype, op.reduce);
   const uint64_t piece = op.device ? kDevicePieceBytes : kCachedPieceBytes;
@@ -183,8 +183,8 @@ std::byte* CollectiveLane::reduce_on_host(const Operation& op, const std::vector
   return scratch_.data();
 }
 
-// Sharing::in: the rank that needs data copies it. Sharing::out: the rank that has data copies it. Sharing::both divides
-// a broadcast: the root copies one slice to each other rank, and each other rank reads the rest.
+// Sharing::in: the rank that needs data copies it. Sharing::out: the rank that has data copies it. Sharing::both
+// divides a broadcast: the root copies one slice to each other rank, and each other rank reads the rest.
 Task CollectiveLane::copy_in_place(Operation op, Sharing sharing) {
   const uint64_t epoch = take_epochs(1) + 1;
   const OpKind kind = without_counts(op.kind);

@@ -1,5 +1,5 @@
-// The staged algorithms: ranks exchange data through slots of one chunk each; each rank has an in area for its input and
-// an out area for its results.
+// The staged algorithms: ranks exchange data through slots of one chunk each; each rank has an in area for its input
+// and an out area for its results.
 //
 // Epochs: chunk k of an operation has epoch base + k + 1; base counts the chunks of all earlier operations and is equal
 // on all members. The flags of a rank mean:
@@ -7,8 +7,8 @@
 //  - `finished` >= epoch: the rank has read what it needs of every member's chunk k (and, in reductions, its out-slot
 //    holds the result).
 //
-// Proof that a slot is free when it is written: chunks use the slots of an area in a ring of at least 16 slots (at least
-// two for pieces of blocks with a thousand ranks or more, because pieces have a least size).
+// Proof that a slot is free when it is written: chunks use the slots of an area in a ring of at least 16 slots (at
+// least two for pieces of blocks with a thousand ranks or more, because pieces have a least size).
 //  - In-slots: in every loop below, a rank stages chunk k + 2 (all_gather, all_to_all: k + 2 lags; broadcast: k + 8)
 //    only after all members have finished chunk k.
 //  - Out-slots: a rank writes its out-slot in round k + 2 only after all members have staged chunk k + 2. They do so
@@ -55,8 +55,8 @@ void CollectiveLane::publish_finished(uint64_t epoch) const {
   region_->ring_peers();
 }
 
-// A chunk holds a piece of each other rank's block, and no room for a piece of the own block: with a smaller part of the
-// area in use, a slot would be written again while another processor still has it in its private caches.
+// A chunk holds a piece of each other rank's block, and no room for a piece of the own block: with a smaller part of
+// the area in use, a slot would be written again while another processor still has it in its private caches.
 CollectiveLane::Pieces CollectiveLane::take_pieces(uint64_t largest) {
   const auto num_peers = static_cast<uint64_t>(size_ - 1);
   const uint64_t most = region_->chunk_bytes / num_peers / kLineBytes * kLineBytes;
@@ -77,9 +77,9 @@ void CollectiveLane::stage_pieces(const Operation& op, const Pieces& pieces, uin
   }
 }
 
-// all_reduce and reduce: every rank owns a slice of each chunk. It stages the slices of the others, reduces its own slice
-// over all ranks in rank order, and copies the other slices from their owners (slice-owner, or direct reduce-scatter +
-// all-gather; Rabenseifner 2004 over shared memory). Copies only (n-1)/n of the array in and out.
+// all_reduce and reduce: every rank owns a slice of each chunk. It stages the slices of the others, reduces its own
+// slice over all ranks in rank order, and copies the other slices from their owners (slice-owner, or direct
+// reduce-scatter + all-gather; Rabenseifner 2004 over shared memory). Copies only (n-1)/n of the array in and out.
 Task CollectiveLane::reduce_in_slices(Operation op) {
   const Region& region = *region_;
   const ReduceKernel kernel = reduce_kernel(op.dtype, op.reduce);
@@ -110,8 +110,8 @@ Task CollectiveLane::reduce_in_slices(Operation op) {
       if (peer != rank_) co_await staged_by(peer, base + k + 1);
       sources[peer] = (peer == rank_ ? op.in + k * chunk : region.in_area(peer) + slots.offset(k)) + own.begin;
     }
-    // Never reduce directly into shared memory: a copy writes whole lines, but a kernel first fetches each line from the
-    // processor that read it last.
+    // Never reduce directly into shared memory: a copy writes whole lines, but a kernel first fetches each line from
+    // the processor that read it last.
     if (!receives) scratch_.resize(std::max(scratch_.size(), own.nbytes));
     std::byte* result = receives ? op.out + k * chunk + own.begin : scratch_.data();
     kernel(result, nullptr, sources.data(), size_, own.nbytes / itemsize(op.dtype));

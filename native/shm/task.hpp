@@ -1,5 +1,5 @@
-// A coroutine that waits for flags in shared memory: the code of an algorithm looks as if it blocked, but the thread that
-// drives the lane resumes it only when its flag has reached the target.
+// A coroutine that waits for flags in shared memory: the code of an algorithm looks as if it blocked, but the thread
+// that drives the lane resumes it only when its flag has reached the target.
 #pragma once
 
 #include <atomic>
@@ -66,8 +66,8 @@ class Task {
 };
 
 // co_await Reached{flag, target, peer}: continues once flag >= target. Flags only grow, so once true it stays true.
-// Every co_await is a step, even if the flag is already reached: otherwise, with fast peers, one drive() could process a
-// whole long array.
+// Every co_await is a step, even if the flag is already reached: otherwise, with fast peers, one drive() could process
+// a whole long array.
 struct Reached {
   const std::atomic<uint64_t>& flag;
   uint64_t target;

@@ -1,8 +1,8 @@
 // The project's only discrete-event engine: tasks depend on each other, hold resources and share links, on a virtual
 // clock. Collective schedules, pipelines and networks are lowered to it.
 //
-// A task can begin once its predecessors are finished and all of its resources have room. It first takes its duration. A
-// task with bytes then moves them over all of its links at the same time, and ends when they have arrived. Links are
+// A task can begin once its predecessors are finished and all of its resources have room. It first takes its duration.
+// A task with bytes then moves them over all of its links at the same time, and ends when they have arrived. Links are
 // shared max-min fairly: no flow gets more at the cost of a flow that has less (Bertsekas and Gallager, Data Networks,
 // 1992, section 6.5.2). A task holds its resources from its begin to its end.
 #pragma once
@@ -14,7 +14,8 @@
 
 namespace hocket::sim {
 
-// A relation: for each thing, the sorted numbers of others. Pair i is (things[i], others[i]); pairs may be in any order.
+// A relation: for each thing, the sorted numbers of others. Pair i is (things[i], others[i]); pairs may be in any
+// order.
 class Incidence {
  public:
   Incidence() = default;

@@ -11,8 +11,8 @@ using namespace hocket;
 
 constexpr size_t kForeign = 1;  // index of the backend; shm has index 0
 
-// A library that counts, per sequence number, how many members have posted the operation, and checks that all posted the
-// same one.
+// A library that counts, per sequence number, how many members have posted the operation, and checks that all posted
+// the same one.
 struct Library {
   std::atomic<int> posted[256]{};
   std::atomic<uint64_t> nbytes[256]{};

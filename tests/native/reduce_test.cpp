@@ -280,8 +280,8 @@ void check(const Case& c) {
   }
 }
 
-// Every 16-bit pattern: x + -0.0 is x, so the sum must return each pattern, and the canonical NaN for every NaN. Products
-// with some other values test the rounding of all patterns.
+// Every 16-bit pattern: x + -0.0 is x, so the sum must return each pattern, and the canonical NaN for every NaN.
+// Products with some other values test the rounding of all patterns.
 void check_all_16_bit_patterns(DType dtype) {
   constexpr size_t kCount = 65536;
   Block all(2 * kCount, 0), others(2 * kCount, 0), dst(2 * kCount, 0);

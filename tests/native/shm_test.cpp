@@ -125,8 +125,8 @@ void test_steps_of_long_operations() {
   });
 }
 
-// Rank 0 completes and leaves before rank 1 has read what rank 0 published: rank 1 completes too. In one thread, so that
-// the order is fixed.
+// Rank 0 completes and leaves before rank 1 has read what rank 0 published: rank 1 completes too. In one thread, so
+// that the order is fixed.
 void test_leaving_after_the_last_operation() {
   ThreadJob job(2);
   Bytes x(100'000);

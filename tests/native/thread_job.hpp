@@ -1,5 +1,5 @@
-// A job whose ranks are threads of this process. They run the rendezvous and open a region as processes do; then all use
-// one mapping of it, so that the thread sanitizer, which compares addresses, detects races between ranks.
+// A job whose ranks are threads of this process. They run the rendezvous and open a region as processes do; then all
+// use one mapping of it, so that the thread sanitizer, which compares addresses, detects races between ranks.
 #pragma once
 
 #include <sched.h>
