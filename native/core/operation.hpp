@@ -34,7 +34,7 @@ struct Operation {
   const Program* program = nullptr;      // executes the operation; null: the library does; belongs to the communicator
   uint32_t shares = 0;                   // version of its lane's Shares that divides it; 0: two halves
   bool is_in_place = false;              // it was done in place, on shared arrays
-  bool is_named = false;                 // the caller named the backend or algorithm: policies neither choose nor learn
+  bool is_named = false;                 // policies neither choose for it nor learn from it
   bool is_of_object = false;  // it carries a pickled object, or the size of one, and not an array of the user
 
   size_t count() const { return nbytes / itemsize(dtype); }

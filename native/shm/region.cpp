@@ -81,7 +81,7 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
   };
   auto gone_member = members.end();
   const auto find_range_or_gone = [&] {
-    host->check_peers();  // before find_range(): a rank 0 that made the range and left then counts as arrived
+    host->check_peers();  // before find_range(): if rank 0 has left, its range is visible by then
     gone_member = find_gone();
     range = host->find_range(key);
     return range || gone_member != members.end();
