@@ -16,7 +16,7 @@ enum class Progress : uint8_t { waiting, moved, done };
 //  - none: the thread or process that completes it rings the doorbell.
 //  - blocking: a call returns when an operation may be complete (Engine::set_pump); the library has threads of its own.
 //  - patient: polls now and then; the library has threads of its own, which need the processor.
-//  - eager: polls without pause, because only these calls drive the library.
+//  - eager: polls frequently, because only these calls drive the library.
 enum class Polling : uint8_t { none, blocking, patient, eager };
 
 // Summary of the lanes with operations in flight.

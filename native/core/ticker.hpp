@@ -23,7 +23,7 @@ class Ticker {
   Ticker& operator=(const Ticker&) = delete;
 
   // Starts ticking for the calling thread, which was delayed. Ticking ends 1 s after the last delay of that thread, or
-  // when the number of runnable threads on the machine exceeds neither the processors nor the ranks that share them.
+  // when the machine has no more runnable threads than the larger of its processors and the ranks that share them.
   void note_delay(int64_t now_ns, int num_ranks = 0);
   void stop();  // waits until the thread has ended, for 1 s at most
   bool is_running() const { return runs_.load(std::memory_order_acquire); }

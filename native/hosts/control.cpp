@@ -14,7 +14,8 @@ namespace hocket {
 
 Control::Control(std::vector<std::string> places)
     : places_(std::move(places)), fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), dead_(places_.size()) {
-  if (fd_ < 0) throw Failure(ErrorCode::resource_exhausted, std::string("eventfd: ") + std::strerror(errno));
+  if (fd_ < 0)
+    throw Failure(ErrorCode::resource_exhausted, std::string("cannot create an eventfd: ") + std::strerror(errno));
 }
 
 Control::~Control() { ::close(fd_); }
