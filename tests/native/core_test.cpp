@@ -57,7 +57,7 @@ void test_one_wait_drives_all() {
   CHECK(is_done(of_b) && is_done(second_of_b) && is_done(of_c));
 }
 
-void test_error_is_its_own_operations() {
+void test_error_concerns_only_its_operation() {
   TestCommunicator a("a"), b("b");
   b.collective->plans[1] = {.num_tests = 5, .error = kMismatch};
   b.collective->plans[2] = {.error = kMismatch, .fails_in_post = true};
@@ -171,7 +171,7 @@ void test_interrupted_wait() {
   CHECK(wait(work) == WaitResult::finished && is_done(work));
 }
 
-void test_illness() {
+void test_bad_health() {
   TestCommunicator comm;
   bool dead = false;
   comm.point_to_point->plans[1].ready = [&] { return dead; };
@@ -179,7 +179,7 @@ void test_illness() {
   const WorkPtr satisfied = comm.issue(OpKind::recv), pending = comm.issue();
   comm.locked([&] {
     dead = true;
-    comm.collective->illness = kDeath;
+    comm.collective->health_error = kDeath;
   });
   CHECK(wait(pending) == WaitResult::finished && has_failed(pending, ErrorCode::peer_failure));
   CHECK(is_done(satisfied) && pending->error->ranks == std::vector<int>{2} && comm.is_broken());
@@ -299,14 +299,14 @@ int main() {
     test_issue_order();
     test_deep_lane_completes_out_of_order();
     test_one_wait_drives_all();
-    test_error_is_its_own_operations();
+    test_error_concerns_only_its_operation();
     test_fatal_error_breaks_its_communicator_only();
     test_timeout();
     test_wait_without_a_text();
     test_timeout_of_an_independent_operation();
     test_endless_timeout();
     test_interrupted_wait();
-    test_illness();
+    test_bad_health();
     test_short_operations();
     test_wait_for();
   }

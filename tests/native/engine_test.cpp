@@ -96,10 +96,10 @@ void test_progress_thread_expires() {
 }
 
 // Dead peers are detected even if nothing is in flight.
-void test_progress_thread_sees_illness() {
+void test_progress_thread_checks_health() {
   TestCommunicator comm;
   engine().start_thread();
-  comm.locked([&] { comm.collective->illness = Error{ErrorCode::peer_failure, "rank 1 died", {1}}; });
+  comm.locked([&] { comm.collective->health_error = Error{ErrorCode::peer_failure, "rank 1 died", {1}}; });
   const int64_t deadline = now_ns() + timeout_ns(60);
   while (!comm.is_broken()) {
     CHECK(now_ns() < deadline);
@@ -128,30 +128,31 @@ void test_many_waiters_of_one_work() {
 }
 
 // A wait that is blocked in a signal handler of the program does not stop the progress thread.
-void test_progress_beside_a_wait_that_stands_still() {
-  TestCommunicator still;
+void test_progress_beside_a_blocked_wait() {
+  TestCommunicator blocked;
   TestCommunicator comm;
   std::atomic<bool> is_over{false};
-  std::atomic<bool> stands{false};
-  still.collective->plans[1].ready = [&] { return is_over.load(); };
+  std::atomic<bool> is_blocked{false};
+  blocked.collective->plans[1].ready = [&] { return is_over.load(); };
   comm.collective->plans[1].num_tests = 20'000;  // more than a thread with one test every 4 ms makes in a minute
   engine().start_thread();
-  struct Standing : WaitHooks {
-    Standing(std::atomic<bool>& is_over, std::atomic<bool>& stands) : is_over(is_over), stands(stands) {}
+  struct BlockingHooks : WaitHooks {
+    BlockingHooks(std::atomic<bool>& is_over, std::atomic<bool>& is_blocked)
+        : is_over(is_over), is_blocked(is_blocked) {}
     bool interrupted() override {
-      stands.store(true);
+      is_blocked.store(true);
       while (!is_over.load()) sched_yield();
       return false;
     }
     std::atomic<bool>& is_over;
-    std::atomic<bool>& stands;
+    std::atomic<bool>& is_blocked;
   };
-  const WorkPtr awaited = still.issue();
+  const WorkPtr awaited = blocked.issue();
   std::thread waiter([&] {
-    Standing hooks(is_over, stands);
+    BlockingHooks hooks(is_over, is_blocked);
     CHECK(engine().wait(*awaited, 120, hooks) == WaitResult::finished);
   });
-  while (!stands.load()) sched_yield();
+  while (!is_blocked.load()) sched_yield();
   const WorkPtr work = comm.issue();
   const int64_t deadline = now_ns() + timeout_ns(60);
   while (!work->finished()) {
@@ -212,9 +213,9 @@ void test_many_threads(bool with_progress_thread) {
 }
 
 // A library with data left to send, which is sent after `num_left` drives.
-class LeftBehind final : public DrivenLibrary {
+class LibraryWithDataLeft final : public DrivenLibrary {
  public:
-  explicit LeftBehind(int num_left = 1) : num_left_(num_left) {}
+  explicit LibraryWithDataLeft(int num_left = 1) : num_left_(num_left) {}
   bool is_empty() const { return num_driven_ >= num_left_; }
   Signal emptied;
 
@@ -226,8 +227,8 @@ class LeftBehind final : public DrivenLibrary {
   int num_driven_ = 0;  // under the lock
 };
 
-std::shared_ptr<LeftBehind> leave_behind(int num_left) {
-  auto library = std::make_shared<LeftBehind>(num_left);
+std::shared_ptr<LibraryWithDataLeft> add_library_with_data_left(int num_left) {
+  auto library = std::make_shared<LibraryWithDataLeft>(num_left);
   {
     const std::lock_guard guard(engine().lock());
     engine().add(library);
@@ -237,31 +238,31 @@ std::shared_ptr<LeftBehind> leave_behind(int num_left) {
 }
 
 // Every kind of wait and poll drives a library that has data left to send.
-void test_left_behind() {
+void test_data_left_to_send() {
   TestCommunicator comm;
   for (int num_left : {1, 5}) {
-    const auto library = leave_behind(num_left);
+    const auto library = add_library_with_data_left(num_left);
     comm.collective->plans[comm.locked([&] { return comm.core->collectives_issued(); }) + 1].ready = [&] {
       return library->is_empty();
     };
     CHECK(wait(comm.issue()) == WaitResult::finished);
   }
-  const auto library = leave_behind(3);
+  const auto library = add_library_with_data_left(3);
   WaitHooks hooks;
   CHECK(engine().wait_for([&] { return library->is_empty(); }, 60, hooks));
-  const auto polled = leave_behind(3);
+  const auto polled = add_library_with_data_left(3);
   while (!comm.locked([&] { return polled->is_empty(); })) comm.locked([] { engine().poll(); });
-  const auto passed = leave_behind(3);
+  const auto passed = add_library_with_data_left(3);
   while (!comm.locked([&] { return passed->is_empty(); })) comm.locked([] { engine().progress_others(); });
   engine().start_thread();
-  const auto by_thread = leave_behind(3);
+  const auto by_thread = add_library_with_data_left(3);
   by_thread->emptied.wait();
   engine().stop_thread();
 }
 
 // A library that was never used is not driven; pauses grow with the time since the last use.
 void test_pauses() {
-  LeftBehind library;
+  LibraryWithDataLeft library;
   CHECK(library.due_ns() == DrivenLibrary::kNever);
   const int64_t before = now_ns();
   library.note_use();
@@ -285,13 +286,13 @@ int main() {
     test_stop_runs_callbacks();
     test_progress_thread_expires();
     test_many_waiters_of_one_work();
-    test_progress_beside_a_wait_that_stands_still();
+    test_progress_beside_a_blocked_wait();
     test_many_threads(false);
     test_many_threads(true);
-    test_left_behind();
+    test_data_left_to_send();
   }
   test_pauses();
-  test_progress_thread_sees_illness();
+  test_progress_thread_checks_health();
   std::puts("engine: ok");
   return 0;
 }

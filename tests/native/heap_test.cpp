@@ -76,7 +76,7 @@ void memory_is_used_again() {
   CHECK(has_thrown);
 }
 
-void detached_memory_is_out_of_reach() {
+void detached_memory_is_private() {
   const Fd segment = create_segment(kMostSegmentBytes);
   Heap heap(segment.get(), 0, 2, kBegin, kBytes), other(segment.get(), 1, 2, kBegin, kBytes);
   std::byte* const x = heap.allocate(20000);
@@ -118,7 +118,7 @@ void threads_allocate_at_once() {
 int main() {
   ranks_see_each_other();
   memory_is_used_again();
-  detached_memory_is_out_of_reach();
+  detached_memory_is_private();
   threads_allocate_at_once();
   std::puts("heap_test: all checks passed");
 }

@@ -154,7 +154,7 @@ void test_refused() {
   ThreadJob job(2);
   job.run([](Rank& rank) {
     Bytes bytes = pattern(500'000, 1);
-    const auto exchange_well = [&](uint64_t nbytes) {
+    const auto exchange = [&](uint64_t nbytes) {
       Bytes expected = pattern(nbytes, nbytes);
       Bytes got(nbytes);
       rank.rank == 0 ? rank.send(1, expected.data(), nbytes) : rank.recv(0, got.data(), nbytes);
@@ -174,8 +174,8 @@ void test_refused() {
         CHECK(contains(error_of([&] { rank.recv(0, bytes.data(), 104); }).message, "sent 100 bytes"));
         CHECK(contains(error_of([&] { rank.recv(0, bytes.data(), 80'000); }).message, "80000 bytes float32"));
       }
-      exchange_well(10);
-      exchange_well(200'000);
+      exchange(10);
+      exchange(200'000);
     }
   });
 }

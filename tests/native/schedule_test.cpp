@@ -116,7 +116,7 @@ void test_exchange_in_place() {
 }
 
 // A rank starts alone and cancels: no state is left, and it can start again.
-void test_given_up() {
+void test_cancel_and_restart() {
   ThreadJob job(2);
   Rank& rank = *job.ranks[0];
   rank.region().need_controls(Channel::schedules);
@@ -170,7 +170,7 @@ int main() {
   for (const int num_ranks : {2, 3, 4}) test_all_reduce(num_ranks, num_ranks, ring(num_ranks));
   for (const int num_ranks : {2, 4}) test_all_reduce(num_ranks, 1, doubling(num_ranks));
   test_exchange_in_place();
-  test_given_up();
+  test_cancel_and_restart();
   test_wrong_rows();
   std::puts("schedule_test: all checks passed");
 }

@@ -29,7 +29,7 @@ class TestLane final : public Lane {
   explicit TestLane(size_t depth) : depth_(depth) {}
 
   std::map<uint64_t, Plan> plans;
-  std::optional<Error> illness;
+  std::optional<Error> health_error;
   bool all_short = false;
   std::vector<uint64_t> posted;
   std::vector<uint64_t> done;
@@ -78,7 +78,7 @@ class TestLane final : public Lane {
     return plans[op.seq].unnoticed;
   }
 
-  std::optional<Error> health() override { return illness; }
+  std::optional<Error> health() override { return health_error; }
   void abandon(const Error& error) noexcept override { abandoned.push_back(error); }
 
  private:

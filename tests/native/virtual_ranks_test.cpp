@@ -126,7 +126,7 @@ void messages_share_a_connection() {
   });
 }
 
-void what_goes_wrong() {
+void errors_of_operations() {
   run_ranks(3, [](Rank& rank) {
     const Operation barrier{};
     Operation other{.kind = OpKind::broadcast, .root = 0};
@@ -144,7 +144,7 @@ void what_goes_wrong() {
   });
 }
 
-void being_stopped() {
+void stop_fails_all_waits() {
   const auto ranks = make_ranks(2);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank)
@@ -168,7 +168,7 @@ void being_stopped() {
 int main() {
   results_and_clocks();
   messages_share_a_connection();
-  what_goes_wrong();
-  being_stopped();
+  errors_of_operations();
+  stop_fails_all_waits();
   std::puts("virtual ranks: all passed");
 }
