@@ -198,8 +198,8 @@ bool Executor::post_receives() {
     if (is_empty) {
       set_done(number);
     } else if (place) {
-      post(receiving_, number, OpKind::recv, const_cast<std::byte*>(place), std::nullopt,
-           nbytes);  // NOLINT: home is ours
+      std::byte* const home = const_cast<std::byte*>(place);  // NOLINT: it is this rank's memory
+      post(receiving_, number, OpKind::recv, home, std::nullopt, nbytes);
     } else {
       Buffer buffer = take_buffer(nbytes);
       std::byte* const memory = buffer.memory.get();
