@@ -28,14 +28,14 @@ class Floors:
     """What docs/architecture.md says of floors.
 
     Args:
-        rooms: floor of each room.
-        to_come: rooms that do not exist yet.
+        rooms: floor of each room that exists.
+        planned: floor of each room that does not exist yet.
         within: for a room, its folders from the lowest to the highest.
         neighbours: pairs of rooms of one floor, of which the first may import the second.
     """
 
     rooms: Mapping[str, int]
-    to_come: frozenset[str]
+    planned: Mapping[str, int]
     within: Mapping[str, tuple[str, ...]]
     neighbours: frozenset[tuple[str, str]]
 
@@ -49,9 +49,15 @@ def read_floors(page: str) -> Floors:
             room = name.removeprefix("hocket.")
             rooms[room] = int(floor)
             neighbours |= {(room, other) for other in others.split(", ") if other}
-    (to_come,) = re.findall(r"^Rooms to come: ([^.]+)\.", page, re.MULTILINE)
+    (line,) = re.findall(r"^Planned: (.+)\.$", page, re.MULTILINE)
+    planned = {
+        room: int(floor)
+        for names, floor in re.findall(r"([\w, ]+) \((\d+)\)", line)
+        for room in re.findall(r"\w+", names)
+        if room != "and"
+    }
     within = {room: tuple(re.findall(r"`(\w+)/`", folders)) for room, folders in _WITHIN.findall(page)}
-    return Floors(rooms, frozenset(re.findall(r"\w+", to_come)), within, frozenset(neighbours))
+    return Floors(rooms, planned, within, frozenset(neighbours))
 
 
 def imports_of(source: str, modules: Iterable[str]) -> set[str]:

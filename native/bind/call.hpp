@@ -8,7 +8,7 @@
 
 namespace hocket {
 
-// A call is inside the communicator while this lives (decision 7).
+// A call is inside the communicator while this lives (docs/decisions/one-thread-at-a-time-in-a-communicator.md).
 class Entry {
  public:
   explicit Entry(PyObject* self) : self_(*nb::inst_ptr<PyCommunicator>(nb::handle(self))) {

@@ -1,4 +1,4 @@
-// How waits and the GIL live together (decision 18).
+// How waits and the GIL live together (docs/decisions/python-under-the-gil.md).
 #pragma once
 
 #include <cxxabi.h>

@@ -1,5 +1,6 @@
-// A lane whose library is driven by Python (decision 18). Under the progress lock it only queues and looks at flags;
-// the calls into Python are made by the pump: by whoever waits or enters hocket, with the GIL and without that lock.
+// A lane whose library is driven by Python (docs/decisions/python-under-the-gil.md). Under the progress lock it only
+// queues operations and reads flags. The pump calls Python, with the GIL and without that lock, in a thread that waits
+// or enters hocket.
 #pragma once
 
 #include <nanobind/nanobind.h>

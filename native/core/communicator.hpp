@@ -114,7 +114,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const EventRing& events() const { return events_; }
   uint64_t collectives_issued() const { return collective_seq_; }
 
-  // True while a call is inside this communicator (decision 7); tested without the progress lock.
+  // True while a call is inside this communicator; tested without the progress lock
+  // (docs/decisions/one-thread-at-a-time-in-a-communicator.md).
   std::atomic<bool> entered{false};
   std::atomic<bool> closed{false};
   // Set when the program gets a failure as an exception; not under the progress lock.
@@ -152,7 +153,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::function<void(const Operation&)> issue_log_;
   EventRing events_;
   uint64_t collective_seq_ = 0;
-  std::vector<uint64_t> send_seq_;  // messages are numbered per peer and direction (decision 3)
+  // Messages are numbered per peer and direction (docs/decisions/messages-do-not-advance-the-collective-sequence.md).
+  std::vector<uint64_t> send_seq_;
   std::vector<uint64_t> recv_seq_;
   std::optional<Error> unseen_failure_;
   std::optional<Error> failure_;

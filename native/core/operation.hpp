@@ -62,8 +62,8 @@ struct Operation {
   uint64_t agreed_nbytes() const { return kind == OpKind::all_to_allv ? 0 : nbytes; }
 };
 
-// Mixes kind, dtype, reduction, backend, root, bytes, schedule and is_of_object to 64 bits (decision 1). Zero is never
-// a fingerprint.
+// Mixes kind, dtype, reduction, backend, root, bytes, schedule and is_of_object to 64 bits
+// (docs/decisions/fingerprints-leave-out-the-call-site.md). Zero is never a fingerprint.
 inline uint64_t fingerprint(const Operation& op) {
   const uint64_t head = static_cast<uint64_t>(op.kind) | static_cast<uint64_t>(op.dtype) << 8 |
                         (reduces(op.kind) ? static_cast<uint64_t>(op.reduce) + 1 : 0) << 16 |

@@ -8,7 +8,7 @@
 namespace hocket {
 
 // True in a child that was forked after hocket was loaded: its mappings and threads are the parent's. A flag set by
-// pthread_atfork, because getpid() costs a system call (decision 22).
+// pthread_atfork, because getpid() costs a system call (docs/decisions/forked-children-are-marked.md).
 inline std::atomic<bool> g_forked_child{false};
 void watch_forks();
 

@@ -1,6 +1,7 @@
-// The agreement: how the members of a communicator check that all of them start the same operation (decision 2). Each
-// member writes one header line and reads the lines of all members; this is one round. A lane has one agreement, and
-// its operations go through it one at a time, in issue order.
+// The agreement: how the members of a communicator check that all of them start the same operation
+// (docs/decisions/collectives-complete-after-all-have-entered.md). Each member writes one header line and reads the
+// lines of all members; this is one round. A lane has one agreement, and its operations go through it one at a time, in
+// issue order.
 //
 // Two alternating sets of lines are enough. Proof: a member writes set r mod 2 for round r + 2 only after it has
 // finished round r + 1, so it has read every member's line of round r + 1. Each member wrote that line only after it

@@ -1,6 +1,7 @@
 // Collectives over shared memory.
 //
-// Every operation begins with an agreement: every rank reads one line of every member before data moves (decision 2).
+// Every operation begins with an agreement: every rank reads one line of every member before data moves
+// (docs/decisions/collectives-complete-after-all-have-entered.md).
 //  - All members see a mismatch. They then exchange descriptions of their operations and raise; the operation is
 //    skipped.
 //  - The lane carries one operation at a time. So when the members agree on an operation, all of them have completed

@@ -6,8 +6,9 @@ import doctest
 from pathlib import Path
 from typing import Any
 
-import hocket as hk
 import pytest
+
+import hocket as hk
 
 from .public import ROOMS, documented, examples_of, needs_two_ranks, public_names, run
 

@@ -13,7 +13,7 @@ _TOKEN = re.compile(rf"(\+)?(?:{_N}:)?{_N}([A-Z]+(?:_[A-Z]+)*)(?:{_N}(?:-{_N})?)
 class Action(NamedTuple):
     """What a rank does at one place of its program.
 
-    Args:
+    Attributes:
         kind: name of a registered kind, such as "F".
         stage: that it works on.
         micro_batch: the first one that it works on; -1 for kinds that concern a stage, once a step.

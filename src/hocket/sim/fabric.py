@@ -33,7 +33,7 @@ class Messages:
 class MessageCost(NamedTuple):
     """What a message takes that is alone on its way.
 
-    Args:
+    Attributes:
         latency_s: seconds until its bytes flow.
         occupied_s: seconds in which they do.
         shared: numbers of links that it holds meanwhile, and that only one message holds at a time.

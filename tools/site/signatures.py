@@ -1,0 +1,95 @@
+"""An extension of griffe, which reads the sources for the reference: what it cannot see by itself."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import griffe
+
+# "    low, high: text" of a docstring, and the lines of that text
+_SEVERAL_NAMES = re.compile(r"^( {4})(\w+(?:, \w+)+): (.*(?:\n(?: {5,}.*)?$)*)", re.MULTILINE)
+
+
+class Signatures(griffe.Extension):
+    """Completes what griffe found in the sources and in the native module."""
+
+    def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
+        """Change the whole package, once it is read."""
+        for owner in _classes(pkg):
+            _bind_functions(owner)
+        for each in _documented(pkg):
+            each.docstring.value = _SEVERAL_NAMES.sub(_one_a_name, each.docstring.value)
+        if "_native" in pkg.members:
+            options = pkg["_native.Options"].attributes
+            for each in pkg["_native"].classes.values():
+                for method in each.functions.values():
+                    _drop_signature(method)
+                    _name_options(method, options)
+
+
+def _bind_functions(owner: griffe.Class) -> None:
+    """Show functions of other files as methods of the class that binds them (``send_object = objects.send_object``)."""
+    for name, attribute in list(owner.attributes.items()):
+        value = attribute.value
+        if attribute.docstring is not None or not isinstance(value, griffe.ExprName | griffe.ExprAttribute):
+            continue
+        try:
+            function = owner.modules_collection[value.canonical_path]
+            function = function.final_target if function.is_alias else function
+        except (KeyError, griffe.AliasResolutionError):
+            continue
+        if function.is_function:
+            method = copy.copy(function)
+            method.name, method.parent = name, owner
+            if function.docstring is not None:
+                method.docstring = copy.copy(function.docstring)
+                method.docstring.parent = method
+            owner.set_member(name, method)
+
+
+def _one_a_name(found: re.Match[str]) -> str:
+    """Give each of several parameters that share a text an entry of its own."""
+    first, *others = found[2].split(", ")
+    return f"{found[1]}{first}: {found[3]}" + "".join(f"\n{found[1]}{name}: As `{first}`." for name in others)
+
+
+def _drop_signature(method: griffe.Function) -> None:
+    """Remove the signature that nanobind writes where a method has no docstring."""
+    if method.docstring is not None and re.fullmatch(rf"{method.name}\(.*\).*", method.docstring.value.strip()):
+        method.docstring = None
+
+
+def _name_options(method: griffe.Function, options: dict[str, griffe.Attribute]) -> None:
+    """Show a collective by one signature: its overloads differ by `async_op` alone."""
+    if not method.overloads:
+        return
+    method.returns = "Work | None"
+    method.overloads = []
+    for parameter in method.parameters:
+        if parameter.annotation is None and parameter.name in options:
+            parameter.annotation = options[parameter.name].annotation
+        elif parameter.name == "async_op":
+            parameter.annotation = "bool"
+
+
+def _modules(module: griffe.Module) -> Iterator[griffe.Module]:
+    yield module
+    for each in module.modules.values():
+        if not each.is_alias:
+            yield from _modules(each)
+
+
+def _classes(package: griffe.Module) -> Iterator[griffe.Class]:
+    for module in _modules(package):
+        yield from (each for each in module.classes.values() if not each.is_alias)
+
+
+def _documented(package: griffe.Module) -> Iterator[Any]:
+    for module in _modules(package):
+        for owner in (module, *(each for each in module.classes.values() if not each.is_alias)):
+            for each in (owner, *owner.members.values()):
+                if not each.is_alias and each.docstring is not None:
+                    yield each
