@@ -168,7 +168,7 @@ void issue(PyObject* self, const Entry& entry, const Arrays& arrays, const WorkP
     raise_operation_error(nb::handle(self), failure->error());
     throw PythonError();
   }
-  engine.attend();
+  engine.run_pump();
   if (is_async && engine.has_thread()) engine.wake_thread();
   if (is_async && raise_interruption()) throw PythonError();  // otherwise the wait that follows raises it
 }

@@ -22,7 +22,7 @@ class Entry {
       leave();
       throw Failure(core.closed_error());
     }
-    if (core.events().has_clock() && !Turns::mine()) [[unlikely]] {
+    if (core.events().has_clock() && !VirtualThread::current()) [[unlikely]] {
       leave();
       throw not_its_thread(core);
     }

@@ -280,7 +280,7 @@ void bind_communicator(nb::module_& module) {
              Host& host = *self.host;
              std::vector<int> gone;
              const ProgressGuard guard;
-             host.look_at_peers();
+             host.check_peers();
              for (int peer = 0; peer < host.size; ++peer)
                if (peer != host.rank && host.life(peer) != Host::Life::alive) gone.push_back(peer);
              return gone;

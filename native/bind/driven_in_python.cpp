@@ -19,12 +19,12 @@ std::vector<std::shared_ptr<DrivenInPython>>& all_driven() {
 }  // namespace
 
 void DrivenInPython::drive() {
-  if (!is_due_.exchange(true, std::memory_order_acq_rel)) Engine::instance().want_attention(1);
+  if (!is_due_.exchange(true, std::memory_order_acq_rel)) Engine::instance().request_pump(1);
 }
 
 void DrivenInPython::drive_if_requested() {
   if (!call_.is_valid() || !is_due_.exchange(false, std::memory_order_acq_rel)) return;
-  Engine::instance().want_attention(-1);
+  Engine::instance().request_pump(-1);
   const nb::object call = call_;  // a copy: the call may release the GIL, and another thread may close this then
   try {
     call();
@@ -36,7 +36,7 @@ void DrivenInPython::drive_if_requested() {
 void DrivenInPython::close() {
   call_.reset();
   // It stays due, so that it never requests attention again.
-  if (is_due_.exchange(true, std::memory_order_acq_rel)) Engine::instance().want_attention(-1);
+  if (is_due_.exchange(true, std::memory_order_acq_rel)) Engine::instance().request_pump(-1);
 }
 
 PyDrivenLibrary::PyDrivenLibrary(nb::object call) : library(std::make_shared<DrivenInPython>(std::move(call))) {

@@ -125,7 +125,7 @@ NB_MODULE(_native, module) {
       const ProgressGuard guard;
       Engine::instance().poll();
     }
-    Engine::instance().attend();
+    Engine::instance().run_pump();
     if (raise_interruption()) throw nb::python_error();
   });
   let_threads_outlive_interpreter();

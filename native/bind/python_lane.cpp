@@ -79,7 +79,7 @@ struct PythonLane::Adapter {
   std::vector<std::shared_ptr<Slot>> posted;  // used by the pump only
 
   void request_attention() {
-    if (!wants_attention.exchange(true, std::memory_order_acq_rel)) Engine::instance().want_attention(1);
+    if (!wants_attention.exchange(true, std::memory_order_acq_rel)) Engine::instance().request_pump(1);
   }
   bool drive(const std::shared_ptr<Adapter>& self, bool all);
   bool post_next(const std::shared_ptr<Adapter>& self);
@@ -177,7 +177,7 @@ bool PythonLane::Adapter::give_up(Slot& slot) {
 }
 
 bool PythonLane::Adapter::drive(const std::shared_ptr<Adapter>& self, bool all) {
-  if (wants_attention.exchange(false, std::memory_order_acq_rel)) Engine::instance().want_attention(-1);
+  if (wants_attention.exchange(false, std::memory_order_acq_rel)) Engine::instance().request_pump(-1);
   bool moved = false;
   while (post_next(self)) moved = true;
   for (size_t i = 0; i < posted.size();) {

@@ -64,7 +64,7 @@ void end(const PyVirtualRanks& self, int rank) {
   std::vector<std::shared_ptr<Communicator>> left;
   {
     const std::lock_guard guard(Engine::instance().lock());
-    left.swap(Turns::mine()->communicators);
+    left.swap(VirtualThread::current()->communicators);
     for (const auto& communicator : left) {
       communicator->drop();
       communicator->close();
@@ -73,10 +73,10 @@ void end(const PyVirtualRanks& self, int rank) {
   self.ranks->end(rank);
 }
 
-Turns& own_turns() {
-  Turns* turns = Turns::mine();
-  if (!turns) throw Failure(ErrorCode::invalid_state, "this thread does not belong to a virtual rank");
-  return *turns;
+VirtualThread& own_virtual_thread() {
+  VirtualThread* thread = VirtualThread::current();
+  if (!thread) throw Failure(ErrorCode::invalid_state, "this thread does not belong to a virtual rank");
+  return *thread;
 }
 
 }  // namespace
@@ -114,14 +114,14 @@ void bind_virtual_ranks(nb::module_& module) {
         const std::optional<Error> error = self.ranks->stopped();
         return error ? error->message : "";
       });
-  module.def("is_virtual_rank", [] { return Turns::mine() != nullptr; });
-  module.def("virtual_now_s", [] { return own_turns().now_s(); });
+  module.def("is_virtual_rank", [] { return VirtualThread::current() != nullptr; });
+  module.def("virtual_now_s", [] { return own_virtual_thread().now_s(); });
   module.def(
       "pass_virtual_time",
       [](double seconds) {
-        Turns& turns = own_turns();
+        VirtualThread& thread = own_virtual_thread();
         ReleasedGil released;
-        Engine::instance().wait_until(turns.now_s() + seconds, turns);
+        Engine::instance().wait_until(thread.now_s() + seconds, thread);
       },
       nb::arg("seconds"));
 }

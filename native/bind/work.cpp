@@ -41,7 +41,7 @@ Failure not_its_thread(const Communicator& core) {
 void wait_for_work(nb::handle communicator, const WorkPtr& work, double timeout_s) {
   WaitResult result = WaitResult::finished;
   if (!work->finished()) {
-    if (work->communicator->events().has_clock() != (Turns::mine() != nullptr))
+    if (work->communicator->events().has_clock() != (VirtualThread::current() != nullptr))
       throw not_its_thread(*work->communicator);
     const int64_t begin_ns = caller_ns();
     {
@@ -55,7 +55,7 @@ void wait_for_work(nb::handle communicator, const WorkPtr& work, double timeout_
   }
   if (result == WaitResult::interrupted) throw PythonError();
   if (work->error) {
-    Engine::instance().attend();  // libraries release given-up operations before the program continues
+    Engine::instance().run_pump();  // libraries release given-up operations before the program continues
     raise_operation_error(communicator, *work->error);
     throw PythonError();
   }
@@ -92,16 +92,16 @@ bool drive(nb::handle self) {
       Engine::instance().poll();
       lock.unlock();
     }
-    const bool moved = Engine::instance().attend();
+    const bool moved = Engine::instance().run_pump();
     if (raise_interruption()) throw PythonError();
     if (moved && lock.try_lock()) {
       Engine::instance().poll();
       lock.unlock();
     }
   }
-  if (Turns* turns = Turns::mine(); turns && !handle.work->finished()) {
+  if (VirtualThread* thread = VirtualThread::current(); thread && !handle.work->finished()) {
     const ReleasedGil released;
-    Engine::instance().test_in_turn(*handle.work, *turns);
+    Engine::instance().test_virtual(*handle.work, *thread);
   }
   return handle.work->finished();
 }

@@ -1,4 +1,4 @@
-// Facts about this process that any part may ask for.
+// Facts about this process for all parts of the core.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ inline void check_not_forked() {
                   "spawn method");
 }
 
-// Whether Ticker and KeepApart may run: not if HOCKET_COMPETE is "0".
+// Whether Ticker and KeepApart may run; false if HOCKET_COMPETE is "0".
 bool may_compete();
 
 }  // namespace hocket
