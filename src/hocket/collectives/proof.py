@@ -145,10 +145,10 @@ class _State:
         place = int(final[wrong[0]])
         rank, slot = divmod(place, num_slots)
         included, required = _ranks_in(self.parts[place]), _ranks_in(expected[rank])
-        missing, excess = sorted(required - included), sorted(included - required)
+        lacking, excess = sorted(required - included), sorted(included - required)
         raise InvalidSchedule(
             f"at the end rank {rank} has block {self.ends[place]}"
-            + (f" without the part of rank {missing[0]}" if missing else f" with the part of rank {excess[0]}")
+            + (f" without the part of rank {lacking[0]}" if lacking else f" with the part of rank {excess[0]}")
         )
 
 

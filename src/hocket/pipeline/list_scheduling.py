@@ -58,7 +58,7 @@ class _ListJob(NamedTuple):
     kind: str
     stage: int
     pipe: int
-    index: int  # of the micro-batch within its pipe; for a forward pass, of its group
+    number: int  # of the micro-batch within its pipe; for a forward pass, of its group
 
 
 def search_list_schedule(
