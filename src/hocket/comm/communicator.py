@@ -72,6 +72,8 @@ class Communicator(_native.Communicator, ForeignNames):
         array([3., 3., 3., 3.])
     """
 
+    _names: list[str]
+
     def __init__(
         self,
         fabric: JobFabric,
