@@ -194,7 +194,7 @@ class InvalidState(HocketError, RuntimeError):
         ...     pass  # finalized at the end
         >>> comm.barrier()
         Traceback (most recent call last):
-        hocket.errors.InvalidState: world was finalized...
+        hocket.errors.InvalidState: world is finalized...
     """
 
 
@@ -333,7 +333,7 @@ class ResourceExhausted(HocketError, MemoryError):
         >>> with hk.init() as comm:
         ...     comm.empty(1 << 60, np.float64)  # 8 EiB
         Traceback (most recent call last):
-        hocket.errors.ResourceExhausted: ...9223372036854775808 bytes
+        hocket.errors.ResourceExhausted: ...9223372036854775808 bytes...
     """
 
 

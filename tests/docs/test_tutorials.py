@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ..program import run_python
-from .page import Command, read
+from .tutorial import Command, read
 
 PAGES = sorted((Path(__file__).parents[2] / "docs/tutorials").glob("*.md"))
 PROGRAMS = {"hocket": ["-m", "hocket.cli"], "torchrun": ["-m", "torch.distributed.run"], "python": []}

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from .docstrings.public import public_names
+from .public import public_names
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
