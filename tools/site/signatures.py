@@ -10,7 +10,7 @@ from typing import Any
 import griffe
 
 # "    low, high: text" of a docstring, and the lines of that text
-_SEVERAL_NAMES = re.compile(r"^( {4})(\w+(?:, \w+)+): (.*(?:\n(?: {5,}.*)?$)*)", re.MULTILINE)
+_SEVERAL_NAMES = re.compile(r"^( {4})(\w+(?:, \w+)+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 
 
 class Signatures(griffe.Extension):
@@ -23,11 +23,14 @@ class Signatures(griffe.Extension):
         for each in _documented(pkg):
             each.docstring.value = _SEVERAL_NAMES.sub(_one_a_name, each.docstring.value)
         if "_native" in pkg.members:
-            options = pkg["_native.Options"].attributes
+            path = pkg.filepath.parent / "_native.pyi"
+            stubs = griffe.visit("_native", filepath=path, code=path.read_text())
             for each in pkg["_native"].classes.values():
                 for method in each.functions.values():
                     _drop_signature(method)
-                    _name_options(method, options)
+                    if len(method.parameters) == 0:  # nanobind writes no signature that griffe can read
+                        method.parameters = stubs[each.name].functions[method.name].parameters
+                    _name_options(method, stubs["Options"].attributes)
 
 
 def _bind_functions(owner: griffe.Class) -> None:
@@ -57,9 +60,9 @@ def _one_a_name(found: re.Match[str]) -> str:
 
 
 def _drop_signature(method: griffe.Function) -> None:
-    """Remove the signature that nanobind writes where a method has no docstring."""
-    if method.docstring is not None and re.fullmatch(rf"{method.name}\(.*\).*", method.docstring.value.strip()):
-        method.docstring = None
+    """Remove the signature that nanobind writes into the first line of a docstring."""
+    if method.docstring is not None:
+        method.docstring.value = re.sub(rf"\A{method.name}\(.*\).*\n*", "", method.docstring.value)
 
 
 def _name_options(method: griffe.Function, options: dict[str, griffe.Attribute]) -> None:
