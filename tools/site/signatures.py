@@ -26,10 +26,10 @@ class Signatures(griffe.Extension):
             path = pkg.filepath.parent / "_native.pyi"
             stubs = griffe.visit("_native", filepath=path, code=path.read_text())
             for each in pkg["_native"].classes.values():
-                for method in each.functions.values():
+                for name, method in each.functions.items():
                     _drop_signature(method)
-                    if len(method.parameters) == 0:  # nanobind writes no signature that griffe can read
-                        method.parameters = stubs[each.name].functions[method.name].parameters
+                    if not name.startswith("_") and len(method.parameters) == 0:  # not in a form that griffe reads
+                        method.parameters = stubs[each.name].functions[name].parameters
                     _name_options(method, stubs["Options"].attributes)
 
 
