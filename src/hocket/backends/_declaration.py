@@ -123,8 +123,8 @@ class Declaration:
     """Whether it has its own collectives; otherwise schedules, which a model chooses, make them from messages."""
 
     needs_driving: ClassVar[bool] = False
-    """Whether its operations make progress only while a rank drives it. The tuner measures other libraries beside such a
-    library."""
+    """Whether its operations make progress only while a rank drives it. The tuner measures other libraries beside
+    such a library."""
 
     link: ClassVar[LinkSpec | None] = None
     """Speed within a host, by which a model ranks it if nothing was measured. None: it is ranked last, and `hocket

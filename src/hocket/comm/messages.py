@@ -90,8 +90,8 @@ def as_list(name: str, items: str, given: object) -> list[Any]:
 class Probes(Protocol):
     """What `probe` needs of a communicator."""
 
-    _names: Sequence[str]
-
+    @property
+    def _names(self) -> Sequence[str]: ...
     @property
     def num_hosts(self) -> int: ...
     def _find_sender(self, tag: int) -> int | None: ...
