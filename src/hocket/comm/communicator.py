@@ -84,6 +84,7 @@ class Communicator(_native.Communicator, ForeignNames):
         timeout: float,
         open_timeout: float,
     ) -> None:
+        self._names: list[str]
         self._names, self._backends = fabric.backends_between(members)
         layout = fabric.layout
         here = layout.hosts[members[rank]]
