@@ -70,8 +70,8 @@ def weighing_of(model: keras.Model, weigh: Callable[[Any, Any], float] | None, n
         masked = [each.name for each in model.outputs if backend.get_keras_mask(each) is not None]
         if masked:
             raise InvalidModel(
-                f"the loss is a mean over the unmasked items of output {masked[0]!r}, whose number in a micro-batch is "
-                "unknown before the model runs: pass weigh=lambda y, sample_weight: number of items"
+                f"the loss is a mean over the items that the mask of output {masked[0]!r} keeps, whose number in a "
+                "micro-batch is unknown before the model runs: pass weigh=lambda y, sample_weight: number of items"
             )
         return Weighing(_sum_of_weights if "mean_with_sample_weight" in reductions else None, True)
     words = ", ".join(sorted(map(str, reductions)))
