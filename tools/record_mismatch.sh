@@ -1,5 +1,5 @@
 #!/bin/bash
-# Record docs/images/mismatch.svg: termtosvg docs/images/mismatch.svg -g 100x26 -M 2500 -D 5000 -c 'bash tools/record_mismatch.sh'
+# Record docs/images/mismatch.svg: termtosvg docs/images/mismatch.svg -g 100x28 -M 2500 -D 5000 -c 'bash tools/record_mismatch.sh'
 # (pip install termtosvg). The program is that of docs/tutorials/mismatch.md.
 cd "$(mktemp -d /tmp/tutorial-XXXX)" && trap 'rm -rf "$PWD"' EXIT
 type_and_run() {
