@@ -1,6 +1,6 @@
 """Pipelines along a chain of ranks: broadcast (over one or several chains), scan, and all_reduce in fixed order.
 
-The pipelined chain is that of Awan, Subramoni, Chu and Panda, "Optimized Broadcast for Deep Learning Workloads on
+The pipelined chain is that of Awan, Chu, Subramoni and Panda, "Optimized Broadcast for Deep Learning Workloads on
 Dense-GPU InfiniBand Clusters: MPI or NCCL?" (arXiv 1707.09414), section 4.
 """
 
