@@ -48,6 +48,12 @@ def choose_points(
         InvalidArgument: there is no such thing, or a size is no whole number of elements, or none of the points can be
             measured; names it. Points that cannot be beside others that can are left out when they run.
         BackendUnavailable: what a kind of memory needs is not installed.
+
+    Examples:
+        >>> from hocket.bench import choose_points, parse_targets
+        >>> points = choose_points(["all_reduce"], parse_targets("shm"), sizes=[8, 1024])
+        >>> [(point.benchmark, point.target, point.nbytes, point.dtype) for point in points]
+        [('all_reduce', 'shm', 8, 'float32'), ('all_reduce', 'shm', 1024, 'float32')]
     """
     kinds = [find_kind(each) for each in buffers]
     wrong = [each for each in apis if each not in APIS]

@@ -61,6 +61,14 @@ class RunComparison:
     Args:
         rows: of them.
         least: a difference that is smaller is none, as a part of the time.
+
+    Examples:
+        >>> from hocket.bench import Point, Result, compare
+        >>> first = Result(Point("barrier", "shm", 0), 2, (2e-6,) * 9, calls=(), num_late=0, iterations=100)
+        >>> second = Result(Point("barrier", "shm", 0), 2, (3e-6,) * 9, calls=(), num_late=0, iterations=100)
+        >>> comparison = compare([first], [second], paired=True)
+        >>> comparison.is_judged, comparison.is_slower
+        (True, True)
     """
 
     rows: tuple[ComparedRow, ...]
@@ -92,6 +100,14 @@ def compare(first: Sequence[Result], second: Sequence[Result], *, least: float =
 
     Raises:
         InvalidArgument: they have no point in common.
+
+    Examples:
+        >>> from hocket.bench import Point, Result, compare
+        >>> first = Result(Point("barrier", "shm", 0), 2, (2e-6,) * 9, calls=(), num_late=0, iterations=100)
+        >>> second = Result(Point("barrier", "shm", 0), 2, (3e-6,) * 9, calls=(), num_late=0, iterations=100)
+        >>> (row,) = compare([first], [second], paired=True).rows
+        >>> row.case, round(row.ratio, 2), row.verdict
+        ('barrier 0 B', 1.5, 'slower')
     """
     has_ways = any(len({_way_of(each) for each in side}) > 1 for side in (first, second))
     by_case = {_case_of(each, has_ways): each for each in first}

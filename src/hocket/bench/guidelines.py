@@ -25,6 +25,11 @@ class Guideline:
     Args:
         operation: that is judged.
         instead: operations that do the same, one after the other, and the bytes of each by n and p.
+
+    Examples:
+        >>> from hocket.bench import GUIDELINES
+        >>> GUIDELINES[0].words
+        'all_reduce <= reduce + broadcast'
     """
 
     operation: str
@@ -73,6 +78,12 @@ class GuidelineFinding:
         interval: of the median ratio; None where there were too few samples.
         verdict: "broken": it takes longer, beyond doubt; "holds": it takes no longer, beyond doubt; "not judged": the
             interval leaves both open.
+
+    Examples:
+        >>> from hocket.bench import GUIDELINES, Finding
+        >>> finding = Finding(GUIDELINES[0], "shm", 1024, ratio=1.3, interval=(1.2, 1.4), verdict="broken")
+        >>> f"{finding.guideline.words} is {finding.verdict} at {finding.nbytes} B"
+        'all_reduce <= reduce + broadcast is broken at 1024 B'
     """
 
     guideline: Guideline
@@ -99,6 +110,15 @@ def check(results: Sequence[Result], sizes: Sequence[int], *, least: float = 0.0
         results: samples of the same place were taken in the same round.
         sizes: at which they are judged.
         least: an excess that is smaller is none.
+
+    Examples:
+        >>> from hocket.bench import Point, Result, check
+        >>> times = {"all_reduce": 4e-6, "reduce": 1e-6, "broadcast": 2e-6}
+        >>> results = [Result(Point(name, "shm", 1024), 2, (time,) * 9, (), 0, 100) for name, time in times.items()]
+        >>> for finding in check(results, sizes=[1024]):
+        ...     print(finding.guideline.words, finding.verdict, round(finding.ratio, 2))
+        all_reduce <= reduce + broadcast broken 1.33
+        reduce <= all_reduce holds 0.25
     """
     by_name = {(each.point.way, each.point.benchmark, each.point.nbytes): each for each in results}
     judged = []

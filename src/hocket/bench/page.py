@@ -34,6 +34,13 @@ def make_page(runs: Mapping[str, Run], picture_folder: Path | None = None) -> st
     Args:
         runs: by name, such as that of the file in which each was.
         picture_folder: where pictures are kept as files too; None: nowhere.
+
+    Examples:
+        >>> from hocket.bench import Run, make_page
+        >>> run = Run((), core_factor=1.9, foreign_busy=0.0, warnings=("4 ranks share 2 CPUs",))
+        >>> page = make_page({"run.json": run})
+        >>> "4 ranks share 2 CPUs" in page
+        True
     """
     parts = [f"<h1>hocket bench: {escape(', '.join(runs))}</h1>"]
     for name, ran in runs.items():

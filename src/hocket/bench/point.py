@@ -26,6 +26,12 @@ class Point:
         window: messages in flight, of bandwidths.
         symmetric: whether the memory is hocket's, shared by the ranks of a host.
         place: "in", a result stands where a rank's data stood; "out", elsewhere; "", as the operation has it by nature.
+
+    Examples:
+        >>> from hocket.bench import Point
+        >>> point = Point("all_reduce", "mpi:mpich", 1024, dtype="float32", place="in")
+        >>> point.key
+        Key(case='all_reduce 1024 B', name='mpi:mpich numpy buffer float32 in-place')
     """
 
     benchmark: str

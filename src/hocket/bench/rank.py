@@ -52,7 +52,14 @@ def main(text: str) -> None:
 
 @contextmanager
 def opened(targets: Sequence[Target]) -> Iterator[dict[str, Driver]]:
-    """Open every library of this job; give them by name, and their forms with faults, and close them in the end."""
+    """Open every library of this job; give them by name, and their forms with faults, and close them in the end.
+
+    Examples:
+        >>> from hocket.bench import opened, parse_targets
+        >>> with opened(parse_targets("shm")) as drivers:
+        ...     print(drivers["shm"].name, drivers["shm"].size)
+        shm 1
+    """
     world = open_world(targets)
     drivers = open_drivers(targets, world)
     try:
@@ -65,13 +72,30 @@ def opened(targets: Sequence[Target]) -> Iterator[dict[str, Driver]]:
 
 
 def open_world(targets: Sequence[Target]) -> Communicator | None:
-    """Open hocket's world with the libraries that it needs, if any of them is called through hocket."""
+    """Open hocket's world with the libraries that it needs, if any of them is called through hocket.
+
+    Examples:
+        >>> from hocket.bench import open_world, parse_targets
+        >>> world = open_world(parse_targets("shm"))
+        >>> list(world.backends)
+        ['shm']
+        >>> world.finalize()
+    """
     own = _of_hocket(targets)
     return init(backends=None if MIX in own else own, timeout=120.0) if own else None
 
 
 def open_drivers(targets: Sequence[Target], world: Communicator | None) -> dict[str, Driver]:
-    """Open every library of this job; return them by name, and their forms with faults."""
+    """Open every library of this job; return them by name, and their forms with faults.
+
+    Examples:
+        >>> from hocket.bench import open_drivers, open_world, parse_targets
+        >>> targets = parse_targets("shm,shm!slow=5%")
+        >>> world = open_world(targets)
+        >>> list(open_drivers(targets, world))
+        ['shm', 'shm!slow=5%']
+        >>> world.finalize()
+    """
     plain: dict[str, Driver] = {}
     if world is not None:
         plain |= {name: HocketDriver(world, name) for name in _of_hocket(targets)}
@@ -112,6 +136,14 @@ def prepare_all(
 
     Raises:
         WrongResult: an operation gives a wrong result on some rank; on all ranks.
+
+    Examples:
+        >>> from hocket.bench import Point, opened, parse_targets, prepare_all
+        >>> point = Point("all_reduce", "shm", 1024, dtype="float32")
+        >>> with opened(parse_targets("shm")) as drivers:
+        ...     prepared, left_out = prepare_all([point], drivers)
+        >>> list(prepared) == [point], left_out
+        (True, [])
     """
     prepared: dict[Point, Prepared] = {}
     left_out = []

@@ -27,6 +27,16 @@ class Prepared(ABC):
         once: does it once, where calls are timed one by one; None where only many of them make sense.
         parts: what is timed beside it in the same rounds, by name: loops.
         shares: what of it is timed by itself in the same rounds, by name: loops that return the seconds of that.
+
+    Examples:
+        >>> from hocket.bench import Prepared
+        >>> class Nothing(Prepared):
+        ...     def run(self, iterations):
+        ...         for _ in range(iterations):
+        ...             pass
+        ...     def check(self, turn):
+        ...         pass
+        >>> Nothing().run(10)
     """
 
     once: Call | None = None
@@ -58,6 +68,13 @@ class Setting:
         driver: the library.
         kind: of memory.
         arrays: that benchmarks of this process share.
+
+    Examples:
+        >>> from hocket.bench import Point, Setting, find_benchmark, opened, parse_targets
+        >>> from hocket.bench.buffers.registry import find_kind
+        >>> with opened(parse_targets("shm")) as drivers:
+        ...     setting = Setting(Point("barrier", "shm", 0), drivers["shm"], find_kind("numpy"))
+        ...     find_benchmark("barrier").make(setting).check(0)
     """
 
     point: Point
@@ -89,6 +106,12 @@ class Benchmark:
         is_windowed: whether its calls are timed one by one, each begun by all ranks at the same instant.
         takes_objects: whether it can be about objects, not memory alone.
         has_places: whether it can be in place and out of place.
+
+    Examples:
+        >>> from hocket.bench import Benchmark, Point
+        >>> benchmark = Benchmark("ping", "Ping", "us", lambda setting: None, "a message there and back", messages=2)
+        >>> benchmark.value(8e-6, Point("ping", "shm", 16), num_ranks=2)
+        4.0
     """
 
     name: str
@@ -142,7 +165,13 @@ class Benchmark:
 
 @lru_cache
 def benchmarks() -> Mapping[str, Benchmark]:
-    """Return all of them, by name."""
+    """Return all of them, by name.
+
+    Examples:
+        >>> from hocket.bench import benchmarks
+        >>> benchmarks()["all_reduce"].family
+        'collective'
+    """
     modules = declared(folder, "BENCHMARKS", "a tuple of Benchmark", _are_benchmarks)
     found = [(each.name, module, each) for module, several in modules for each in several]
     aliases = [(alias, module, each) for _, module, each in found for alias in sorted({*each.aliases} - {each.name})]
@@ -184,6 +213,11 @@ def find_benchmark(name: str) -> Benchmark:
 
     Raises:
         InvalidArgument: there is none; lists those that there are.
+
+    Examples:
+        >>> from hocket.bench import find_benchmark
+        >>> find_benchmark("osu_allreduce").name
+        'all_reduce'
     """
     wanted = name.rpartition("/")[2].removeprefix("osu_")
     for each in benchmarks().values():

@@ -34,6 +34,14 @@ class Result:
             together.
         parts: seconds of what was timed beside it in the same rounds, by name.
         launches: how many of the samples each launch of the job gave; in their order.
+
+    Examples:
+        >>> from hocket.bench import Point, Result
+        >>> result = Result(Point("barrier", "shm", 0), 2, (2e-6,) * 9, calls=(), num_late=0, iterations=100)
+        >>> result.value, result.unit, result.num_timed
+        (2.0, 'us', 900)
+        >>> Result.from_json(result.to_json()) == result
+        True
     """
 
     point: Point

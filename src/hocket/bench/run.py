@@ -40,6 +40,13 @@ class Run:
         foreign_busy: share of all CPUs' time that others' work took, 0 to 1.
         warnings: what a reader has to know.
         began_s, ended_s: when it was measured, in seconds since the epoch; 0 where a file does not say.
+
+    Examples:
+        >>> from hocket.bench import Point, Result, Run
+        >>> result = Result(Point("barrier", "shm", 0), 2, (2e-6,) * 9, calls=(), num_late=0, iterations=100)
+        >>> run = Run((result,), core_factor=1.9, foreign_busy=0.0, warnings=())
+        >>> [each.point.benchmark for each in run.results]
+        ['barrier']
     """
 
     results: tuple[Result, ...]
@@ -85,6 +92,14 @@ def run_points(
         InvalidArgument: a point cannot be measured so.
         LaunchError: a job failed; shows what it wrote.
         CommTimeout: one did not answer in time.
+
+    Examples:
+        >>> from hocket.bench import choose_points, parse_targets, run_points
+        >>> targets = parse_targets("shm")
+        >>> points = choose_points(["latency"], targets, sizes=[8])
+        >>> run_points(points, targets, num_ranks=1, rule=hk.measure.StopRule())
+        Traceback (most recent call last):
+        hocket.errors.InvalidArgument: latency needs 2 ranks or more, not 1
     """
     began_s = time.time()
     check_points(points, num_ranks)

@@ -26,6 +26,12 @@ class EqualsTrial:
         fault: what was put in, and what has to be seen.
         is_seen: whether it was.
         words: what was found.
+
+    Examples:
+        >>> from hocket.bench import Trial
+        >>> trial = Trial("everything takes 5 % longer: slower", is_seen=True, words="1.052 times as long")
+        >>> trial.is_seen
+        True
     """
 
     fault: str
@@ -41,6 +47,11 @@ def run_trials(library: str, num_ranks: int, budget_s: float, seed: int) -> Iter
         num_ranks: 2 or more.
         budget_s: that each comparison may take.
         seed: of the order of measurements.
+
+    Examples:
+        >>> from hocket.bench import run_trials
+        >>> trials = run_trials("shm", num_ranks=2, budget_s=10.0, seed=1)  # each trial runs when it is requested
+        >>> trials.close()
     """
     brief = StopRule(precision=0.05, time_limit_s=5.0, seed=seed)
     yield _corrupted(library, num_ranks, brief)

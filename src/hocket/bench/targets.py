@@ -27,6 +27,12 @@ class Target:
             between all of them, "mpi4py:mpich" and "torch:gloo" for the libraries themselves, without hocket.
         launcher: which one its ranks are started by.
         through: "hocket", or the module that is called directly.
+
+    Examples:
+        >>> from hocket.bench import Target
+        >>> target = Target("shm!slow=5%", launcher="hocket", through="hocket")
+        >>> target.plain_name
+        'shm'
     """
 
     name: str
@@ -50,6 +56,11 @@ def parse_targets(text: str, is_launched: bool = False) -> list[Target]:
     Raises:
         InvalidArgument: there is none of a name, or it is named twice; lists those that there are.
         BackendUnavailable: one is not installed.
+
+    Examples:
+        >>> from hocket.bench import parse_targets
+        >>> [(target.name, target.through) for target in parse_targets("shm,mix")]
+        [('shm', 'hocket'), ('mix', 'hocket')]
     """
     names: list[str] = []
     for name in text.split(","):

@@ -10,7 +10,13 @@ from hocket.measure.loops import looped
 
 
 class Key(NamedTuple):
-    """Names one contender: contenders of the same case are compared with each other."""
+    """Names one contender: contenders of the same case are compared with each other.
+
+    Examples:
+        >>> key = hk.measure.Key("16 B", "shm")
+        >>> key.case, key.name
+        ('16 B', 'shm')
+    """
 
     case: str
     name: str
@@ -27,6 +33,15 @@ class Contender:
             through one more Python call.
         once: Does it once, for calls that are timed one by one (`hocket.measure.windows`); None: they never are.
         keeps_time: `run` returns the seconds of that part of its work that counts.
+
+    Examples:
+        >>> def run(iterations):
+        ...     for _ in range(iterations):
+        ...         sum([1, 2])
+        >>> hk.measure.Contender("2 values", "sum", run).key
+        Key(case='2 values', name='sum')
+        >>> hk.measure.Contender.of_call("2 values", "max", lambda: max(1, 2)).key
+        Key(case='2 values', name='max')
     """
 
     case: str

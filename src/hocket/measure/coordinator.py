@@ -50,6 +50,19 @@ class Coordinator:
         InvalidArgument: No job, jobs of different size, or a contender that two jobs hold.
         LaunchError: A job could not be started, died, or failed; names it and shows the end of its output.
         CommTimeout: A job did not answer in time; the same.
+
+    Examples:
+        >>> import sys
+        >>> from pathlib import Path
+        >>> program = '''
+        ... from hocket.measure import Contender, serve
+        ... serve([Contender.of_call("16 B", "sum", lambda: sum([1, 2]))], rank=0, barrier=lambda: None)
+        ... '''
+        >>> _ = Path("rank.py").write_text(program)
+        >>> job = hk.measure.direct_job("python", [sys.executable, "rank.py"], num_ranks=1)
+        >>> with hk.measure.Coordinator([job]) as coordinator:
+        ...     print(coordinator.contenders, len(coordinator.run(coordinator.contenders[0], 10)))
+        (Key(case='16 B', name='sum'),) 1
     """
 
     def __init__(self, jobs: Sequence[Job], *, start_timeout_s: float = 120.0, run_timeout_s: float = 120.0) -> None:

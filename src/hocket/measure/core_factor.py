@@ -33,6 +33,12 @@ class CoreProbe:
     """Measures the core factor again and again, on as many ranks as there are CPUs, against the best of each alone.
 
     The best, since others' work during the time alone would make the ranks look as if they had more cores together.
+
+    Examples:
+        >>> team = hk.measure.Team([hk.measure.Contender.of_call("16 B", "sum", lambda: sum([1, 2]))])
+        >>> probe = hk.measure.CoreProbe(team)
+        >>> probe.measure() > 0  # about 1.0: one rank has one core
+        True
     """
 
     def __init__(self, runner: Runner) -> None:

@@ -23,7 +23,13 @@ _GRACE_S = 1.0
 
 @dataclass(frozen=True)
 class Process:
-    """A command to start, with variables added to the environment."""
+    """A command to start, with variables added to the environment.
+
+    Examples:
+        >>> process = hk.measure.Process(("mpiexec", "-n", "2", "python", "rank.py"), {"OMP_NUM_THREADS": "1"})
+        >>> process.argv[0]
+        'mpiexec'
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -38,6 +44,12 @@ class Job:
         num_ranks: How many ranks will say hello.
         processes: What to start.
         port: Which they are told as MASTER_PORT, if one is reserved for them.
+
+    Examples:
+        >>> launcher = hk.measure.Process(("mpiexec", "-n", "2", "python", "rank.py"))
+        >>> job = hk.measure.Job("mpich", num_ranks=2, processes=(launcher,))
+        >>> len(job.processes)
+        1
     """
 
     name: str
@@ -47,7 +59,13 @@ class Job:
 
 
 def direct_job(name: str, argv: Sequence[str], num_ranks: int, env: Mapping[str, str] | None = None) -> Job:
-    """A job without a launcher: one process a rank, told who it is by RANK, WORLD_SIZE, LOCAL_* and MASTER_*."""
+    """A job without a launcher: one process a rank, told who it is by RANK, WORLD_SIZE, LOCAL_* and MASTER_*.
+
+    Examples:
+        >>> job = hk.measure.direct_job("gloo", ["python", "rank.py"], num_ranks=2)
+        >>> [process.env["RANK"] for process in job.processes]
+        ['0', '1']
+    """
     port = ReservedPort()
     world = {"WORLD_SIZE": f"{num_ranks}", "LOCAL_WORLD_SIZE": f"{num_ranks}"}
     world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port.number}"}

@@ -29,6 +29,11 @@ class Comparison:
         needs_cores: Only rounds with full cores count.
         label: Shown for the case; None shows the case's name.
         unit: Of the times shown: "s", "ms", "us" or "ns".
+
+    Examples:
+        >>> comparison = hk.measure.Comparison("16 B", "shm", rivals=("mpich", "openmpi"), target=1.5)
+        >>> comparison.unit
+        'us'
     """
 
     case: str
@@ -52,6 +57,11 @@ class Row:
         interval: 95 % interval of that median; None with fewer than 6 rounds.
         target: Ratio wanted, or None.
         holds: None if there is no target or it cannot be judged.
+
+    Examples:
+        >>> row = hk.measure.computed("16 B", "mpich", ours=2.0, theirs=3.0, unit="us", target=1.2)
+        >>> row.ratio, row.holds
+        (1.5, True)
     """
 
     case: str
@@ -78,6 +88,15 @@ def judge(measurement: Measurement, comparison: Comparison) -> Row:
 
     Raises:
         InvalidArgument: A contender or unit of the comparison does not exist, or there is no rival.
+
+    Examples:
+        >>> from hocket.measure import Comparison, Key, Measurement, Round
+        >>> ours, theirs = Key("16 B", "shm"), Key("16 B", "mpich")
+        >>> rounds = (Round({ours: 2e-6, theirs: 3e-6}, core_factor=2.0),) * 9
+        >>> measurement = Measurement(rounds, {ours: 100, theirs: 100}, num_ranks=2, foreign_busy=0.0, full_cores=1.7)
+        >>> row = hk.measure.judge(measurement, Comparison("16 B", "shm", ("mpich",), target=1.2))
+        >>> row.rival, round(row.ratio, 2), row.holds
+        ('mpich', 1.5, True)
     """
     rounds = measurement.full_core_rounds if comparison.needs_cores else measurement.rounds
     can_be_judged = len(rounds) >= MIN_ROUNDS and measurement.foreign_busy <= MAX_FOREIGN_BUSY
@@ -100,7 +119,13 @@ def judge(measurement: Measurement, comparison: Comparison) -> Row:
 
 
 def computed(case: str, rival: str, ours: float, theirs: float, unit: str, target: float | None = None) -> Row:
-    """A row of two numbers that are not compared round by round, so that their ratio has no interval."""
+    """A row of two numbers that are not compared round by round, so that their ratio has no interval.
+
+    Examples:
+        >>> row = hk.measure.computed("16 B", "mpich", ours=2.0, theirs=3.0, unit="us")
+        >>> row.ratio, row.interval
+        (1.5, None)
+    """
     seen = theirs / ours
     return Row(case, rival, ours, theirs, unit, seen, None, target, None if target is None else seen >= target)
 
@@ -125,6 +150,12 @@ def judge_values(
         target: As of a comparison.
         can_be_judged: Whether the measurement says anything.
         unit: Of the times shown.
+
+    Examples:
+        >>> ours, theirs = [2e-6] * 9, [3e-6] * 9
+        >>> row = hk.measure.judge_values("16 B", "mpich", ours, theirs, target=2.0)
+        >>> round(row.ratio, 2), row.holds
+        (1.5, False)
     """
     values = quotients(ours, theirs) if values is None else values
     middle, interval, holds = median(values), interval_of(values), None
@@ -140,7 +171,16 @@ def meets(seen: Ratio, target: float) -> bool:
 
 
 def null_rows(measurement: Measurement, unit: str = "us") -> tuple[Row, ...]:
-    """The A/A rows: each case's first contender against itself, if it ran twice; what differs from 1 is noise."""
+    """The A/A rows: each case's first contender against itself, if it ran twice; what differs from 1 is noise.
+
+    Examples:
+        >>> from hocket.measure import Key, Measurement, Round
+        >>> first, again = Key("16 B", "shm"), Key("16 B", "shm (again)")
+        >>> rounds = (Round({first: 2e-6, again: 2e-6}, core_factor=2.0),) * 9
+        >>> (row,) = hk.measure.null_rows(Measurement(rounds, {first: 100}, 2, foreign_busy=0.0, full_cores=1.7))
+        >>> row.case, row.ratio
+        ('16 B, 2 ranks, A/A', 1.0)
+    """
     first: dict[str, str] = {}
     for case, name in measurement.iterations:
         first.setdefault(case, name)
@@ -157,6 +197,14 @@ def ratios(measurement: Measurement, ours: Key, theirs: Key, needs_cores: bool =
 
     Raises:
         InvalidArgument: There are fewer than 6 such rounds, or a contender does not exist.
+
+    Examples:
+        >>> from hocket.measure import Key, Measurement, Round
+        >>> ours, theirs = Key("16 B", "shm"), Key("16 B", "mpich")
+        >>> rounds = (Round({ours: 2e-6, theirs: 4e-6}, core_factor=2.0),) * 6
+        >>> measurement = Measurement(rounds, {ours: 100, theirs: 100}, 2, foreign_busy=0.0, full_cores=1.7)
+        >>> hk.measure.ratios(measurement, ours, theirs).median
+        2.0
     """
     rounds = measurement.full_core_rounds if needs_cores else measurement.rounds
     return ratio(_times(rounds, ours), _times(rounds, theirs))

@@ -28,12 +28,27 @@ class Usage:
 
 
 def usage(pids: Iterable[int]) -> Usage:
-    """Reads /proc; `pids` are the roots of what is ours."""
+    """Reads /proc; `pids` are the roots of what is ours.
+
+    Examples:
+        >>> import os
+        >>> before = hk.measure.usage([os.getpid()])
+        >>> after = hk.measure.usage([os.getpid()])
+        >>> after.ours_s >= before.ours_s
+        True
+    """
     return Usage(time.monotonic(), _busy_seconds(), _tree_seconds(pids))
 
 
 def foreign_busy(before: Usage, after: Usage) -> float:
-    """The share of all CPUs' time, between two readings, that others' work and steal took: 0 to 1."""
+    """The share of all CPUs' time, between two readings, that others' work and steal took: 0 to 1.
+
+    Examples:
+        >>> from hocket.measure.machine import Usage
+        >>> before = Usage(wall_s=0.0, busy_s=0.0, ours_s=0.0)
+        >>> hk.measure.foreign_busy(before, Usage(wall_s=10.0, busy_s=8.0, ours_s=8.0))  # all work was ours
+        0.0
+    """
     foreign_s = (after.busy_s - before.busy_s) - (after.ours_s - before.ours_s)
     available_s = (after.wall_s - before.wall_s) * (os.cpu_count() or 1)
     return min(1.0, max(0.0, foreign_s / available_s)) if available_s > 0 else 0.0
@@ -54,7 +69,16 @@ def read_processes(name: str) -> Iterator[tuple[int, bytes]]:
 
 
 def pin(rank: int) -> None:
-    """Binds this process to one of the CPUs it may use: rank i to the i-th, modulo their number."""
+    """Binds this process to one of the CPUs it may use: rank i to the i-th, modulo their number.
+
+    Examples:
+        >>> import os
+        >>> usable = os.sched_getaffinity(0)
+        >>> hk.measure.pin(rank=0)
+        >>> os.sched_getaffinity(0) == {min(usable)}
+        True
+        >>> os.sched_setaffinity(0, usable)  # unpin
+    """
     cpus = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cpus[rank % len(cpus)]})
 

@@ -22,6 +22,20 @@ class Report:
         rows: All rows, judged or not.
         core_factor: Median over all rounds.
         foreign_busy: Largest share, 0 to 1, of all CPUs' time that others' work took in one of the measurements.
+
+    Examples:
+        >>> row = hk.measure.computed("16 B", "mpich", ours=2.0, theirs=3.0, unit="us", target=1.2)
+        >>> report = hk.measure.Report("shm beats MPI", (row,), core_factor=2.0, foreign_busy=0.01)
+        >>> report.exit_code
+        0
+        >>> print(report.to_table())
+        shm beats MPI
+        <BLANKLINE>
+        case  rival (fastest form)  ours  theirs  unit  ratio  95 % interval  target  holds
+        -----------------------------------------------------------------------------------
+        16 B  mpich                    2       3  us      1.5  -                 1.2  yes
+        <BLANKLINE>
+        core factor 2.00 (median), foreign work 1% of all CPUs: all rows hold
     """
 
     claim: str
@@ -69,7 +83,14 @@ class Report:
 
 
 def report(claim: str, rows: Iterable[Row], measurements: Sequence[Measurement]) -> Report:
-    """Makes a report of judged rows and of the measurements on which they stand; none where all is computed."""
+    """Makes a report of judged rows and of the measurements on which they stand; none where all is computed.
+
+    Examples:
+        >>> row = hk.measure.computed("16 B", "mpich", ours=2.0, theirs=3.0, unit="us", target=2.0)
+        >>> report = hk.measure.report("shm is twice as fast as MPI", [row], measurements=[])
+        >>> report.judged, report.exit_code
+        (True, 1)
+    """
     rounds = [round_ for measured in measurements for round_ in measured.rounds]
     return Report(
         claim=claim,

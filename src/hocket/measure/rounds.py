@@ -40,6 +40,11 @@ class Settings:
             (`full_cores`).
         seed: Of the order within the rounds; the same on all ranks.
         again: Run the first contender of each case twice a round, the second time under its name + `AGAIN`.
+
+    Examples:
+        >>> settings = hk.measure.Settings(min_rounds=9, min_sample_s=0.01, time_limit_s=60)
+        >>> settings.core_rounds
+        9
     """
 
     min_rounds: int = 15
@@ -53,7 +58,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class Round:
-    """One round: seconds per iteration of each contender (max over ranks), and the core factor at that time."""
+    """One round: seconds per iteration of each contender (max over ranks), and the core factor at that time.
+
+    Examples:
+        >>> key = hk.measure.Key("16 B", "shm")
+        >>> round_ = hk.measure.Round({key: 2e-6}, core_factor=1.9)
+        >>> round_.seconds[key]
+        2e-06
+    """
 
     seconds: Mapping[Key, float]
     core_factor: float
@@ -69,6 +81,14 @@ class Measurement:
         num_ranks: Ranks that took part.
         foreign_busy: Share of all CPUs' time that others' work took meanwhile, 0 to 1.
         full_cores: The core factor above which a round counts as one with full cores.
+
+    Examples:
+        >>> from hocket.measure import Key, Measurement, Round
+        >>> key = Key("16 B", "shm")
+        >>> rounds = (Round({key: 2e-6}, core_factor=1.9), Round({key: 3e-6}, core_factor=1.1))
+        >>> measurement = Measurement(rounds, {key: 100}, num_ranks=2, foreign_busy=0.0, full_cores=1.7)
+        >>> measurement.cases, measurement.times("16 B", "shm"), len(measurement.full_core_rounds)
+        (['16 B'], [2e-06, 3e-06], 1)
     """
 
     rounds: tuple[Round, ...]
@@ -106,6 +126,11 @@ def calibrate(runner: Runner, contender: Key, min_sample_s: float) -> int:
 
     Raises:
         InvalidArgument: The contender takes no measurable time.
+
+    Examples:
+        >>> contender = hk.measure.Contender.of_call("16 B", "sum", lambda: sum([1, 2]))
+        >>> hk.measure.calibrate(hk.measure.Team([contender]), contender.key, min_sample_s=1e-3) > 1
+        True
     """
     iterations = 1
     runner.run(contender, iterations)  # first use: pages, lazy set-up
@@ -133,6 +158,15 @@ def measure(runner: Runner, settings: Settings | None = None, *, on_round: OnRou
 
     Raises:
         InvalidArgument: There is nothing to measure, or a contender takes no time.
+
+    Examples:
+        >>> from hocket.measure import Contender, Settings, Team
+        >>> ours = Contender.of_call("2 values", "sum", lambda: sum([1, 2]))
+        >>> theirs = Contender.of_call("2 values", "plus", lambda: 1 + 2)
+        >>> settings = Settings(min_rounds=2, min_sample_s=1e-4, core_rounds=0, time_limit_s=1.0)
+        >>> measurement = hk.measure.measure(Team([ours, theirs]), settings)
+        >>> measurement.names("2 values"), len(measurement.rounds)
+        (['sum', 'plus'], 2)
     """
     settings = settings or Settings()
     if not runner.contenders:

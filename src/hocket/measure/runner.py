@@ -8,7 +8,14 @@ from hocket.measure.contender import Key
 
 
 class Runner(Protocol):
-    """Runs contenders on all ranks; every method returns the same values wherever the round loop runs."""
+    """Runs contenders on all ranks; every method returns the same values wherever the round loop runs.
+
+    Examples:
+        >>> contender = hk.measure.Contender.of_call("16 B", "sum", lambda: sum([1, 2]))
+        >>> runner: hk.measure.Runner = hk.measure.Team([contender])
+        >>> runner.num_ranks, len(runner.run(contender.key, iterations=10))
+        (1, 1)
+    """
 
     @property
     def num_ranks(self) -> int:

@@ -44,6 +44,11 @@ class StopRule:
         together: every contender is measured until there is enough of all, so that the samples of a round belong
             together whatever their case; otherwise those of a case do.
         seed: of the order within rounds; the same on all ranks.
+
+    Examples:
+        >>> rule = hk.measure.StopRule(precision=0.05, time_limit_s=10.0)
+        >>> rule.min_samples, rule.max_samples
+        (9, 50)
     """
 
     precision: float = 0.02
@@ -76,6 +81,13 @@ class Series:
         samples: seconds of one iteration, the longest of all ranks; one value a round.
         calls: of every call that was timed by itself, the seconds that it took, by rank; empty for loops.
         num_late: calls that were dropped because a rank began them too late.
+
+    Examples:
+        >>> series = hk.measure.Series(iterations=100, samples=[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+        >>> series.median, series.interval
+        (3.5, (1.0, 6.0))
+        >>> series.num_left(hk.measure.StopRule())
+        3
     """
 
     iterations: int
@@ -124,6 +136,13 @@ class SeriesMeasurement:
         series: of each contender.
         core_factors: one in a quarter of a second, at most.
         foreign_busy: share of all CPUs' time that others' work took meanwhile, 0 to 1.
+
+    Examples:
+        >>> key = hk.measure.Key("16 B", "shm")
+        >>> series = {key: hk.measure.Series(iterations=100, samples=[2.0, 3.0, 4.0])}
+        >>> measured = hk.measure.SeriesMeasurement(series, core_factors=(1.9,), foreign_busy=0.0)
+        >>> measured.series[key].median
+        3.0
     """
 
     series: Mapping[Key, Series]
@@ -156,6 +175,13 @@ def measure_series(
     Raises:
         InvalidArgument: there is nothing to measure, or a contender takes no time.
         CommTimeout: no call of a contender begins in time on all ranks, however long windows are.
+
+    Examples:
+        >>> contender = hk.measure.Contender.of_call("16 B", "sum", lambda: sum([1, 2]))
+        >>> rule = hk.measure.StopRule(min_samples=6, max_samples=6, min_sample_s=1e-4)
+        >>> measured = hk.measure.measure_series(hk.measure.Team([contender]), rule)
+        >>> len(measured.series[contender.key].samples)
+        6
     """
     if not runner.contenders:
         raise InvalidArgument("there is no contender to measure")

@@ -23,6 +23,12 @@ class Ratio:
         median: The median of the per-round ratios (`ratio`), or the ratio of the means (`mean_ratio`).
         low, high: The interval's ends.
         rounds: How many rounds it stands on.
+
+    Examples:
+        >>> hk.measure.Ratio(median=1.5, low=1.4, high=1.6, rounds=9).verdict
+        'faster'
+        >>> hk.measure.Ratio(median=1.1, low=0.9, high=1.2, rounds=9).verdict
+        'not distinguishable'
     """
 
     median: float
@@ -62,6 +68,10 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
 
     Raises:
         InvalidArgument: Too few values (fewer than 6 at 95 %).
+
+    Examples:
+        >>> hk.measure.median_interval([3, 1, 2, 6, 5, 4, 9, 8, 7])
+        (2, 8)
     """
     k = interval_rank(len(values), confidence)
     ordered = sorted(values)
@@ -94,6 +104,11 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
     Raises:
         InvalidArgument: Too few rounds.
+
+    Examples:
+        >>> ratio = hk.measure.ratio(ours=[1, 2, 1, 2, 1, 2], theirs=[2, 4, 2, 4, 2, 6])
+        >>> ratio.median, ratio.low, ratio.high
+        (2.0, 2.0, 3.0)
     """
     ratios = quotients(ours, theirs)
     return Ratio(median(ratios), *median_interval(ratios), len(ratios))
@@ -111,6 +126,10 @@ def mean_ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 20261
 
     Raises:
         InvalidArgument: Too few rounds.
+
+    Examples:
+        >>> hk.measure.mean_ratio(ours=[1.0] * 6, theirs=[1.5] * 6).median
+        1.5
     """
     pairs = list(zip(ours, theirs, strict=True))
     if len(pairs) < MIN_VALUES:

@@ -44,6 +44,12 @@ class Team:
 
     Raises:
         InvalidArgument: Two contenders have the same case and name.
+
+    Examples:
+        >>> contender = hk.measure.Contender.of_call("barrier", "hocket", comm.barrier)
+        >>> team = hk.measure.Team([contender], comm.rank, comm.barrier, comm.all_gather_object)
+        >>> len(team.run(contender.key, iterations=10))
+        2
     """
 
     def __init__(

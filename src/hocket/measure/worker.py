@@ -35,6 +35,12 @@ def serve(
     Raises:
         InvalidState: This process was not started by a coordinator.
         EOFError: The coordinator is gone.
+
+    Examples:
+        >>> contender = hk.measure.Contender.of_call("16 B", "sum", lambda: sum([1, 2]))
+        >>> hk.measure.serve([contender], rank=0, barrier=lambda: None)  # a Coordinator has to start this process
+        Traceback (most recent call last):
+        hocket.errors.InvalidState: 'HOCKET_MEASURE_ADDRESS' is not set: this process was not started by a Coordinator
     """
     try:
         address, job = os.environ[ADDRESS_VARIABLE], os.environ[JOB_VARIABLE]

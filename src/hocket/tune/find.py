@@ -29,7 +29,15 @@ def default_path(num_hosts: int = 1) -> Path:
 
 
 def find_table(num_hosts: int = 1) -> Path | None:
-    """Return the table that there is, or None; for several hosts that of the nearest number of them."""
+    """Return the table that there is, or None; for several hosts that of the nearest number of them.
+
+    Examples:
+        >>> import os
+        >>> from unittest import mock
+        >>> with mock.patch.dict(os.environ, HOCKET_TABLE="table.json"):
+        ...     print(hk.tune.find_table())
+        table.json
+    """
     if os.environ.get("HOCKET_TABLE"):
         return default_path(num_hosts)
     try:
@@ -82,6 +90,16 @@ def automatic_policy(machine: Machine) -> tuple[Policy, str]:
 
     Raises:
         TableError: there is a table, and it is malformed.
+
+    Examples:
+        >>> import os
+        >>> from unittest import mock
+        >>> machine = hk.tune.Machine("a processor", 2, 1, {"shm": "shared memory"})
+        >>> hk.tune.save_table(hk.tune.Table(machine, rows=()), "table.json")
+        >>> with mock.patch.dict(os.environ, HOCKET_TABLE="table.json"):
+        ...     policy, word = hk.tune.automatic_policy(machine)
+        >>> type(policy).__name__, word == hk.tune.load_table("table.json").hash
+        ('TablePolicy', True)
     """
     policy, word = _policy_of_table(machine)
     if machine.num_hosts == 1:

@@ -135,6 +135,14 @@ class Learner:
 
     Raises:
         InvalidArgument: the policy names backends itself; an argument is out of range; the ranks want different things.
+
+    Examples:
+        >>> learner = hk.tune.Learner(comm, window=64)
+        >>> for _ in range(10):
+        ...     comm.barrier()
+        >>> learner.stop()
+        >>> len(learner.lessons), learner.table.path
+        (0, 'what was learned while running')
     """
 
     def __init__(self, comm: Communicator, *, window: int = 256, num_pairs: int = MIN_VALUES) -> None:

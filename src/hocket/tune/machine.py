@@ -18,6 +18,12 @@ class Machine:
         num_cpus: that a process may use.
         num_hosts: that the ranks are on.
         backends: description of each by name, versions included.
+
+    Examples:
+        >>> here = hk.tune.Machine("a processor", 2, 1, {"shm": "shared memory"})
+        >>> there = hk.tune.Machine("a processor", 64, 1, {"shm": "shared memory"})
+        >>> here.difference(there)
+        'its number of processors is 64, here it is 2'
     """
 
     processor: str
@@ -54,6 +60,12 @@ def this_machine(backends: Mapping[str, str], num_hosts: int = 1) -> Machine:
     Args:
         backends: as `Communicator.backends`.
         num_hosts: that the ranks are on.
+
+    Examples:
+        >>> import os
+        >>> machine = hk.tune.this_machine({"shm": "shared memory"})
+        >>> machine.num_cpus == len(os.sched_getaffinity(0)), machine.num_hosts
+        (True, 1)
     """
     return Machine(_processor(), len(os.sched_getaffinity(0)), num_hosts, dict(backends))
 

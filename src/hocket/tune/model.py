@@ -82,6 +82,11 @@ class ModelPolicy(Policy):
 
     Args:
         reason: why there is no table, for explanations.
+
+    Examples:
+        >>> with hk.init(backends=["shm"], policy=hk.tune.ModelPolicy()) as comm:
+        ...     comm.explain("all_reduce", 1024).reason
+        'a model decides, as no table was measured here'
     """
 
     def __init__(self, reason: str = "no table was measured here") -> None:

@@ -50,6 +50,14 @@ class TablePolicy(Policy):
     Where none is clearly faster than another, the one that loses less next to a busy second backend is chosen, and then
     the one that the model prefers. Where nothing was measured the model decides. An operation with counts goes where
     the one with equal blocks would, at the mean size of its blocks.
+
+    Examples:
+        >>> machine = hk.tune.Machine("a processor", 2, 1, {"shm": "shared memory"})
+        >>> row = hk.tune.Row("all_reduce", "full", 1, 1024, "shm", False, 2e-6, 1.9e-6, 2.1e-6)
+        >>> policy = hk.tune.TablePolicy(hk.tune.Table(machine, (row,)))
+        >>> with hk.init(backends=["shm"], policy=policy) as comm:
+        ...     comm.explain("all_reduce", 1024).reason
+        'the fastest of those measured in a table in memory'
     """
 
     def __init__(self, table: Table) -> None:

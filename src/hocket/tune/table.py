@@ -42,6 +42,13 @@ class TableRow:
         algorithm: name of the schedule with its parameters; empty: the library's own way.
         source: "sweep": ranks that did nothing else; "run": a program (`hocket.tune.Learner`), and of its ranks the one
             that came last, which waits for nobody.
+
+    Examples:
+        >>> row = hk.tune.Row.of_samples("all_reduce", "full", 2, 1024, "shm", False, [2e-6, 3e-6, 4e-6])
+        >>> row.seconds, row.low, row.high
+        (3e-06, 2e-06, 4e-06)
+        >>> row.carrier
+        'shm'
     """
 
     op: str
@@ -109,6 +116,13 @@ class Table:
         fits: links fitted to messages over the backends, for what was not measured.
         rules: what follows from the rows, by operation in order of size. Where there are none, a policy makes them.
         foreign_busy: share of all CPUs' time, 0 to 1, that others' work took while it was measured.
+
+    Examples:
+        >>> machine = hk.tune.Machine("a processor", 2, 1, {"shm": "shared memory"})
+        >>> row = hk.tune.Row("all_reduce", "full", 2, 1024, "shm", False, 2e-6, 1.9e-6, 2.1e-6)
+        >>> table = hk.tune.Table(machine, (row,))
+        >>> table.cells["all_reduce", "full", 2, False][1024]["shm"].seconds
+        2e-06
     """
 
     machine: Machine
@@ -174,7 +188,17 @@ class Table:
 
 
 def save_table(table: Table, path: str | Path) -> None:
-    """Write a table, one row a line. A reader sees the old file or the new one, never a part."""
+    """Write a table, one row a line. A reader sees the old file or the new one, never a part.
+
+    Examples:
+        >>> machine = hk.tune.Machine("a processor", 2, 1, {"shm": "shared memory"})
+        >>> hk.tune.save_table(hk.tune.Table(machine, rows=()), "table.json")
+        >>> print(open("table.json").read())
+        {
+         "format": "hocket tuning table, version 2",
+         "machine": {
+         ...
+    """
     path = Path(path)
     facts = {"format": FORMAT, "machine": table.machine.to_json(), "foreign_busy": table.foreign_busy}
     head = json.dumps(facts, indent=1)[:-2]
@@ -192,6 +216,13 @@ def load_table(path: str | Path) -> Table:
 
     Raises:
         TableError: it cannot be read, or is no table; names the file, and the line where there is one.
+
+    Examples:
+        >>> machine = hk.tune.Machine("a processor", 2, 1, {"shm": "shared memory"})
+        >>> hk.tune.save_table(hk.tune.Table(machine, rows=()), "table.json")
+        >>> table = hk.tune.load_table("table.json")
+        >>> table.machine == machine, table.path
+        (True, 'table.json')
     """
     text = read_text(path, TableError)
     version, content = _HEAD.parse(text, str(path))

@@ -16,7 +16,13 @@ _NO_PROBLEMS = ("base", "registry", "speedup")
 
 @lru_cache
 def problems() -> dict[str, type[Problem]]:
-    """Return the kinds of problems, by name."""
+    """Return the kinds of problems, by name.
+
+    Examples:
+        >>> from hocket.bench import problems
+        >>> sorted(problems())
+        ['kmeans', 'knn', 'matmul']
+    """
     found = declared(folder, "PROBLEM", "a subclass of Problem, with nothing abstract", _is_problem, _NO_PROBLEMS)
     return by_name("application", [(problem.name, module, problem) for module, problem in found])
 

@@ -51,6 +51,12 @@ class Speedup:
         share: the speed-up as a part of the core factor: the median over rounds.
         interval: of that.
         modelled: for more ranks.
+
+    Examples:
+        >>> from hocket.bench import Speedup
+        >>> result = Speedup("kmeans", 1000, 2, 1.0, 0.55, 1.82, 1.9, 0.96, (0.94, 0.97), modelled=())
+        >>> f"{result.name}: {result.speedup} times as fast on {result.num_ranks} ranks"
+        'kmeans: 1.82 times as fast on 2 ranks'
     """
 
     name: str
@@ -90,6 +96,12 @@ def measure_speedup(
     Raises:
         InvalidArgument: there is no such application, or it cannot be measured so.
         LaunchError: a rank failed, for example because a solution was wrong.
+
+    Examples:
+        >>> from hocket.bench import measure_speedup
+        >>> measure_speedup("kmeans", 1, None, hk.measure.StopRule())
+        Traceback (most recent call last):
+        hocket.errors.InvalidArgument: a speed-up is of 2 ranks or more, not 1
     """
     kind = find_problem(name)
     if num_ranks < 2:
