@@ -1,4 +1,4 @@
-"""Runs that were written as hocket's own JSON, read again."""
+"""Read runs that were written as hocket's own JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def load_run(path: Path) -> Run:
     """Return a run that `hocket bench run --format json` wrote.
 
     Raises:
-        InvalidArgument: there is no such file, or it is something else.
+        InvalidArgument: the file does not exist, or is not such a run.
 
     Examples:
         >>> from pathlib import Path
