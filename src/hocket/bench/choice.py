@@ -61,7 +61,7 @@ def choose_points(
         raise InvalidArgument(unknown("API", wrong[0], APIS))
     for kind in kinds:
         if "dlpack" in apis and not kind.has_dlpack:
-            raise InvalidArgument(f"{kind.name} arrays do not support the API dlpack")
+            raise InvalidArgument(f"{kind.name} arrays do not support DLPack: choose another API than dlpack")
         if symmetric and kind.name != "numpy":
             raise InvalidArgument(f"symmetric memory needs numpy arrays, not {kind.name} arrays")
     if symmetric and not {"buffer", "dlpack"}.issuperset(apis):
@@ -124,7 +124,7 @@ def _sizes(
         if each < 0:
             raise InvalidArgument(f"a size must be 0 bytes or more, not {each}")
         if each % itemsize:
-            raise InvalidArgument(f"a size must be a multiple of {itemsize} bytes, the size of {dtype}, not {each}")
+            raise InvalidArgument(f"sizes must be multiples of {itemsize}, the bytes of {dtype}, not {each} bytes")
         if not each and benchmark.unit != "us":
-            raise InvalidArgument(f"{benchmark.name} measures bytes per second: sizes must be above 0, not {each}")
+            raise InvalidArgument(f"{benchmark.name} measures bytes per second: no size may be {each} bytes")
     return sizes
