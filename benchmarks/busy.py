@@ -1,7 +1,7 @@
 """Two ranks beside other programs that compute: hocket against gloo and Open MPI.
 
-The script starts the busy processes itself, each in a session of its own, as those of other users are: the kernel
-divides processors between sessions (autogroup of sched(7)). The two ranks of a job share a session, as those of
+The script starts the busy processes itself, each in its own session like programs of other users: the kernel divides
+processors between sessions (autogroup of sched(7)). The two ranks of a job share a session, as those of
 ``hocket run`` and mpirun do, and are bound to no processor. Each case has two rows: the median of its times is a
 typical step, the mean is what a whole run takes.
 

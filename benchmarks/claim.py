@@ -1,4 +1,4 @@
-"""What every claim has: its options, the laboratory that it may need, its parts one after the other, and its report.
+"""The frame of every claim: its options, its laboratory if it needs one, its parts one after the other, its report.
 
 A script is a docstring (the first paragraph is its --help), targets, parts that measure and make rows, and one call of
 `run_claim`. Its ranks are processes of the same script, started with --rank, which call its `serve_rank` with what

@@ -1,5 +1,5 @@
-"""What it costs to go through hocket: operations on its mpi and gloo lanes against mpi4py's non-blocking forms and
-torch.distributed's of the same ones.
+"""The overhead of hocket: operations on its mpi and gloo lanes against the same operations of mpi4py (non-blocking)
+and torch.distributed.
 
 Both run in one process over one library, alternating, on the same arrays.
 """

@@ -1,4 +1,4 @@
-"""Many small all_reduces: one by one, side by side, and fused into few large ones, over each library.
+"""Many small all_reduces over each library: one by one, concurrent, and fused into few large ones.
 
 64 float32 arrays of 4 KiB, and 16 of 64 KiB, two ranks; all ways in the same processes and rounds.
 """

@@ -129,7 +129,7 @@ if __name__ == "__main__":
     run_claim(
         "collectives in levels between hosts",
         parts,
-        option("--rate", action="append", type=float, metavar="GBIT_S", help="of the link; may be repeated"),
-        option("--op", action="append", choices=OPS, help="may be repeated; by default all"),
+        option("--rate", action="append", type=float, metavar="GBIT_S", help="rate of the link; may be repeated"),
+        option("--op", action="append", choices=OPS, help="may be repeated; default: all"),
         needs_lab=lambda options: True,
     )

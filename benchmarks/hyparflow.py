@@ -1,8 +1,9 @@
-"""Images a second of ResNet-110-v2 and ResNet-1001-v2 (3,339 Keras layers), by one process and by several.
+"""Images per second of ResNet-110-v2 and ResNet-1001-v2 (3,339 Keras layers), on one process and on several.
 
-The same images a step in every way: one process, Keras alone; copies of the model on two and four ranks, beside
-DistributedDataParallel; the model cut in two; two copies of the model cut in two, on four ranks. What 128 nodes would
-do is a model: the simulator's time of the step, with what the stages cost here and links of 100 Gbit/s between nodes.
+Every variant processes the same images per step: one process with Keras alone; copies of the model on two and four
+ranks, beside DistributedDataParallel; the model in two stages; two copies of the model in two stages, on four ranks.
+Times on 128 nodes are modelled: the simulator's time of the step, with the stages' costs measured here and links of 100
+Gbit/s between nodes.
 """
 
 from __future__ import annotations

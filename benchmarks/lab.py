@@ -1,8 +1,8 @@
-"""A laboratory of two hosts on one machine: what crosses between them crosses a network of a given speed.
+"""A laboratory of two hosts on one machine, joined by a network of a given speed.
 
-Each host is a set of namespaces: its own network, name, /dev/shm, /sys and System V memory, so that libraries find no
-way around the link. veth pairs join them, one or more, each shaped by a token bucket to the rate asked for. The
-namespaces live as long as the processes inside; leaving the laboratory ends those. Needs root, and Debian's iproute2.
+Each host is a set of namespaces: its own network, name, /dev/shm, /sys and System V memory, so that libraries cannot
+bypass the link. One or more veth pairs join the hosts; a token bucket limits each pair to the given rate. Leaving the
+laboratory ends the processes inside, and so the namespaces. Needs root, and Debian's iproute2.
 
     python benchmarks/lab.py run --rate 1 -n 1 -- script.py args     # ranks on both hosts, as by `hocket run`
     python benchmarks/lab.py up --rate 10                            # until Enter; prints how to get in
@@ -41,7 +41,7 @@ read -r _ || true
 
 
 class LabError(RuntimeError):
-    """The laboratory cannot be set up; the message says what is missing."""
+    """The laboratory cannot be set up; the message names what is missing."""
 
 
 class Host:
@@ -49,7 +49,7 @@ class Host:
 
     Args:
         number: 0 or 1.
-        keeper: the process whose namespaces it is.
+        keeper: the process that owns the namespaces.
     """
 
     def __init__(self, number: int, keeper: subprocess.Popen[str]) -> None:
@@ -58,11 +58,11 @@ class Host:
         self.keeper = keeper
 
     def address_on(self, link: int) -> str:
-        """The address of this host on a link, which is its device eth0, eth1 and so on."""
+        """Return the address of this host on a link; link i is its device eth<i>."""
         return _NETWORKS.format(77 + link, self.number + 1)
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """The command that runs another one on this host."""
+        """Return the command that runs `argv` on this host."""
         spaces = ("--net", "--uts", "--mount", "--ipc")
         return ["nsenter", "-t", str(self.keeper.pid), *spaces, f"--wd={os.getcwd()}", *argv]
 
@@ -78,11 +78,11 @@ class Lab:
     """Two hosts and the link between them; a context manager.
 
     Args:
-        rate_gbit_s: of a link, in each direction.
-        num_links: between the hosts; names and launchers know the first of them.
+        rate_gbit_s: rate of a link in Gbit/s, in each direction.
+        num_links: number of links between the hosts; host names and launchers use the first one.
 
     Raises:
-        LabError: this user may not, or a tool is missing.
+        LabError: a permission or a tool is missing.
     """
 
     def __init__(self, rate_gbit_s: float, num_links: int = 1) -> None:
@@ -109,7 +109,7 @@ class Lab:
     def _join(self, link: int, device: str) -> None:
         first, second = self.hosts
         first.run("ip", "link", "add", device, "type", "veth", "peer", "name", device, "netns", str(second.keeper.pid))
-        # A burst is what leaves within a millisecond, but not less than the largest segment the kernel makes.
+        # A burst is the data of one millisecond, but at least the largest segment that the kernel makes.
         burst = max(65536 * 2, int(self.rate_gbit_s * 1e9 / 8 / 1000))
         for host in self.hosts:
             host.run("ip", "addr", "add", f"{host.address_on(link)}/24", "dev", device)

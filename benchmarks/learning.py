@@ -1,8 +1,8 @@
-"""What learning while a program runs gains where a table is wrong, and what it costs where the table is right.
+"""The gain of learning while a program runs if a table is wrong, and its cost if the table is right.
 
-Two ranks of this host with shared memory, gloo and MPI; a step has nine blocking collectives. The wrong table says that
-gloo is the fastest, then MPI. One communicator keeps to it, one learns from it until nothing changes any more, and one
-has what a learner found from the start; another one has a learner beside it that has nothing left to try.
+Two ranks of this host with shared memory, gloo and MPI; a step has nine blocking collectives. In the wrong table, gloo
+is the fastest, then MPI. One communicator uses this table, one learns until nothing changes any more, and one has the
+learned table from the start; another one has a learner that has nothing left to try.
 """
 
 from __future__ import annotations

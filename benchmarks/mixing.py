@@ -1,4 +1,4 @@
-"""The traffic of three published models over one library, and over several of which each operation has the fastest.
+"""The traffic of three published models over one library, and over a mix in which each operation has the fastest one.
 
 Four setups: one host, one host without shared memory, and two hosts joined by a link of 1 and of 10 Gbit/s (lab.py:
 network namespaces of this machine, needs root). In each a job of two ranks holds all libraries. It measures its own

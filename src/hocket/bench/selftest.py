@@ -1,4 +1,4 @@
-"""Whether the suite sees what it has to: faults are put into a library, and looked for."""
+"""The selftest: inject faults into a library, and check that the suite detects them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,18 @@ _LAUNCHES = 9
 
 @dataclass(frozen=True)
 class EqualsTrial:
-    """A fault, and whether it was seen.
+    """The result of one trial.
 
     Args:
-        fault: what was put in, and what has to be seen.
-        is_seen: whether it was.
-        words: what was found.
+        fault: the injected fault and the expected finding.
+        is_seen: whether the suite reported the expected finding.
+        words: the actual finding.
+
+    Examples:
+        >>> from hocket.bench import Trial
+        >>> trial = Trial("everything takes 5 % longer: slower", is_seen=True, words="1.052 times as long")
+        >>> trial.is_seen
+        True
     """
 
     fault: str
@@ -34,13 +40,18 @@ class EqualsTrial:
 
 
 def run_trials(library: str, num_ranks: int, budget_s: float, seed: int) -> Iterator[EqualsTrial]:
-    """Try one fault after the other.
+    """Run the trials of the selftest one after the other, and yield their results.
 
     Args:
-        library: into which they are put: one whose operations are on memory.
-        num_ranks: 2 or more.
-        budget_s: that each comparison may take.
-        seed: of the order of measurements.
+        library: library that gets the faults; its operations must work on memory.
+        num_ranks: number of ranks, 2 or more.
+        budget_s: time limit of each comparison in seconds.
+        seed: seed of the order of measurements.
+
+    Examples:
+        >>> from hocket.bench import run_trials
+        >>> trials = run_trials("shm", num_ranks=2, budget_s=10.0, seed=1)  # each trial runs when it is requested
+        >>> trials.close()
     """
     brief = StopRule(precision=0.05, time_limit_s=5.0, seed=seed)
     yield _corrupted(library, num_ranks, brief)
@@ -70,7 +81,7 @@ def _corrupted(library: str, num_ranks: int, rule: StopRule) -> EqualsTrial:
 
 
 def _compared(first: str, second: str, num_ranks: int, rule: StopRule) -> tuple[bool, str]:
-    """Whether the second is slower, and how much, in words."""
+    """Return whether the second library is slower, and the ratios in words."""
     results = _run(f"{first},{second}", ["all_reduce"], num_ranks, rule, _LAUNCHES).results
     both = ([each for each in results if each.point.target == name] for name in (first, second))
     found = compare(*both, least=0.02, paired=True)

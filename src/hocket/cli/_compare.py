@@ -1,4 +1,4 @@
-"""`hocket tune compare`: is a mix of libraries worth it for a program's own traffic?"""
+"""`hocket tune compare`: measure whether a mix of libraries is faster for a program's own traffic."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from hocket.tune.trial import format_speed
 
 HELP = """Replay the traffic of a training step over each single library and over the tuned mix of them.
 
-Measures a table for the traffic's own operations first. Traffic is written by the examples (--traffic FILE) and by
-hocket.trace.traffic.Traffic."""
+First measures a table for the operations of the traffic. The examples (--traffic FILE) and
+hocket.trace.traffic.Traffic write traffic files."""
 EXAMPLES = """\b
 Examples:
   hocket run -n 2 examples/moe.py --traffic moe.json
@@ -31,12 +31,12 @@ Examples:
 
 
 def compare(
-    traffics: Annotated[list[Path], typer.Argument(metavar="TRAFFIC...", show_default=False, help="Files of traffic.")],
+    traffics: Annotated[list[Path], typer.Argument(metavar="TRAFFIC...", show_default=False, help="Traffic files.")],
     backends: Backends = None,
-    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds of replaying everything.")] = 9,
+    rounds: Annotated[int, typer.Option(metavar="N", help="Number of rounds, 6 or more.")] = 9,
     as_json: AsJson = False,
 ) -> int:
-    """Check the arguments, run the ranks, print the result."""
+    """Check the arguments, run the ranks, and print the result."""
     loaded = [Traffic.load(path) for path in traffics]
     num_ranks = loaded[0].num_ranks
     for path, each in zip(traffics, loaded, strict=True):
@@ -49,7 +49,7 @@ def compare(
         raise InvalidArgument(f"traffic must have 2 ranks or more, but {traffics[0]} has {num_ranks}")
     names = read_backends(backends)
     if rounds < 6:
-        raise InvalidArgument(f"--rounds must be 6 or more, not {rounds}: fewer give no interval")
+        raise InvalidArgument(f"--rounds must be 6 or more, not {rounds}: an interval needs 6 values")
     options = {"traffics": [str(path.absolute()) for path in traffics], "backends": names, "rounds": rounds}
     exit_code, result = result_of_ranks("_mix_rank", options, num_ranks)
     if exit_code:
@@ -65,7 +65,7 @@ def compare(
 
 
 def print_comparison(traffic: dict[str, Any]) -> None:
-    """Print two tables: the time over each library and over the mix, and what the mix chose."""
+    """Print two tables: the time over each library and over the mix, and the choices of the mix."""
     console = console_of(120, highlight=False)
     headings = ("over", "measured", "predicted")
     grid = table_of(f"one step of {traffic['name']}", headings, left=headings[:1], no_wrap=True)
@@ -82,11 +82,11 @@ def print_comparison(traffic: dict[str, Any]) -> None:
 
 
 def conclude(traffic: dict[str, Any], foreign_busy: float) -> tuple[str, str]:
-    """Say whether the mix is worth it: a verdict for programs, a sentence for people.
+    """Judge whether the mix is faster; return a verdict for programs and a sentence for people.
 
     Args:
-        traffic: One of the results that the ranks wrote.
-        foreign_busy: Share of all CPUs' time, 0 to 1, that other programs took meanwhile.
+        traffic: one of the results that the ranks wrote.
+        foreign_busy: share of the CPU time, 0 to 1, that other programs took meanwhile.
     """
     best, used = traffic["best_single"], {each["carrier"] for each in traffic["chosen"]}
     if used == {best}:

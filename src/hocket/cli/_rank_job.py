@@ -1,4 +1,4 @@
-"""The ranks that a verb starts: each runs a module of the command, which gets the verb's options as JSON."""
+"""Run the ranks of a verb: each rank runs a module of the command, with the verb's options as JSON."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def run_ranks(
     nodes: Nodes | None = None,
     explained: Collection[int] = (),
 ) -> int:
-    """Run ranks, say how those that failed did so, and return their exit code.
+    """Run ranks, print a summary of failures, and return their exit code.
 
     Args:
-        module: of `hocket.cli`, which takes the options as its argument.
-        options: for it.
-        num_ranks: on this host.
-        nodes: the hosts; None: this one alone.
-        explained: exit codes of which a rank has said why.
+        module: name of a module of `hocket.cli` that takes the options as its argument.
+        options: options of the module.
+        num_ranks: number of ranks on this host.
+        nodes: the hosts; None: this host alone.
+        explained: exit codes that a rank explains itself; they get no summary.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the ranks: one thread each
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # inherited by the ranks: one thread each
     result = run_job(runner_command(["-m", f"hocket.cli.{module}", json.dumps(options)]), num_ranks, nodes=nodes)
     if result.exit_code not in explained:
         sys.stderr.write(summarise(result))
@@ -40,7 +40,7 @@ def run_ranks(
 
 
 def result_of_ranks(module: str, options: Mapping[str, Any], num_ranks: int) -> tuple[int, Any]:
-    """Run ranks that write a result as JSON into the file ``options["output"]``; return their exit code, and that."""
+    """Run ranks that write a result as JSON into ``options["output"]``; return their exit code and the result."""
     with tempfile.TemporaryDirectory(prefix="hocket-ranks-") as folder:
         output = Path(folder) / "result.json"
         exit_code = run_ranks(module, {**options, "output": str(output)}, num_ranks)

@@ -1,4 +1,4 @@
-"""Measures every (operation, class of types, size, backend), all of them interleaved in every round."""
+"""Measure every (operation, class of types, size, backend), all of them interleaved in every round."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ _Arrays = Callable[[str, int, str], Any]
 
 @dataclass(frozen=True)
 class Sweep:
-    """What to measure.
+    """The settings of a measurement of a table.
 
     Args:
         ops: names of operations.
-        sizes: in bytes as in `Record.nbytes`.
-        busy_sizes: of those, the ones that are measured next to a busy second backend, too.
-        rounds: of measuring everything; 6 are the least that give an interval.
-        min_sample_s: seconds that a sample lasts at least.
-        time_limit_s: seconds that all of it may take. What does not fit is left out, the largest sizes first.
-        schedules: whether schedules are measured beside the libraries' own ways.
+        sizes: sizes in bytes, as in `Record.nbytes`.
+        busy_sizes: those of the sizes that are also measured beside a busy second backend.
+        rounds: number of rounds, at least 6, which an interval needs.
+        min_sample_s: minimum seconds of a sample.
+        time_limit_s: maximum seconds of the measurement. Cells that do not fit are left out, the largest sizes first.
+        schedules: whether schedules are measured beside the libraries' own algorithms.
     """
 
     ops: Sequence[str] = OPS
@@ -83,15 +83,15 @@ class Sweep:
         if not self.sizes or min(self.sizes) < 4 or any(nbytes % 4 for nbytes in self.sizes):
             raise InvalidArgument(f"sizes must be multiples of 4 bytes, not {list(self.sizes)}")
         if self.rounds < 6:
-            raise InvalidArgument(f"rounds must be 6 or more, not {self.rounds}: fewer give no interval")
+            raise InvalidArgument(f"rounds must be 6 or more, not {self.rounds}: an interval needs 6 values")
 
 
 def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None = None) -> Table:
-    """Measure and return the table, on every rank; called by all of them.
+    """Measure the table and return it on every rank; all ranks call it.
 
     Args:
-        comm: whose backends are compared.
-        sweep: what to measure.
+        comm: communicator whose backends are compared.
+        sweep: settings of the measurement.
         on_round: see `hocket.measure.measure`.
     """
     stage = SweepStage(comm, sweep, on_round)
@@ -126,8 +126,8 @@ class SweepStage:
     """Times cells in rounds, all of them in every round.
 
     Args:
-        comm: whose backends are compared.
-        sweep: how long a sample is, and the limit of all rounds.
+        comm: communicator whose backends are compared.
+        sweep: settings: length of a sample and time limit.
         on_round: see `hocket.measure.measure`.
 
     Attributes:

@@ -28,20 +28,27 @@ FORMAT = _HEAD.text
 
 @dataclass(frozen=True)
 class TableRow:
-    """What one backend takes for one operation.
+    """The time of one operation over one backend.
 
     Args:
         op: name of the operation.
-        dtypes: class of types: "moved" (anything that is not reduced), "half" (reductions of 16-bit floats), "full".
-        num_ranks: that took part.
+        dtypes: class of types: "moved" (not reduced), "half" (reductions of 16-bit floats), "full" (other reductions).
+        num_ranks: number of ranks.
         nbytes: as in `Record.nbytes`.
-        backend: name.
+        backend: name of the backend.
         busy: whether another backend carried large operations at the same time.
-        seconds: median time of an operation, of the slowest rank.
+        seconds: median time of an operation on the slowest rank.
         low, high: the 95 % interval of that median, in seconds.
-        algorithm: name of the schedule with its parameters; empty: the library's own way.
-        source: "sweep": ranks that did nothing else; "run": a program (`hocket.tune.Learner`), and of its ranks the one
-            that came last, which waits for nobody.
+        algorithm: name of the schedule with its parameters; empty: the library's own algorithm.
+        source: "sweep": measured by `hocket tune run`; "run": seen in a program (`hocket.tune.Learner`), on the rank
+            that came last, whose time contains no waiting.
+
+    Examples:
+        >>> row = hk.tune.Row.of_samples("all_reduce", "full", 2, 1024, "shm", False, [2e-6, 3e-6, 4e-6])
+        >>> row.seconds, row.low, row.high
+        (3e-06, 2e-06, 4e-06)
+        >>> row.carrier
+        'shm'
     """
 
     op: str
@@ -63,7 +70,7 @@ class TableRow:
 
     @property
     def place(self) -> tuple[object, ...]:
-        """What the row is about; a table has one row for it."""
+        """The key of the row; a table has one row per key."""
         return self.op, self.dtypes, self.num_ranks, self.nbytes, self.carrier, self.busy
 
     @staticmethod
@@ -71,18 +78,18 @@ class TableRow:
         op: str, dtypes: str, num_ranks: int, nbytes: int, backend: str, busy: bool, seconds: Sequence[float],
         algorithm: str = "", source: str = "sweep",
     ) -> TableRow:  # fmt: skip
-        """Make a row of the times of all rounds."""
+        """Make a row from the times of all rounds."""
         ends = range_of_median(seconds)
         return TableRow(op, dtypes, num_ranks, nbytes, backend, busy, median(seconds), *ends, algorithm, source)
 
 
 @dataclass(frozen=True)
 class TableRule:
-    """What is chosen up to a size; of one operation, class of types and number of ranks the last one is open.
+    """The choice up to a size; the last rule of an operation, class of types and number of ranks has no upper size.
 
     Args:
-        op, dtypes, num_ranks: as of `TableRow`.
-        most_nbytes, ranking, reason: as of `Range`.
+        op, dtypes, num_ranks: as in `TableRow`.
+        most_nbytes, ranking, reason: as in `Range`.
     """
 
     op: str
@@ -94,21 +101,28 @@ class TableRule:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What its range of sizes belongs to."""
+        """Operation, class of types and number of ranks."""
         return self.op, self.dtypes, self.num_ranks
 
 
 @dataclass(frozen=True)
 class Table:
-    """All rows of one machine.
+    """The measured times of one machine.
 
     Args:
-        machine: that they were measured on.
-        rows: in any order.
-        path: the file it came from, for messages.
-        fits: links fitted to messages over the backends, for what was not measured.
-        rules: what follows from the rows, by operation in order of size. Where there are none, a policy makes them.
-        foreign_busy: share of all CPUs' time, 0 to 1, that others' work took while it was measured.
+        machine: the machine that was measured.
+        rows: rows in any order.
+        path: path of the file, for messages.
+        fits: links fitted to messages over the backends, for operations that were not measured.
+        rules: choices that follow from the rows, by operation in order of size. Without rules, a policy makes them.
+        foreign_busy: share of the CPU time, 0 to 1, that other programs took while the table was measured.
+
+    Examples:
+        >>> machine = hk.tune.Machine("a processor", 2, 1, {"shm": "shared memory"})
+        >>> row = hk.tune.Row("all_reduce", "full", 2, 1024, "shm", False, 2e-6, 1.9e-6, 2.1e-6)
+        >>> table = hk.tune.Table(machine, (row,))
+        >>> table.cells["all_reduce", "full", 2, False][1024]["shm"].seconds
+        2e-06
     """
 
     machine: Machine
@@ -120,26 +134,26 @@ class Table:
 
     @property
     def is_judged(self) -> bool:
-        """Whether the machine was quiet enough for its times to mean something."""
+        """Whether the machine was quiet enough for reliable times."""
         return self.foreign_busy <= MAX_FOREIGN_BUSY
 
     @cached_property
     def ranges(self) -> Mapping[tuple[str, str, int], Sequence[Range]]:
-        """The rules, by what they are about."""
+        """The rules by operation, class of types and number of ranks."""
         ranges: dict[tuple[str, str, int], list[Range]] = {}
         for rule in self.rules:
             ranges.setdefault(rule.key, []).append(Range(rule.most_nbytes, rule.ranking, rule.reason))
         return ranges
 
     def with_ranges(self, key: tuple[str, str, int], ranges: Sequence[Range]) -> Table:
-        """Return the table with these rules instead of those about the same."""
+        """Return the table with these rules instead of the rules with the same key."""
         rules = [rule for rule in self.rules if rule.key != key]
         rules += [TableRule(*key, each.most_nbytes, each.ranking, each.reason) for each in ranges]
         return replace(self, rules=tuple(rules))
 
     @cached_property
     def hash(self) -> str:
-        """Equal for tables with equal content; ranks compare it at init."""
+        """A hash of the content; ranks compare it at init."""
         fits = sorted(map(asdict, self.fits), key=repr)
         rows, rules = (sorted(map(asdict, each), key=repr) for each in (self.rows, self.rules))
         content = json.dumps([self.machine.to_json(), rows, fits, rules, self.foreign_busy], sort_keys=True)
@@ -155,11 +169,12 @@ class Table:
         return cells
 
     def merged(self, other: Table) -> Table:
-        """Add the rows of another table of the same machine; of equal cells the other's count. Rules about what the
-        other has measured are dropped.
+        """Return the rows of both tables of a machine; of rows with equal keys, those of `other`.
+
+        Rules for operations that `other` has measured are dropped.
 
         Raises:
-            TableError: it is of another machine.
+            TableError: the other table is of another machine.
         """
         difference = other.machine.difference(self.machine)
         if difference is not None:
@@ -174,7 +189,17 @@ class Table:
 
 
 def save_table(table: Table, path: str | Path) -> None:
-    """Write a table, one row a line. A reader sees the old file or the new one, never a part."""
+    """Write a table, one row per line. Readers see the old file or the new one, never a part.
+
+    Examples:
+        >>> machine = hk.tune.Machine("a processor", 2, 1, {"shm": "shared memory"})
+        >>> hk.tune.save_table(hk.tune.Table(machine, rows=()), "table.json")
+        >>> print(open("table.json").read())
+        {
+         "format": "hocket tuning table, version 2",
+         "machine": {
+         ...
+    """
     path = Path(path)
     facts = {"format": FORMAT, "machine": table.machine.to_json(), "foreign_busy": table.foreign_busy}
     head = json.dumps(facts, indent=1)[:-2]
@@ -191,7 +216,14 @@ def load_table(path: str | Path) -> Table:
     """Read a table.
 
     Raises:
-        TableError: it cannot be read, or is no table; names the file, and the line where there is one.
+        TableError: the file cannot be read, or is not a table; names the file, and the line if known.
+
+    Examples:
+        >>> machine = hk.tune.Machine("a processor", 2, 1, {"shm": "shared memory"})
+        >>> hk.tune.save_table(hk.tune.Table(machine, rows=()), "table.json")
+        >>> table = hk.tune.load_table("table.json")
+        >>> table.machine == machine, table.path
+        (True, 'table.json')
     """
     text = read_text(path, TableError)
     version, content = _HEAD.parse(text, str(path))
@@ -212,7 +244,7 @@ def load_table(path: str | Path) -> Table:
         row = _read_row(given, machine, f"{path}, line {line}")
         first = seen.setdefault(row.place, line)
         if first != line:
-            raise TableError(f"{path}, line {line}: the same is said on line {first} already")
+            raise TableError(f"{path}, line {line}: line {first} already has a row with the same key")
         checked.append(row)
     return Table(machine, tuple(checked), str(path), fits, rules, foreign_busy)
 
