@@ -65,7 +65,7 @@ def choose_points(
         if symmetric and kind.name != "numpy":
             raise InvalidArgument(f"symmetric memory needs numpy arrays, not {kind.name} arrays")
     if symmetric and not {"buffer", "dlpack"}.issuperset(apis):
-        raise InvalidArgument(f"symmetric memory needs the API buffer or dlpack, not {', '.join(apis)}")
+        raise InvalidArgument(f"symmetric memory needs the API buffer or dlpack, not objects: {', '.join(apis)}")
     wrong = [each for each in places if each not in PLACES and list(places) != [""]]
     if wrong:
         raise InvalidArgument(unknown("place", wrong[0], PLACES))
