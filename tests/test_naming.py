@@ -21,7 +21,6 @@ ALLOWED: dict[str, dict[str, str]] = {
     "cli/test_pipeline.py": {"0.0% of the span": "a figure with its unit, in a result"},
     "cli/test_run.py": {"Traceback (most recent call last):": "Python's"},
     "comm/test_spawn.py": {"by nobody": "the test raises it"},
-    "faults/test_hosts.py": {"this rank has had enough": "the test's own program raises it"},
     "session/test_simulator_errors.py": {"nothing here": "the test raises it", "can't start new thread": "Python's"},
     "torch/dist_calls.py": {"'nccl'.*shm, gloo, mpi": "a list of names"},
 }
