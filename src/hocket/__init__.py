@@ -77,7 +77,10 @@ __all__ = [
     "wtime",
 ]
 
-_PACKAGES = ("collectives", "keras", "measure", "memory", "pipeline", "sim", "torch", "train", "tune")
+_PACKAGES = (
+    *("backends", "bench", "collectives", "keras", "measure", "memory", "pipeline", "sim", "torch", "trace", "train"),
+    "tune",
+)
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import inspect
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +20,8 @@ class Signatures(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
         """Change the whole package, once it is read."""
+        if "torch" in pkg.members:
+            _add_made_functions(pkg["torch.dist"])
         for owner in _classes(pkg):
             _bind_functions(owner)
         for each in _documented(pkg):
@@ -31,6 +35,44 @@ class Signatures(griffe.Extension):
                     if not name.startswith("_") and len(method.parameters) == 0:  # not in a form that griffe reads
                         method.parameters = stubs[each.name].functions[name].parameters
                     _name_options(method, stubs["Options"].attributes)
+        for module in list(_modules(pkg)):
+            _prefer_names(module)
+
+
+def _prefer_names(module: griffe.Module) -> None:
+    """Show ``judge`` of ``judge.py`` where a room names both: at run time that is the function."""
+    for name in map(str, module.exports or ()):
+        inner = module.members.get(name)
+        if inner is not None and not inner.is_alias and inner.is_module and name in inner.members:
+            module.members[name] = griffe.Alias(name, inner.members[name], parent=module)
+
+
+def _add_made_functions(module: griffe.Module) -> None:
+    """Add the functions that a module makes when it is imported, as torch.distributed's with ``backend=``.
+
+    Of their docstrings the first paragraph and the examples: the rest is torch's own page.
+    """
+    made = importlib.import_module(module.path)
+    for name in made.__all__:
+        value = getattr(made, name)
+        if name in module.members or not callable(value):
+            continue
+        parameters = [
+            griffe.Parameter(
+                each.name,
+                annotation=None if each.annotation is each.empty else inspect.formatannotation(each.annotation),
+                kind=griffe.ParameterKind(each.kind.description),
+                default=None if each.default is each.empty else repr(each.default),
+            )
+            for each in inspect.signature(value).parameters.values()
+        ]
+        first, _, rest = (inspect.getdoc(value) or "").partition("\n\n")
+        examples = rest[rest.rfind("Examples:\n") :]
+        docstring = griffe.Docstring(f"{first}\n\n{examples}", parser="google")
+        function = griffe.Function(name, parameters=griffe.Parameters(*parameters), docstring=docstring)
+        docstring.parent = function
+        module.set_member(name, function)
+    module.exports = list(made.__all__)
 
 
 def _bind_functions(owner: griffe.Class) -> None:
