@@ -373,8 +373,8 @@ void Communicator::time_out(Work& work, double timeout_s) {
   size_t position;
   LaneQueue* queue = queue_of(work, &position);
   if (!queue) return;  // it has finished meanwhile
-  const Error error{ErrorCode::comm_timeout, waiting_text(work) + ": timed out after its timeout of " + seconds_text(timeout_s),
-                    missing(work)};
+  const Error error{ErrorCode::comm_timeout,
+                    waiting_text(work) + ": timed out after its timeout of " + seconds_text(timeout_s), missing(work)};
   const bool posted = position < queue->num_posted;
   const bool independent = queue->lane->depth() > 1;
   if (independent && posted) {
