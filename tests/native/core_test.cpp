@@ -130,7 +130,7 @@ void test_timeout() {
   const char* text = "rank 0 of world waits in barrier, number 2 at test.py:3, for ranks 1 and 2";
   CHECK(contains(hooks.report, text) && contains(hooks.report, "still waiting after"));
   CHECK(has_failed(queued, ErrorCode::comm_timeout) && has_failed(first, ErrorCode::comm_timeout));
-  CHECK(contains(queued->error->message, text) && contains(queued->error->message, "timed out after 0.3"));
+  CHECK(contains(queued->error->message, text) && contains(queued->error->message, "timeout of 0.3"));
   CHECK(queued->error->ranks == (std::vector<int>{1, 2}));
   CHECK(comm.core->failure()->code == ErrorCode::aborted);  // because a later operation has not timed out itself
   CHECK(comm.collective->cancelled == Seqs{1} && comm.collective->abandoned.size() == 1);
